@@ -1,0 +1,52 @@
+"""Run the checks that every commit passes: format, lint, types, then the tests.
+
+usage: check.py [-h] [--slow] [--only STEP] [PYTEST ARGUMENT ...]
+
+Steps: format, lint, types, tests. With pytest arguments only the tests run. All steps run, also
+after one has failed; the exit code is 1 when any did. `scripts/test` calls this in `.venv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = [sys.executable, "-m"]
+STEPS = {
+    "format": [*PYTHON, "ruff", "format", "--check", "--quiet", "."],
+    "lint": [*PYTHON, "ruff", "check", "--quiet", "."],
+    "types": [*PYTHON, "mypy"],
+    "tests": [*PYTHON, "pytest", "-q", "-n", "auto", "--dist", "worksteal"],
+}
+
+
+def main() -> int:
+    """Run the steps that were asked for and say what came of each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--slow", action="store_true", help="also the tests that take minutes")
+    parser.add_argument("--only", choices=STEPS, help="one step")
+    options, rest = parser.parse_known_args()
+    names = [options.only] if options.only else ["tests"] if rest else list(STEPS)
+    failed = []
+    for name in names:
+        command = list(STEPS[name])
+        if name == "tests":
+            command += [*rest] if options.slow else ["-m", "not slow", *rest]
+        began = time.monotonic()
+        print(f"== {name}", flush=True)
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        print(f"== {name}: {'ok' if code == 0 else 'FAILED'}", end=" ")
+        print(f"({time.monotonic() - began:.1f} s)", flush=True)
+        if code != 0:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

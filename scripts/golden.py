@@ -1,0 +1,132 @@
+"""Owns the golden transcripts: runs those in tests/golden/, compares or rewrites them.
+
+    python scripts/golden.py            rewrite all; read the diff line by line
+    python scripts/golden.py NAME…      only these
+
+A transcript is a list of blocks: `$ COMMAND`, `---`, the output. Lines of stderr begin with `2> `,
+an exit code that is not 0 stands last as `[exit N]`; lines before a command that begin with `#` are
+remarks. Commands of one transcript share a directory and the variables they export; TXLOG_STORE is
+`shop` there, and the clock stands still. What a run may not repeat is replaced: <DIR> <UUID> <USER>
+<TIME>.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+NOW = "2026-11-20T09:12:04.123Z"
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_ELAPSED = re.compile(r"(?<=, )[0-9.]+(?:ms|s|m)(?=\))")
+_ELAPSED_JSON = re.compile(r'(?<="elapsed_ms":)[0-9]+')
+
+
+@dataclass
+class Block:
+    """One command with what stands before it and what it prints."""
+
+    remarks: list[str] = field(default_factory=list)
+    command: str = ""
+    output: list[str] = field(default_factory=list)
+
+
+def parse(text: str) -> list[Block]:
+    """Return the blocks of a transcript."""
+    blocks: list[Block] = []
+    remarks: list[str] = []
+    in_output = False
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            blocks.append(Block(remarks, line[2:]))
+            remarks, in_output = [], False
+        elif line.startswith("#") and not in_output:
+            remarks.append(line)
+        elif blocks and not in_output:
+            if line == "---":
+                in_output = True
+            else:
+                blocks[-1].command += "\n" + line
+        elif blocks:
+            # A remark after output belongs to the next command.
+            if line.startswith("# "):
+                remarks.append(line)
+            else:
+                blocks[-1].output.append(line)
+    return blocks
+
+
+def render(blocks: list[Block]) -> str:
+    """Return the transcript of blocks."""
+    lines: list[str] = []
+    for block in blocks:
+        lines += [*block.remarks, f"$ {block.command}", "---", *block.output]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def play(blocks: list[Block]) -> list[Block]:
+    """Run the commands in a fresh directory; return the blocks with what they print now."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder).resolve()
+        (place / "bin").mkdir()
+        (place / "work").mkdir()
+        tool = place / "bin" / "txlog"
+        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m txlog "$@"\n')
+        tool.chmod(0o755)
+        (place / "state").write_text("")
+        environment = {
+            "PATH": f"{place / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+            "PYTHONPATH": str(ROOT / "src"),
+            "HOME": str(place),
+            "LC_ALL": "C.UTF-8",
+            "TXLOG_STORE": "shop",
+            "TXLOG_NOW": NOW,
+        }
+        return [Block(b.remarks, b.command, _run(b.command, place, environment)) for b in blocks]
+
+
+def _run(command: str, place: Path, environment: dict[str, str]) -> list[str]:
+    # Exported variables go from one command to the next, as they would in one shell.
+    script = f'. ../state\n{command}\ncode=$?\nexport -p > ../state\nexit "$code"\n'
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=place / "work",
+        env=environment,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+    lines = _normal(done.stdout.decode("utf-8", "backslashreplace"), place).splitlines()
+    errors = _normal(done.stderr.decode("utf-8", "backslashreplace"), place).splitlines()
+    lines += [f"2> {line}" for line in errors]
+    return [*lines, f"[exit {done.returncode}]"] if done.returncode else lines
+
+
+def _normal(text: str, place: Path) -> str:
+    text = text.replace(str(place / "work"), "<DIR>")
+    text = _UUID.sub("<UUID>", text)
+    text = _ELAPSED.sub("<TIME>", text)
+    text = _ELAPSED_JSON.sub("<TIME>", text)
+    text = re.sub(rf'"owner":"{re.escape(getpass.getuser())}"', '"owner":"<USER>"', text)
+    text = re.sub(r'"owner_uid":[0-9]+', '"owner_uid":<UID>', text)
+    return re.sub(rf"(?<=\t){re.escape(getpass.getuser())}(?=\t|\n|$)", "<USER>", text)
+
+
+def main(names: list[str]) -> int:
+    """Rewrite the named transcripts, or all."""
+    paths = [GOLDEN / f"{name}.txt" for name in names] or sorted(GOLDEN.glob("*.txt"))
+    for path in paths:
+        path.write_text(render(play(parse(path.read_text()))))
+        print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

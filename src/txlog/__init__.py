@@ -1,0 +1,61 @@
+"""txlog: exactly-once event streaming in a directory of files, without a broker.
+
+Names are loaded when first used, so that importing txlog costs nothing.
+
+>>> import tempfile, txlog
+>>> with tempfile.TemporaryDirectory() as folder:
+...     made = txlog.init(folder)
+...     with txlog.open(folder) as client:
+...         _ = client.create_topic("orders", partitions=4)
+...         _ = client.producer("orders").send(b"hello", key=b"customer-1")
+...         [message.value for message in client.reader("orders")]
+[b'hello']
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from txlog.bounds import Bound as Bound
+    from txlog.bounds import Range as Range
+    from txlog.client import Client as Client
+    from txlog.client import init as init
+    from txlog.client import open_store as open  # noqa: A004
+    from txlog.consumer import Consumer as Consumer
+    from txlog.ids import MessageId as MessageId
+    from txlog.ids import Position as Position
+    from txlog.ids import TopicName as TopicName
+    from txlog.ids import TxnId as TxnId
+    from txlog.message import Message as Message
+    from txlog.message import messages as messages
+    from txlog.producer import Producer as Producer
+    from txlog.reader import Reader as Reader
+    from txlog.settings import Settings as Settings
+    from txlog.transaction import Transaction as Transaction
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Bound": "bounds", "Range": "bounds", "Client": "client", "init": "client", "open": "client",
+    "Consumer": "consumer", "MessageId": "ids", "Position": "ids", "TopicName": "ids",
+    "TxnId": "ids", "Message": "message", "messages": "message", "Producer": "producer",
+    "Reader": "reader", "Settings": "settings", "Transaction": "transaction",
+}  # fmt: skip
+
+__all__ = [  # noqa: RUF022
+    "Bound", "Client", "Consumer", "Message", "MessageId", "Position", "Producer", "Range",
+    "Reader", "Settings", "TopicName", "Transaction", "TxnId", "__version__", "init", "messages",
+    "open",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module txlog has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"txlog.{home}"), "open_store" if name == "open"
+                    else name)  # fmt: skip
+    globals()[name] = found
+    return found

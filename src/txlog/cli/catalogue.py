@@ -1,0 +1,124 @@
+"""Owns the table of commands: where each lives and its short help, so that nothing need be loaded.
+
+Root help, the help of a noun and did-you-mean come from here; a test holds the table against the
+commands that the modules define.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final, NamedTuple
+
+from txlog.errors import Usage
+
+
+class Entry(NamedTuple):
+    """One command: the module that has it, its name there, its short help."""
+
+    module: str
+    name: str
+    help: str
+
+
+COMMANDS: Final[dict[str, Entry]] = {
+    "init": Entry("store", "init", "make a store"),
+    "status": Entry("store", "status", "what is in the store, and whether it is well"),
+    "inspect": Entry("store", "inspect", "look at a topic, transaction, message, ledger or file"),
+    "topic create": Entry("topic", "create", "create topics"),
+    "topic list": Entry("topic", "list_topics", "list topics with counts and sizes"),
+    "topic describe": Entry("topic", "describe", "one topic, its partitions and subscriptions"),
+    "produce": Entry("produce", "produce", "write messages from stdin, files or -m"),
+    "consume": Entry("consume", "consume", "read messages, or take and acknowledge them with -s"),
+    "peek": Entry("consume", "peek", "look at a few messages and change nothing"),
+    "sub create": Entry("sub", "create", "create subscriptions"),
+    "sub list": Entry("sub", "list_subscriptions", "list subscriptions with their backlog"),
+    "sub ack": Entry("sub", "ack", "acknowledge messages"),
+    "txn begin": Entry("txn", "begin", "begin a transaction and print its id"),
+    "txn commit": Entry("txn", "commit", "commit transactions"),
+    "txn abort": Entry("txn", "abort", "abort transactions"),
+    "txn list": Entry("txn", "list_transactions", "list transactions"),
+    "txn show": Entry("txn", "show", "one transaction, its partitions and acknowledgements"),
+    "txn run": Entry("txn", "run", "run a command inside a transaction"),
+    "admin checkpoint": Entry("admin", "checkpoint", "write a checkpoint; roll and seal ledgers"),
+    "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
+}
+
+NOUNS: Final[dict[str, str]] = {
+    "topic": "topics",
+    "sub": "subscriptions",
+    "txn": "transactions",
+    "admin": "administration",
+}
+
+ALIASES: Final[dict[str, str]] = {
+    "topics": "topic",
+    "subs": "sub",
+    "subscription": "sub",
+    "subscriptions": "sub",
+    "txns": "txn",
+    "transaction": "txn",
+    "transactions": "txn",
+}
+
+VERB_ALIASES: Final[dict[str, str]] = {"txn status": "txn show"}
+
+ROOT_HELP: Final = """\
+txlog: a transactional message log for one machine, in one directory
+
+usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
+
+  begin       init  status  demo          make a store, look at it, see it work
+  topics      topic create|list|describe
+  messages    produce  consume  peek      write, read, look
+  consumers   sub create|list|ack         subscriptions and acknowledgements
+  atomic      txn begin|commit|abort|list|show|run
+  look        inspect                     topics, transactions, messages, ledgers, files
+  upkeep      admin checkpoint
+
+  txlog init shop && cd shop && txlog topic create orders
+  seq 3 | txlog produce orders --txn      one transaction: all or nothing
+  txlog consume orders
+
+  -S, --store PATH  the store       -f, --format FMT  json table tsv csv names …
+  --json            as -f json      --read-only       write nothing
+  -q, -v            less, more      --now TIME        the clock stands still
+
+txlog COMMAND -h: examples and flags; --help: the global flags too
+"""
+
+
+def noun_help(noun: str) -> str:
+    """Return the help of a noun: its verbs and what they do."""
+    verbs = [path for path in COMMANDS if path.startswith(f"{noun} ")]
+    width = max(len(path) for path in verbs)
+    lines = [f"  txlog {path.ljust(width)}  {COMMANDS[path].help}" for path in verbs]
+    return "\n".join([f"usage: txlog {noun} VERB [ARG…] [FLAG…]", "", *lines, ""])
+
+
+def resolve(words: list[str]) -> tuple[str, int]:
+    """Return the command that words begin with, and how many of them name it.
+
+    The noun alone answers with the noun.
+    raises: Usage (201) with the nearest known name
+    """
+    first = ALIASES.get(words[0], words[0])
+    if first not in NOUNS:
+        if first in COMMANDS:
+            return first, 1
+        firsts = {path.split()[0] for path in COMMANDS}
+        raise _unknown(words[0], "txlog ", [*firsts, *ALIASES])
+    if len(words) == 1 or words[1].startswith("-"):
+        return first, 1
+    path = f"{first} {words[1]}"
+    path = VERB_ALIASES.get(path, path)
+    if path not in COMMANDS:
+        verbs = [p.split()[1] for p in COMMANDS if p.startswith(f"{first} ")]
+        raise _unknown(words[1], f"txlog {first} ", verbs)
+    return path, 2
+
+
+def _unknown(word: str, before: str, known: list[str]) -> Usage:
+    shown = word if len(word) <= 40 else f"{word[:37]}..."
+    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    hint = f"did you mean: {before}{near[0]}" if near else "txlog lists the commands"
+    return Usage(f'no command "{before.removeprefix("txlog ")}{shown}"', hint=hint)

@@ -1,0 +1,168 @@
+"""Owns a command over Typer: its own parameters, the global flags, its help, its fields.
+
+A command is a function `(call, …) -> None`. What it prints goes through the call; what goes wrong
+is raised. Only Typer's public names are used: a one-command app is made for each run, so nothing
+of the other commands is ever loaded.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+from typer import Option
+
+from txlog.cli.failures import Report
+from txlog.cli.options import Call, Globals
+from txlog.errors import Usage
+
+_GLOBAL_HELP: Final = {
+    "store": (("--store", "-S"), "PATH", "the store [env: TXLOG_STORE]"),
+    "profile": (("--profile",), "NAME", "a section of the config file [env: TXLOG_PROFILE]"),
+    "format": (("--format", "-f"), "FMT", "shape of stdout [env: TXLOG_FORMAT]"),
+    "json": (("--json",), None, "JSON on stdout, errors as JSON on stderr"),
+    "columns": (("--columns",), "A,B", "these fields, in this order"),
+    "quiet": (("--quiet", "-q"), None, "no summaries and notes; -qq: no warnings"),
+    "verbose": (("--verbose", "-v"), None, "notes, also off a terminal"),
+    "log_format": (("--log-format",), "text|json", "shape of diagnostics"),
+    "log_file": (("--log-file",), "PATH", "diagnostics go here, appended"),
+    "color": (("--color",), "auto|always|never", "colours"),
+    "utc": (("--utc",), None, "times on a terminal in UTC"),
+    "no_progress": (("--no-progress",), None, "no bars"),
+    "no_pager": (("--no-pager",), None, "no pager"),
+    "yes": (("--yes", "-y"), None, "answer yes"),
+    "no_input": (("--no-input",), None, "never ask"),
+    "read_only": (("--read-only",), None, "take no lock, write nothing [env: TXLOG_READ_ONLY]"),
+    "lock_timeout": (("--lock-timeout",), "DUR", "wait so long for the lock (30s)"),
+    "now": (("--now",), "TIME", "the clocks of this process stand still [env: TXLOG_NOW]"),
+    "version": (("--version", "-V"), None, "the version"),
+}
+
+
+class Command:
+    """One command of the table: a function and what help and `-f help` say of it.
+
+    fields:  names of its JSON, in order; those before `|` are the default table
+    records: it prints messages, not rows
+    input_format: -f and --format belong to the command itself
+    """
+
+    def __init__(
+        self,
+        path: str,
+        function: Callable[..., None],
+        *,
+        examples: tuple[str, ...] = (),
+        fields: str = "",
+        records: bool = False,
+        changes: bool = False,
+        input_format: bool = False,
+    ) -> None:
+        shown, _, wide = fields.partition("|")
+        self.path = path
+        self.function = function
+        self.examples = examples
+        self.table_fields = shown.split()
+        self.fields = self.table_fields + wide.split()
+        self.records = records
+        self.changes = changes
+        self.input_format = input_format
+
+    def invoke(self, args: list[str], report: Report) -> int:
+        """Parse args, run the command, close what it opened; return the exit code."""
+        outcome: list[int] = []
+
+        def shim(**values: Any) -> None:
+            flags = Globals(**{name: values.pop(name, None) for name in Globals.__annotations__})
+            call = Call(self, flags, report)
+            outcome.append(call.run(values))
+
+        shim.__signature__ = self._signature("--help" in args)  # type: ignore[attr-defined]
+        app = typer.Typer(
+            add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+        )
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        app.command(help=self._help(), context_settings=settings)(shim)
+        answer = app(args, standalone_mode=False, prog_name=f"txlog {self.path}")
+        if outcome:
+            return outcome[0]
+        return answer if isinstance(answer, int) else 0
+
+    def _help(self) -> str:
+        text = inspect.getdoc(self.function) or ""
+        if not self.examples:
+            return text
+        lines = "\n".join(f"  {example}" for example in self.examples)
+        return f"\b\n{lines}\n\n{text}"
+
+    def _signature(self, with_globals: bool) -> inspect.Signature:
+        hints = typing.get_type_hints(self.function, include_extras=True)
+        own = list(inspect.signature(self.function).parameters.values())[1:]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [p.replace(kind=keyword, annotation=hints[p.name]) for p in own]
+        for name, (decls, metavar, text) in _GLOBAL_HELP.items():
+            if name == "format" and self.input_format:
+                continue
+            kind, default = _kind(name)
+            option = Option(
+                *decls,
+                metavar=metavar,
+                help=text,
+                hidden=not (with_globals or name in ("store", "format", "json")),
+                show_default=False,
+                count=name in ("quiet", "verbose"),
+            )
+            hint = Annotated[kind, option]  # type: ignore[valid-type]
+            parameters.append(inspect.Parameter(name, keyword, default=default, annotation=hint))
+        return inspect.Signature(parameters)
+
+
+def _kind(name: str) -> tuple[object, object]:
+    if name in ("quiet", "verbose"):
+        return int, 0
+    if _GLOBAL_HELP[name][1] is None:
+        return bool, False
+    return str | None, None
+
+
+def command(
+    path: str,
+    *,
+    examples: tuple[str, ...] = (),
+    fields: str = "",
+    records: bool = False,
+    changes: bool = False,
+    input_format: bool = False,
+) -> Callable[[Callable[..., None]], Command]:
+    """Make a command of a function."""
+
+    def wrap(function: Callable[..., None]) -> Command:
+        return Command(
+            path,
+            function,
+            examples=examples,
+            fields=fields,
+            records=records,
+            changes=changes,
+            input_format=input_format,
+        )
+
+    return wrap
+
+
+def exclusive(**given: object) -> None:
+    """Refuse more than one of the given flags.
+
+    given: flag name with `_` for `-`, and its value; None, False, 0 and empty count as not given
+    raises: Usage (201)
+    """
+    named = [
+        name if name.isupper() else f"--{name.replace('_', '-')}"
+        for name, value in given.items()
+        if value
+    ]
+    if len(named) > 1:
+        raise Usage(f"{' and '.join(named)} exclude each other")

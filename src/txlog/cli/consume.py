@@ -1,0 +1,204 @@
+"""Owns the options of `consume` and `peek`; the work is in consuming.py and peeking.py."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from typer import Argument, Option
+
+from txlog.bounds import Bound, Range, parse_bound, parse_duration, parse_range
+from txlog.cli.command import command, exclusive
+from txlog.cli.fields import RECORD_FIELDS
+from txlog.cli.options import Call
+from txlog.cli.produce import encode, properties
+from txlog.errors import InvalidArgument, Usage
+from txlog.ids import MessageId, TopicName, TxnId, check_name
+
+TYPES = ("exclusive", "shared", "failover", "key-shared")
+_RECORD = " ".join(RECORD_FIELDS)
+
+
+@dataclass
+class Target:
+    """A topic to read, with the partitions wanted; None means all."""
+
+    topic: str
+    partitions: list[int] | None = None
+
+
+@dataclass
+class Request:
+    """What `consume` was asked to do."""
+
+    targets: list[Target]
+    subscription: str | None = None
+    create: bool = False
+    position: Bound | None = None
+    type: str | None = None
+    ack: str = "auto"
+    join: TxnId | None = None
+    consumer: str | None = None
+    range: Range = field(default_factory=Range)
+    limit: int | None = None
+    follow: bool = False
+    max_wait_ms: int = 0
+    fail_empty: bool = False
+    stats: bool = False
+    unbuffered: bool = False
+    raw_strings: bool = False
+    isolation: str | None = None
+    include_delayed: bool = False
+    keys: list[bytes] = field(default_factory=list)
+    properties: dict[str, str] = field(default_factory=dict)
+    grep: bytes | None = None
+
+
+@command(
+    "consume",
+    examples=(
+        "txlog consume orders",
+        "txlog consume orders -o -10 --json",
+        "txlog consume orders -s billing -n 100",
+        "txlog consume orders -F -f '%o %k %v\\n'",
+    ),
+    fields=_RECORD,
+    records=True,
+)
+def consume(
+    call: Call,
+    topics: Annotated[list[str], Argument(metavar="TOPIC", show_default=False)],
+    subscription: Annotated[str | None, Option("--subscription", "-s", metavar="SUB")] = None,
+    create: Annotated[bool, Option("--create", help="make the subscription if need be")] = False,
+    position: Annotated[str | None, Option("--position", metavar="BOUND")] = None,
+    type: Annotated[str | None, Option("--type", metavar="|".join(TYPES))] = None,
+    ack: Annotated[str, Option("--ack", metavar="auto|none|on-exit")] = "auto",
+    txn_id: Annotated[
+        str | None, Option("--txn-id", metavar="ID", help="acknowledge in it")
+    ] = None,
+    no_join: Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")] = False,
+    consumer: Annotated[str | None, Option("--consumer", metavar="NAME")] = None,
+    range_: Annotated[str | None, Option("--offset", "-o", metavar="RANGE")] = None,
+    n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N")] = None,
+    follow: Annotated[bool, Option("--follow", "-F", help="go on at the end")] = False,
+    until: Annotated[str | None, Option("--until", metavar="BOUND")] = None,
+    max_wait: Annotated[str, Option("--max-wait", metavar="DUR", help="for a next one")] = "0s",
+    fail_empty: Annotated[bool, Option("--fail-empty", help="8 when there is nothing")] = False,
+    stats: Annotated[bool, Option("--stats", help="say on stderr what was read")] = False,
+    partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
+    unbuffered: Annotated[bool, Option("--unbuffered", "-u")] = False,
+    raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False,
+    isolation: Annotated[str | None, Option("--isolation", metavar="committed|uncommitted")] = None,
+    include_delayed: Annotated[bool, Option("--include-delayed")] = False,
+    key: Annotated[list[str] | None, Option("--key", "-k", metavar="K…")] = None,
+    prop: Annotated[list[str] | None, Option("--prop", "-H", metavar="K=V…")] = None,
+    grep: Annotated[str | None, Option("--grep", metavar="RE")] = None,
+) -> None:
+    """Read messages; with -s take what a subscription may get next, and acknowledge it."""
+    call.check_choice("--ack", ack, ("auto", "none", "on-exit"))
+    call.check_choice("--type", type, TYPES)
+    call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
+    exclusive(follow=follow, until=until)
+    if isolation == "uncommitted" and subscription is None:
+        raise Usage("--isolation uncommitted is not available in this release")
+    if subscription is None:
+        _refuse("needs -s", create=create, position=position, type=type, consumer=consumer)
+        _refuse("needs -s", txn_id=txn_id, ack=ack != "auto")
+    else:
+        check_name("subscription", subscription)
+        _refuse("does not go with -s", offset=range_, key=key, prop=prop, grep=grep)
+        _refuse("does not go with -s", until=until, include_delayed=include_delayed)
+    if position is not None and not create:
+        raise Usage("--position needs --create", hint="txlog sub seek moves a subscription")
+    now = call.now_ms()
+    chosen = Range() if range_ is None else parse_range(range_, now)
+    if until is not None:
+        if chosen.kind != "range" or chosen.stop is not None:
+            raise Usage("-o names an end already, --until another")
+        chosen = Range(chosen.start, parse_bound(until, now))
+    if follow and (chosen.kind != "range" or chosen.stop is not None):
+        raise Usage("-F goes on for ever, and -o names an end")
+    request = Request(
+        targets=targets(topics, partition),
+        subscription=subscription,
+        create=create,
+        position=None if position is None else parse_bound(position, now),
+        type=type,
+        ack=ack,
+        join=None if subscription is None else call.txn_of(txn_id, no_join=no_join),
+        consumer=None if consumer is None else check_name("consumer", consumer),
+        range=chosen,
+        limit=n,
+        follow=follow,
+        max_wait_ms=parse_duration(max_wait),
+        fail_empty=fail_empty,
+        stats=stats,
+        unbuffered=unbuffered or follow,
+        raw_strings=raw_strings,
+        isolation=isolation,
+        include_delayed=include_delayed,
+        keys=[encode(text) for text in key or []],
+        properties=properties(prop),
+        grep=None if grep is None else encode(grep),
+    )
+    importlib.import_module("txlog.cli.consuming").run(call, request)
+
+
+@command(
+    "peek",
+    examples=("txlog peek orders", "txlog peek orders --at 17:4", "txlog peek orders -s billing"),
+    fields=_RECORD,
+    records=True,
+)
+def peek(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    last: Annotated[int | None, Option("--last", min=0, metavar="N")] = None,
+    first: Annotated[int | None, Option("--first", min=0, metavar="N")] = None,
+    at: Annotated[str | None, Option("--at", metavar="ID")] = None,
+    around: Annotated[str | None, Option("--around", metavar="ID")] = None,
+    context: Annotated[int, Option("--context", "-C", min=0, metavar="N")] = 3,
+    subscription: Annotated[str | None, Option("--subscription", "-s", metavar="SUB")] = None,
+    partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
+    raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False,
+) -> None:
+    """Look at messages: the last 10, or others; with -s what the subscription has not acknowledged.
+
+    Nothing is changed, and messages not yet due are shown too.
+    """
+    given = {"last": last is not None, "first": first is not None}
+    exclusive(**given, at=at, around=around)
+    if subscription is not None:
+        check_name("subscription", subscription)
+    [target] = targets([topic], partition)
+    work = importlib.import_module("txlog.cli.peeking")
+    if at is not None or around is not None:
+        place = MessageId.parse(at if at is not None else around or "")
+        work.around(call, target, place, context if around is not None else None, raw_strings)
+    else:
+        count = first if first is not None else 10 if last is None else last
+        work.ends(call, target, count, first is not None, subscription, raw_strings)
+
+
+def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:
+    """Return what to read; `orders/2` names a partition.
+
+    raises: Usage (201), InvalidArgument (202)
+    """
+    out = []
+    for text in dict.fromkeys(topics):
+        name = TopicName.parse(text, allow_partition=True)
+        if name.partition is not None and partitions:
+            raise Usage(f"{text} names a partition already, --partition another")
+        wanted = [name.partition] if name.partition is not None else partitions
+        out.append(Target(name.short, sorted(set(wanted)) if wanted else None))
+    if not out:
+        raise InvalidArgument("no topic was given")
+    return out
+
+
+def _refuse(why: str, **given: object) -> None:
+    for name, value in given.items():
+        if value:
+            raise Usage(f"--{name.replace('_', '-')} {why}")

@@ -1,0 +1,270 @@
+"""Owns the work of `consume`: tables from a reader or a consumer, filtered, printed, acknowledged.
+
+An acknowledgement is made only after the bytes have left stdout, so a message that nobody saw comes
+again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.cli.consume import Request, Target
+from txlog.cli.options import Call, is_terminal
+from txlog.cli.records import Records
+from txlog.cli.signals import shielded
+from txlog.cli.tables import duration, size
+from txlog.errors import ConditionNotMet, InvalidArgument, NotAllowed, SubscriptionNotFound
+
+if TYPE_CHECKING:
+    from txlog.client import Client, Consumer
+
+_BATCH_MESSAGES = 1000
+_WAIT_S = 0.05
+
+
+def run(call: Call, request: Request) -> None:
+    """Print what there is, as it was asked for.
+
+    raises: ConditionNotMet (802) with --fail-empty and nothing to print
+    """
+    client = call.client(write=request.subscription is not None)
+    job = Job(call, request, client)
+    if request.subscription is not None:
+        job.take()
+    elif request.follow or request.max_wait_ms:
+        job.follow()
+    else:
+        job.read()
+    call.output.out.flush()
+    job.notes()
+    if request.stats:
+        elapsed = duration(call.elapsed_ms())
+        call.summary(f"{job.records.count:,} messages, {size(job.bytes)}, {elapsed}")
+    if request.fail_empty and not job.records.count:
+        raise ConditionNotMet("no message", code=802)
+
+
+class Job:
+    """One run of consume."""
+
+    def __init__(self, call: Call, request: Request, client: Client) -> None:
+        self.call = call
+        self.request = request
+        self.client = client
+        self.bytes = 0
+        self.out = call.output.out
+        self.out.each = request.unbuffered or is_terminal(1)
+        columns = call.output.shown if call.flags.columns is not None else None
+        self.records = Records(
+            call.output.form, columns, raw_strings=request.raw_strings, look=call.output.look
+        )
+        self.out.write(self.records.begin())
+        if request.grep is not None:
+            check_pattern(request.grep)
+
+    def read(self) -> None:
+        """Read to the end of the log as it is now."""
+        request = self.request
+        for target in request.targets:
+            if self.is_full():
+                # The topic must exist all the same.
+                self.client.describe_topic(target.topic)
+                continue
+            tables = self.client.read(
+                target.topic,
+                range=request.range,
+                partitions=target.partitions,
+                limit=None if self.has_filter() else self.left(),
+            )
+            for table in tables:
+                self.print(self.filtered(table))
+                if self.is_full():
+                    break
+
+    def follow(self) -> None:
+        """Read and go on at the end, for ever or until nothing came for --max-wait."""
+        request = self.request
+        readers = [
+            (target, self.client.reader(target.topic, request.range.start))
+            for target in request.targets
+        ]
+        idle_since = time.monotonic()
+        while not self.is_full():
+            came = False
+            for target, reader in readers:
+                table = reader.receive_batch(_BATCH_MESSAGES)
+                if len(table):
+                    came = True
+                    self.print(self.filtered(_of_partitions(table, target)))
+                    if self.is_full():
+                        break
+            if came:
+                idle_since = time.monotonic()
+                continue
+            self.out.flush()
+            if not self._wait(idle_since):
+                return
+
+    def take(self) -> None:
+        """Take what the subscription may get next; acknowledge as asked."""
+        request = self.request
+        consumers = [self._consumer(name) for name in self._names()]
+        done: list[tuple[Consumer, pa.Table]] = []
+        try:
+            for consumer, table in self._received(consumers):
+                self.print(table)
+                self.out.flush()
+                if request.ack == "auto":
+                    with shielded():
+                        consumer.acknowledge(table, txn=request.join)
+                elif request.ack == "on-exit":
+                    done.append((consumer, table))
+            for consumer in consumers:
+                tables = [table for owner, table in done if owner is consumer]
+                if tables:
+                    with shielded():
+                        consumer.acknowledge(pa.concat_tables(tables), txn=request.join)
+        finally:
+            with shielded():
+                for consumer in consumers:
+                    consumer.close()
+
+    def _received(self, consumers: list[Consumer]) -> Iterator[tuple[Consumer, pa.Table]]:
+        idle_since = time.monotonic()
+        while not self.is_full():
+            came = False
+            for consumer in consumers:
+                left = self.left()
+                wanted = _BATCH_MESSAGES if left is None else min(left, _BATCH_MESSAGES)
+                if wanted == 0:
+                    return
+                with shielded():
+                    table = consumer.receive_batch(wanted, 0)
+                if len(table):
+                    came = True
+                    yield consumer, table
+            if came:
+                idle_since = time.monotonic()
+            elif not self._wait(idle_since):
+                return
+
+    def _names(self) -> list[str]:
+        """Return the topics, or partitions of them, that the consumers read."""
+        names = []
+        for target in self.request.targets:
+            if target.partitions is None:
+                names.append(target.topic)
+            else:
+                names.extend(f"{target.topic}/{number}" for number in target.partitions)
+        return names
+
+    def _consumer(self, name: str) -> Consumer:
+        request, client = self.request, self.client
+        assert request.subscription is not None
+        topic = name.rpartition("/")[0] if name.count("/") in (1, 3) else name
+        if request.create:
+            with shielded():
+                client.create_subscription(
+                    topic,
+                    request.subscription,
+                    type=request.type or "exclusive",
+                    isolation=request.isolation or "committed",
+                    position=request.position,
+                    if_not_exists=True,
+                )
+        rows = [r for r in client.subscriptions(topic) if r["subscription"] == request.subscription]
+        if not rows:
+            raise SubscriptionNotFound(
+                f"no subscription {request.subscription} on {topic}",
+                hint="--create makes it",
+                topic=topic,
+                subscription=request.subscription,
+            )
+        if request.isolation is not None and rows[0]["isolation"] != request.isolation:
+            raise NotAllowed(
+                f"subscription {request.subscription} is {rows[0]['isolation']}, "
+                f"not {request.isolation}",
+                subscription=request.subscription,
+            )
+        kind = request.type or str(rows[0]["type"])
+        with shielded():
+            return client.consumer(name, request.subscription, type=kind, name=request.consumer)
+
+    def _wait(self, idle_since: float) -> bool:
+        """Wait for a change; false when the waiting is over."""
+        left_s = self.request.max_wait_ms / 1000 - (time.monotonic() - idle_since)
+        if not self.request.follow and left_s <= 0:
+            return False
+        time.sleep(_WAIT_S if self.request.follow else min(left_s, _WAIT_S))
+        self.client.wait_for_change(0)
+        return True
+
+    def print(self, table: pa.Table) -> None:
+        """Print the rows of table that are still wanted."""
+        left = self.left()
+        if left is not None:
+            table = table.slice(0, left)
+        if len(table):
+            self.bytes += pc.sum(pc.binary_length(table["value"])).as_py() or 0
+            self.out.write(self.records.encode(table))
+
+    def left(self) -> int | None:
+        """How many messages are still wanted; None without a limit."""
+        return None if self.request.limit is None else self.request.limit - self.records.count
+
+    def is_full(self) -> bool:
+        """Nothing more is wanted."""
+        return self.left() == 0
+
+    def has_filter(self) -> bool:
+        """Some messages are left out here."""
+        request = self.request
+        return bool(request.keys or request.properties or request.grep is not None)
+
+    def filtered(self, table: pa.Table) -> pa.Table:
+        """Return the rows that --key, --prop and --grep let through."""
+        request = self.request
+        if request.keys:
+            table = table.filter(pc.is_in(table["key"], pa.array(request.keys, pa.binary())))
+        for name, value in request.properties.items():
+            found = pc.map_lookup(table["properties"], name, "last")
+            table = table.filter(pc.fill_null(pc.equal(found, value), False))
+        if request.grep is not None:
+            hits = pc.match_substring_regex(table["value"], request.grep)
+            table = table.filter(pc.fill_null(hits, False))
+        return table
+
+    def notes(self) -> None:
+        """Say what a reader does not see."""
+        if self.request.subscription is not None or self.call.flags.quiet:
+            return
+        if not (self.call.flags.verbose or is_terminal(2)):
+            return
+        for target in self.request.targets:
+            row = self.client.describe_topic(target.topic)
+            if row.get("open_txns"):
+                self.call.note(f"{target.topic}: {row['open_txns']} open transactions")
+            if row.get("delayed"):
+                self.call.note(f"{target.topic}: {row['delayed']} messages not yet due")
+
+
+def check_pattern(pattern: bytes) -> None:
+    """Refuse what is no regular expression, before anything is read.
+
+    raises: InvalidArgument (201)
+    """
+    try:
+        pc.match_substring_regex(pa.array([b""], pa.binary()), pattern)
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise InvalidArgument("--grep is not a regular expression (RE2)") from error
+
+
+def _of_partitions(table: pa.Table, target: Target) -> pa.Table:
+    if target.partitions is None:
+        return table
+    return table.filter(pc.is_in(table["partition"], pa.array(target.partitions, pa.int32())))

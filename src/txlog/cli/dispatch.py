@@ -1,0 +1,98 @@
+"""Owns one run: leading global flags, the command they lead to, and what its end is worth.
+
+Every way out is here: an error of ours, a usage error of Typer's, a signal, a closed pipe, a bug.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import cast
+
+from typer import Abort, Exit, TyperException
+
+from txlog import errors
+from txlog.cli import catalogue, failures, flags, signals
+from txlog.cli.command import Command
+from txlog.cli.output import PipeGone, Stdout, silence_stdout
+
+
+def run(words: list[str]) -> int:
+    """Run one command line; return its exit code and raise nothing."""
+    report = failures.Report(json=False, store=None)
+    try:
+        with signals.watched():
+            return _dispatch(words, report)
+    except signals.Interrupted as interrupted:
+        return interrupted.exit
+    except KeyboardInterrupt:
+        return 130
+    except (PipeGone, BrokenPipeError):
+        silence_stdout()
+        return 141
+    except Exit as stop:
+        return stop.exit_code
+    except Abort:
+        return 130
+    except Exception as error:
+        if isinstance(error, OSError):
+            silence_stdout()
+        return report.show(as_ours(error), error)
+
+
+def as_ours(error: Exception) -> errors.TxlogError:
+    """Return any exception as an error of ours; one that nobody expected is a bug (101)."""
+    if isinstance(error, errors.TxlogError):
+        return error
+    if isinstance(error, TyperException):
+        return failures.usage(error)
+    if isinstance(error, MemoryError):
+        return errors.NoResources("out of memory")
+    if isinstance(error, OSError):
+        text = error.strerror or str(error) or type(error).__name__
+        if error.filename is None:
+            return errors.DiskFailed(text)
+        path = os.fsdecode(error.filename)
+        return errors.DiskFailed(f"{path}: {text}", path=path)
+    return failures.bug(error)
+
+
+def _dispatch(words: list[str], report: failures.Report) -> int:
+    split = flags.split(words)
+    report.json = split.json
+    if split.rest == []:
+        if split.version:
+            _print_version(split.json)
+        else:
+            _print_text(catalogue.ROOT_HELP)
+        return 0
+    path, used = catalogue.resolve(split.rest)
+    if path in catalogue.NOUNS:
+        text = catalogue.noun_help(path)
+        if split.help or "-h" in split.rest or "--help" in split.rest:
+            _print_text(text)
+            return 0
+        sys.stderr.write(text)
+        return 2
+    report.json = report.json or flags.wants_json(path, split.rest[used:])
+    command = load(path)
+    return command.invoke([*split.leading, *split.rest[used:]], report)
+
+
+def load(path: str) -> Command:
+    """Return the command, importing its module only now."""
+    entry = catalogue.COMMANDS[path]
+    module = importlib.import_module(f"txlog.cli.{entry.module}")
+    return cast(Command, getattr(module, entry.name))
+
+
+def _print_text(text: str) -> None:
+    out = Stdout()
+    out.write(text.encode())
+    out.flush()
+
+
+def _print_version(as_json: bool) -> None:
+    version = importlib.import_module("txlog.cli.version")
+    _print_text(version.as_json() if as_json else version.as_text())

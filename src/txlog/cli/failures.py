@@ -1,0 +1,65 @@
+"""Owns how an error looks: lines of text, or with --json one object on one line of stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+
+from typer import TyperException
+
+from txlog.errors import InternalError, TxlogError, Usage, printable
+
+
+@dataclass
+class Report:
+    """Where an error goes and in which form; a command fills in what it learns."""
+
+    json: bool
+    store: str | None
+
+    def show(self, error: TxlogError, cause: BaseException | None = None) -> int:
+        """Print error on stderr and return its exit code."""
+        if os.environ.get("TXLOG_DEBUG") == "1":
+            traceback.print_exception(cause or error, file=sys.stderr)
+        fields = error.as_dict()
+        if self.store is not None:
+            fields.setdefault("store", self.store)
+        text = json.dumps({"error": fields}, ensure_ascii=False) if self.json else _text(fields)
+        try:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+        except (OSError, AttributeError, ValueError):
+            pass  # nobody listens; the exit code still says it
+        return error.exit
+
+
+def usage(error: TyperException) -> Usage:
+    """Return Typer's complaint as ours."""
+    message = error.format_message().strip().rstrip(".")
+    return Usage(message[:1].lower() + message[1:])
+
+
+def bug(error: Exception) -> InternalError:
+    """Return what an exception that nobody expected is for the user."""
+    text = printable(f"{type(error).__name__}: {error}")
+    shown = text if len(text) <= 300 else f"{text[:297]}..."
+    return InternalError(
+        f"a bug of txlog: {shown}", hint="TXLOG_DEBUG=1 shows where; please report it"
+    )
+
+
+def _text(fields: dict[str, object]) -> str:
+    lines = [f"error: {fields['message']}"]
+    for label in ("store", "hint"):
+        if fields.get(label):
+            lines.append(f"  {label:<6} {printable(str(fields[label]))}")
+    for failed in _rows(fields.get("failed_list")):
+        lines.append(f"  failed {printable(str(failed.get('name')))}: {failed.get('message')}")
+    return "\n".join(lines)
+
+
+def _rows(value: object) -> list[dict[str, object]]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []

@@ -1,0 +1,154 @@
+"""Owns what the fields of results are: their type by name, their meaning, their JSON form.
+
+The name decides the type (CLI.md 1): `…_ms` and `…_bytes` integers, `…_time` and `…_at` instants,
+`…_list` arrays, the words below strings or ids, anything else an integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from txlog.bounds import format_time
+
+RECORD_FIELDS: Final = (
+    "kind topic partition message_id key key_encoding value value_encoding properties publish_time "
+    "event_time deliver_at visible_time txn txn_index txn_state producer sequence_id "
+    "redelivery_count late size_bytes"
+).split()
+
+_STRINGS: Final = frozenset(
+    "topic subscription producer owner transaction_key key path file state type kind class name "
+    "command code message hint detail value uuid durability isolation reason format_name "
+    "key_encoding value_encoding txn_state".split()
+)
+_IDS: Final = frozenset("message_id position first last mark_delete marker from to".split())
+_BOOLEANS: Final = frozenset(
+    "created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
+    "online if_not_exists".split()
+)
+_OBJECTS: Final = frozenset("policies properties store journal checkpoint writer txns".split())
+_INSTANTS: Final = frozenset({"watermark", "emitted"})
+
+MEANINGS: Final[dict[str, str]] = {
+    "topic": "the topic, short in public/default",
+    "partition": "number of the partition, from 0",
+    "partitions": "number of partitions",
+    "message_id": "L:E, or L:E:I in a transaction; null while it is not committed",
+    "key": "message key, as key_encoding says",
+    "key_encoding": "utf8, base64, or null: no key",
+    "value": "payload, as value_encoding says",
+    "value_encoding": "json, utf8, base64, or null: no payload",
+    "properties": "strings by name",
+    "publish_time": "when it was written",
+    "event_time": "when it happened, as the producer says",
+    "deliver_at": "not delivered before",
+    "visible_time": "when it became visible: publish, or commit",
+    "txn": "the transaction, COORDINATOR:SEQUENCE",
+    "txn_index": "number in the transaction and partition, from 1",
+    "txn_state": "open, committing, committed, aborting or aborted",
+    "producer": "name of the producer",
+    "sequence_id": "its sequence number",
+    "redelivery_count": "how often it came before",
+    "late": "event time below the watermark",
+    "size_bytes": "bytes of payload; of a topic or store, bytes stored",
+    "messages": "visible messages; of a transaction, its own",
+    "open_txns": "unfinished transactions",
+    "hidden_messages": "messages of open transactions",
+    "delayed": "messages not yet due",
+    "subscriptions": "number of subscriptions",
+    "subscription": "name of the subscription",
+    "backlog": "messages not yet acknowledged",
+    "internal": "a topic of the system",
+    "created": "false when it was there already",
+    "type": "exclusive, shared, failover or key-shared",
+    "isolation": "committed or uncommitted",
+    "pending_acks": "acknowledgements of open transactions",
+    "consumers": "live consumers",
+    "mark_delete": "everything up to here is acknowledged",
+    "first": "first message",
+    "last": "last message",
+    "position": "where it stands",
+    "state": "open, committing, committed, aborting or aborted",
+    "transaction_key": "the caller's name for a series of transactions",
+    "age_ms": "since it began",
+    "expires_in_ms": "until it times out; null when it has ended",
+    "topic_list": "the topics",
+    "acks": "acknowledgements in the transaction",
+    "owner": "name of the user",
+    "owner_uid": "number of the user",
+    "epoch": "of the transaction key",
+    "coordinator": "number of the coordinator",
+    "overdue": "open beyond its time-out",
+    "reason": "why it was aborted",
+    "waiting_list": "partitions still to be reached",
+    "skipped_list": "partitions deleted meanwhile",
+    "marker_list": "the commit marker of each partition",
+    "partition_list": "a row for each partition",
+    "ack_list": "a row for each subscription",
+    "subscription_list": "the subscriptions",
+    "already": "it was so before",
+    "timeout_ms": "time-out from the beginning",
+    "timeout_at": "when it times out",
+    "fenced_txn": "the transaction that this ended",
+    "decision_lsn": "frame of the decision",
+    "acked": "acknowledged now",
+    "dropped": "left alone: pending in a transaction",
+    "duplicates": "stored before, not written again",
+    "skipped": "left out",
+    "dead_lettered": "written to the dead-letter topic",
+    "transactions": "transactions committed",
+    "elapsed_ms": "time taken",
+    "path": "where it is",
+    "uuid": "identity of the store",
+    "format": "version of the format",
+    "generation": "number of the checkpoint",
+    "lsn": "last frame",
+    "kind": "what it is",
+    "kills": "times the worker was killed",
+    "exact": "the result equals the computed one",
+    "problem_list": "what is wrong: code, message, hint",
+}
+
+
+def type_of(name: str) -> str:
+    """Return the type that a field's name says."""
+    if name.endswith("_list"):
+        return "array"
+    if name.endswith(("_time", "_at")) or name in _INSTANTS:
+        return "instant"
+    if name in ("txn", "fenced_txn", "last_txn"):
+        return "TxnID"
+    for kind, names in (
+        ("message id", _IDS),
+        ("boolean", _BOOLEANS),
+        ("object", _OBJECTS),
+        ("string", _STRINGS),
+    ):
+        if name in names:
+            return kind
+    return "integer"
+
+
+def help_lines(names: Iterable[str]) -> str:
+    """Return `field<TAB>type<TAB>meaning` for each name."""
+    rows = (f"{n}\t{type_of(n)}\t{MEANINGS.get(n, n.replace('_', ' '))}" for n in names)
+    return "".join(f"{row}\n" for row in rows)
+
+
+def plain(name: str, value: object) -> object:
+    """Return value as JSON holds it: instants as RFC 3339, ids as text, the rest as it is."""
+    if value is None or isinstance(value, bool | str | float):
+        return value
+    if isinstance(value, int):
+        return format_time(value) if type_of(name) == "instant" else value
+    if isinstance(value, Mapping):
+        return {str(key): plain(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain("", item) for item in value]
+    return str(value)
+
+
+def select(row: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
+    """Return the named fields of row in JSON form, null where it has none."""
+    return {name: plain(name, row.get(name)) for name in names}

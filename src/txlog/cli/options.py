@@ -1,0 +1,271 @@
+"""Owns one call of a command: global flags and environment, the store, the clock, diagnostics.
+
+Flag before environment before default. The store is the first of: -S; TXLOG_STORE; the nearest
+directory upwards that holds `txlog.toml`; the profile's; `./txlog-store`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from txlog.bounds import parse_duration, parse_time
+from txlog.cli.failures import Report
+from txlog.cli.output import Output, output_for
+from txlog.cli.signals import shielded
+from txlog.clock import Clock, ManualClock, SystemClock
+from txlog.errors import (
+    InvalidArgument,
+    NotFound,
+    ReadOnlyStore,
+    StoreNotFound,
+    Usage,
+    printable,
+)
+from txlog.ids import TxnId
+
+if TYPE_CHECKING:
+    from txlog.client import Client
+
+STORE_FILE: Final = "txlog.toml"
+STORE_DEFAULT: Final = "txlog-store"
+
+
+@dataclass
+class Globals:
+    """The global flags as they were given."""
+
+    store: str | None = None
+    profile: str | None = None
+    format: str | None = None
+    json: bool = False
+    columns: str | None = None
+    quiet: int = 0
+    verbose: int = 0
+    log_format: str | None = None
+    log_file: str | None = None
+    color: str | None = None
+    utc: bool = False
+    no_progress: bool = False
+    no_pager: bool = False
+    yes: bool = False
+    no_input: bool = False
+    read_only: bool = False
+    lock_timeout: str | None = None
+    now: str | None = None
+    version: bool = False
+
+
+class Described(Protocol):
+    """What a call must know of its command."""
+
+    path: str
+    function: Any
+    table_fields: list[str]
+    fields: list[str]
+    records: bool
+    changes: bool
+    input_format: bool
+
+
+class Call:
+    """One run of one command."""
+
+    def __init__(self, command: Described, flags: Globals, report: Report) -> None:
+        self.command = command
+        self.flags = flags
+        self.report = report
+        self.exit = 0
+        self.started = time.monotonic()
+        self._stack = ExitStack()
+        self._clock: Clock | None = None
+        report.json = report.json or flags.json
+        self.check_choice("--color", flags.color, ("auto", "always", "never"))
+        self.check_choice("--log-format", flags.log_format, ("text", "json"))
+        self.clock = self._make_clock()
+        self.lock_timeout_ms = self._lock_timeout()
+        self.read_only = flags.read_only or truthy("TXLOG_READ_ONLY")
+        self.output: Output = output_for(command, flags, os.environ)
+        report.json = report.json or (self.output.form in ("json", "ndjson"))
+
+    def run(self, values: dict[str, Any]) -> int:
+        """Run the command with its own values and close what it opened; return the exit code."""
+        if self.flags.version:
+            version = importlib.import_module("txlog.cli.version")
+            self.output.text(version.as_json() if self.flags.json else version.as_text())
+        elif self.output.form == "help":
+            self.output.field_help()
+        else:
+            with self._stack:
+                self.command.function(self, **values)
+        self.output.out.flush()
+        return self.exit
+
+    def client(self, *, write: bool = False, durability: str | None = None) -> Client:
+        """Open the store; it is closed when the command ends, and says what it found.
+
+        write:  the command changes the store
+        raises: ReadOnlyStore (409) for a changing command with --read-only; what open raises
+        """
+        path = self.store_path()
+        self.report.store = path
+        if write and self.read_only:
+            raise ReadOnlyStore(f"{self.command.path} changes the store, and it is read-only")
+        api = importlib.import_module("txlog.client")
+        client: Client = api.open_store(
+            path,
+            read_only=self.read_only,
+            clock=self.clock,
+            lock_timeout_ms=self.lock_timeout_ms,
+            durability=self.durability(durability),
+        )
+        self._stack.callback(self._close, client)
+        return client
+
+    def _close(self, client: Client) -> None:
+        with shielded():
+            client.close()
+        for line in client.reports():
+            self.warn(line)
+
+    def now_ms(self) -> int:
+        """The wall clock, or --now."""
+        return self.clock.now().wall_ms
+
+    def elapsed_ms(self) -> int:
+        """Milliseconds since the command began; --now does not stop them."""
+        return int((time.monotonic() - self.started) * 1000)
+
+    def duration(self, text: str | None) -> int | None:
+        """Return the milliseconds of a duration flag, None when it was not given."""
+        return None if text is None else parse_duration(text)
+
+    def durability(self, flag: str | None = None) -> str | None:
+        """Return `sync`, `os`, or None for what the store says."""
+        word = flag or os.environ.get("TXLOG_DURABILITY") or None
+        self.check_choice("--durability", word, ("sync", "os"))
+        return word
+
+    def check_choice(self, flag: str, value: str | None, words: tuple[str, ...]) -> None:
+        """Refuse a value that is none of the words (201)."""
+        if value is not None and value not in words:
+            shown = value if len(value) <= 40 else f"{value[:37]}..."
+            raise Usage(f'{flag} is {"|".join(words)}, not "{shown}"')
+
+    def txn_of(self, flag: str | None, *, no_join: bool = False) -> TxnId | None:
+        """Return the transaction to join: --txn-id, else TXLOG_TXN unless --no-join."""
+        if flag is not None:
+            return TxnId.parse(flag)
+        if no_join or not os.environ.get("TXLOG_TXN"):
+            return None
+        return TxnId.parse(os.environ["TXLOG_TXN"])
+
+    def summary(self, text: str) -> None:
+        """Say what was done; not with -q, and not beside --json."""
+        if self.flags.quiet < 1 and not self.output.as_json:
+            self._say("info", text, "")
+
+    def note(self, text: str) -> None:
+        """Say something useful to a person: on a terminal, or with -v."""
+        if self.flags.quiet < 1 and (self.flags.verbose or is_terminal(2)):
+            self._say("note", text, "note: ")
+
+    def warn(self, text: str) -> None:
+        """Say something that may be wrong; only -qq silences it."""
+        if self.flags.quiet < 2:
+            self._say("warning", text, "warning: ")
+
+    def store_path(self) -> str:
+        """Return the path of the store (CLI.md 3).
+
+        raises: StoreNotFound (301)
+        """
+        named = self.flags.store or os.environ.get("TXLOG_STORE")
+        if named:
+            return named
+        if self.flags.store == "":
+            raise InvalidArgument("the path of the store is empty")
+        here = Path.cwd()
+        for directory in (here, *here.parents):
+            if (directory / STORE_FILE).is_file():
+                return str(directory)
+        profile = self.flags.profile or os.environ.get("TXLOG_PROFILE")
+        if profile:
+            return profile_store(profile, os.environ)
+        if (here / STORE_DEFAULT / STORE_FILE).is_file():
+            return str(here / STORE_DEFAULT)
+        raise StoreNotFound("no store here", hint="txlog init makes one; -S PATH names one")
+
+    def _make_clock(self) -> Clock:
+        system = SystemClock()
+        text = self.flags.now or os.environ.get("TXLOG_NOW")
+        if not text:
+            return system
+        real = system.now()
+        wall_ms = parse_time(text, real.wall_ms)
+        # The boot clock stands at the same distance from the wall clock as the machine's, so that
+        # deadlines of calls with and without --now agree; whole seconds, so that they repeat.
+        distance_s = (real.wall_ms - real.boot_ms + 500) // 1000
+        return ManualClock(wall_ms, real.boot_id, wall_ms - distance_s * 1000)
+
+    def _lock_timeout(self) -> int:
+        text = self.flags.lock_timeout or os.environ.get("TXLOG_LOCK_TIMEOUT")
+        return 30_000 if not text else parse_duration(text)
+
+    def _say(self, level: str, text: str, before: str) -> None:
+        text = printable(text)
+        line = f"{before}{text}"
+        if self.flags.log_format == "json" and level != "info":
+            line = json.dumps({"level": level, "message": text}, ensure_ascii=False)
+        try:
+            if self.flags.log_file is not None and level != "info":
+                with open(self.flags.log_file, "a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+                return
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+        except (BrokenPipeError, AttributeError, ValueError):
+            pass  # nobody listens to what is said; it was data nowhere
+
+
+def truthy(name: str) -> bool:
+    """Tell whether an environment switch is set."""
+    return os.environ.get(name, "") not in ("", "0", "false", "no")
+
+
+def is_terminal(number: int) -> bool:
+    """Tell whether a standard stream is a terminal."""
+    try:
+        return os.isatty(number)
+    except OSError:
+        return False
+
+
+def profile_store(name: str, environ: Mapping[str, str]) -> str:
+    """Return the store of a profile: `store` in section [NAME] of the user's config file.
+
+    raises: NotFound (308), InvalidArgument (201) when the file is no TOML
+    """
+    home = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    path = os.path.join(home, "txlog", "config.toml")
+    try:
+        with open(path, "rb") as file:
+            sections = tomllib.load(file)
+    except FileNotFoundError as error:
+        raise NotFound(f"no profile {name}: there is no {path}", path=path) from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"{path} is not TOML: {error}", path=path) from error
+    section = sections.get(name)
+    store = section.get("store") if isinstance(section, dict) else None
+    if not isinstance(store, str):
+        raise NotFound(f"no profile {name} with a store in {path}", path=path)
+    return os.path.expanduser(store)

@@ -1,0 +1,105 @@
+"""Owns the work of `peek`: the ends of a topic, or what is around a message; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.bounds import END, START, Bound, Range
+from txlog.cli.consume import Target
+from txlog.cli.options import Call
+from txlog.cli.records import Records
+from txlog.errors import MessageNotFound
+from txlog.ids import MessageId
+
+if TYPE_CHECKING:
+    from txlog.client import Client
+
+
+def ends(
+    call: Call, target: Target, count: int, first: bool, subscription: str | None, raw: bool
+) -> None:
+    """Print the first or last messages, by the time they became visible; ids order a partition."""
+    client = call.client()
+    if subscription is not None:
+        chosen = Range(kind="unacked", subscription=subscription)
+    else:
+        chosen = Range(START if first else Bound("last", count), END)
+    held = [table for table in _read(client, target, chosen) if len(table)]
+    whole = pa.concat_tables(held) if held else None
+    if whole is not None and len(whole) > count:
+        order = pc.sort_indices(whole["visible_time"])  # stable: ids keep their order
+        picked = order[:count] if first else order[len(order) - count :]
+        whole = whole.take(picked.take(pc.sort_indices(picked)))
+    _print(call, whole, raw)
+
+
+def around(call: Call, target: Target, place: MessageId, context: int | None, raw: bool) -> None:
+    """Print the message at place, or with context its neighbours too.
+
+    raises: MessageNotFound (307)
+    """
+    client = call.client()
+    found: list[pa.Table] = []
+    more = context or 0
+    for table in _read(client, target, Range(Bound("id", place), END)):
+        rows = [_is_at(row, place) for row in _ids(table)]
+        stop = len(rows) if all(rows) else rows.index(False)
+        if stop == len(rows):
+            found.append(table)
+            continue
+        found.append(table.slice(0, stop + more))
+        more -= max(0, len(table) - stop)
+        if more <= 0:
+            break
+    whole = pa.concat_tables(found) if found else None
+    if whole is None or not len(whole) or not _is_at(next(_ids(whole)), place):
+        raise MessageNotFound(f"no message {place} in {target.topic}", message_id=place)
+    if context:
+        before = _before(client, target, place, context, whole["partition"][0].as_py())
+        whole = pa.concat_tables([*before, whole])
+    _print(call, whole, raw)
+
+
+def _before(
+    client: Client, target: Target, place: MessageId, context: int, partition: int
+) -> list[pa.Table]:
+    """Return the messages before place. Cost: O(messages before it)."""
+    held: list[pa.Table] = []
+    count = 0
+    one = Target(target.topic, [partition])
+    for table in _read(client, one, Range(START, Bound("id", place))):
+        held.append(table)
+        count += len(table)
+        while held and count - len(held[0]) >= context:
+            count -= len(held.pop(0))
+    if not held:
+        return []
+    whole = pa.concat_tables(held)
+    return [whole.slice(max(0, len(whole) - context))]
+
+
+def _read(client: Client, target: Target, chosen: Range) -> Iterator[pa.Table]:
+    yield from client.read(target.topic, range=chosen, partitions=target.partitions)
+
+
+def _ids(table: pa.Table) -> Iterator[MessageId]:
+    columns = (table[name].to_pylist() for name in ("ledger", "entry", "index"))
+    for ledger, entry, index in zip(*columns, strict=True):
+        yield MessageId(ledger, entry, index or 0)
+
+
+def _is_at(found: MessageId, place: MessageId) -> bool:
+    """A marker's own id stands for all its messages."""
+    return found.position == place.position and place.index in (0, found.index)
+
+
+def _print(call: Call, table: pa.Table | None, raw: bool) -> None:
+    columns = call.output.shown if call.flags.columns is not None else None
+    records = Records(call.output.form, columns, raw_strings=raw, look=call.output.look)
+    call.output.out.write(records.begin())
+    if table is not None:
+        call.output.out.write(records.encode(table))

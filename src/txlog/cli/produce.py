@@ -1,0 +1,211 @@
+"""Owns the options of `produce`; the work is in producing.py."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from typer import Argument, Option
+
+from txlog.bounds import parse_duration, parse_size, parse_time
+from txlog.cli.command import command, exclusive
+from txlog.cli.options import Call, is_terminal
+from txlog.cli.percent import Format
+from txlog.errors import InvalidArgument, Usage
+from txlog.ids import TopicName, TxnId, check_name
+
+IN_FORMATS = ("lines", "ndjson", "envelope", "csv", "tsv", "raw", "null")
+
+
+@dataclass
+class Request:
+    """What `produce` was asked to do, checked as far as it can be without the store."""
+
+    topic: str
+    files: list[str]
+    messages: list[bytes] | None
+    form: str = "lines"
+    key: bytes | None = None
+    key_delimiter: bytes | None = None
+    properties: dict[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    partition: int | None = None
+    event_time: int | None = None
+    producer: str | None = None
+    sequence_from: int | None = None
+    create: bool = False
+    batch_messages: int = 1000
+    batch_bytes: int | None = None
+    flush_every_ms: int = 1000
+    durability: str | None = None
+    own_txn: bool = False
+    txn_every_messages: int | None = None
+    txn_every_ms: int | None = None
+    join: TxnId | None = None
+    txn_timeout_ms: int | None = None
+    expect: int | None = None
+    trailer: bytes | None = None
+    skip_bad: bool = False
+    require_newline: bool = False
+    ack_format: str | None = None
+    keep_partition: bool = False
+    keep_sequence: bool = False
+
+
+@command(
+    "produce",
+    examples=(
+        "seq 3 | txlog produce orders",
+        "txlog produce orders -m hello -k ana -H lang=en",
+        "txlog produce orders lines.ndjson --in ndjson --txn",
+    ),
+    fields=(
+        "topic messages size_bytes duplicates skipped dead_lettered partition_list transactions "
+        "txn txn_state transaction_key epoch elapsed_ms"
+    ),
+    changes=True,
+    input_format=True,
+)
+def produce(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    files: Annotated[list[str] | None, Argument(metavar="FILE", show_default=False)] = None,
+    form: Annotated[
+        str, Option("--in", "-f", "--format", metavar="|".join(IN_FORMATS), help="the input")
+    ] = "lines",
+    message: Annotated[list[str] | None, Option("--message", "-m", metavar="TEXT…")] = None,
+    key: Annotated[str | None, Option("--key", "-k", metavar="KEY")] = None,
+    key_delim: Annotated[str | None, Option("--key-delim", "-K", metavar="STR")] = None,
+    prop: Annotated[list[str] | None, Option("--prop", "-H", metavar="K=V…")] = None,
+    n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N records")] = None,
+    partition: Annotated[int | None, Option("--partition", "-p", min=0, metavar="N")] = None,
+    event_time: Annotated[str | None, Option("--event-time", metavar="TIME")] = None,
+    require_newline: Annotated[bool, Option("--require-newline")] = False,
+    producer: Annotated[str | None, Option("--producer", metavar="NAME")] = None,
+    seq_from: Annotated[int | None, Option("--seq-from", min=0, metavar="N")] = None,
+    create: Annotated[bool, Option("--create", help="make the topic if need be")] = False,
+    batch: Annotated[str, Option("--batch", metavar="N|SIZE")] = "1000",
+    flush_every: Annotated[str, Option("--flush-every", metavar="DUR")] = "1s",
+    durability: Annotated[str | None, Option("--durability", metavar="sync|os")] = None,
+    keep_partition: Annotated[bool, Option("--keep-partition", help="of an envelope")] = False,
+    keep_sequence: Annotated[bool, Option("--keep-sequence", help="of an envelope")] = False,
+    txn: Annotated[bool, Option("--txn", help="the whole input in one transaction")] = False,
+    txn_every: Annotated[str | None, Option("--txn-every", metavar="N|DUR")] = None,
+    txn_id: Annotated[str | None, Option("--txn-id", metavar="ID", help="join it")] = None,
+    no_join: Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")] = False,
+    txn_timeout: Annotated[str | None, Option("--txn-timeout", metavar="DUR")] = None,
+    expect: Annotated[int | None, Option("--expect", min=0, metavar="N", help="records")] = None,
+    trailer: Annotated[str | None, Option("--trailer", metavar="LINE")] = None,
+    on_error: Annotated[str, Option("--on-error", metavar="stop|skip")] = "stop",
+    ack_format: Annotated[str | None, Option("--ack-format", metavar="ndjson|%…")] = None,
+) -> None:
+    """Write messages from stdin, files, or -m."""
+    if form == "help":
+        call.output.field_help()
+        return
+    call.check_choice("--in", form, IN_FORMATS)
+    call.durability(durability)
+    call.check_choice("--on-error", on_error, ("stop", "skip"))
+    exclusive(txn=txn, txn_every=txn_every, txn_id=txn_id)
+    exclusive(message=message, FILE=files)
+    exclusive(key=key is not None, key_delim=key_delim)
+    exclusive(json=call.flags.json, ack_format=ack_format)
+    own = txn or txn_every is not None
+    if own and os.environ.get("TXLOG_TXN") and not no_join:
+        raise Usage("TXLOG_TXN is set: --no-join ignores it", hint="or leave out --txn")
+    if not txn and (expect is not None or trailer is not None):
+        raise Usage("--expect and --trailer need --txn: without it nothing can be taken back")
+    if txn_timeout is not None and not own:
+        raise Usage("--txn-timeout needs --txn or --txn-every")
+    if seq_from is not None and producer is None:
+        raise Usage("--seq-from needs --producer")
+    if key_delim == "":
+        raise InvalidArgument("--key-delim is empty")
+    if ack_format is not None and ack_format != "ndjson":
+        if "%" not in ack_format:
+            raise Usage("--ack-format is ndjson or holds %-verbs")
+        Format(ack_format)
+    if form == "raw" and not files and message is None and call.flags.verbose:
+        call.note("all of stdin is one message")
+    batch_messages, batch_bytes = _batch(batch)
+    every_messages, every_ms = _every(txn_every)
+    name = TopicName.parse(topic, allow_partition=True)
+    if name.partition is not None and partition is not None and name.partition != partition:
+        raise Usage(f"{topic} and --partition {partition} name different partitions")
+    request = Request(
+        topic=name.short,
+        files=list(files or []),
+        messages=None if message is None else [encode(text) for text in message],
+        form=form,
+        key=None if key is None else encode(key),
+        key_delimiter=None if key_delim is None else encode(key_delim),
+        properties=properties(prop),
+        limit=n,
+        partition=partition if name.partition is None else name.partition,
+        event_time=None if event_time is None else parse_time(event_time, call.now_ms()),
+        producer=None if producer is None else check_name("producer", producer),
+        sequence_from=seq_from,
+        create=create,
+        batch_messages=batch_messages,
+        batch_bytes=batch_bytes,
+        flush_every_ms=parse_duration(flush_every),
+        durability=durability,
+        own_txn=own,
+        txn_every_messages=every_messages,
+        txn_every_ms=every_ms,
+        join=None if own else call.txn_of(txn_id, no_join=no_join),
+        txn_timeout_ms=call.duration(txn_timeout),
+        expect=expect,
+        trailer=None if trailer is None else encode(trailer),
+        skip_bad=on_error == "skip",
+        require_newline=require_newline,
+        ack_format=ack_format,
+        keep_partition=keep_partition,
+        keep_sequence=keep_sequence,
+    )
+    if request.messages is None and not request.files and is_terminal(0):
+        call.note("reading from the terminal; ctrl-d ends the input")
+    importlib.import_module("txlog.cli.producing").run(call, request)
+
+
+def encode(text: str) -> bytes:
+    """Return an argument as the bytes it came from."""
+    return os.fsencode(text)
+
+
+def properties(words: list[str] | None) -> dict[str, str]:
+    """Return K=V words as a mapping.
+
+    raises: InvalidArgument (201)
+    """
+    out: dict[str, str] = {}
+    for word in words or []:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise InvalidArgument("--prop is K=V")
+        out[name] = value
+    return out
+
+
+def _batch(text: str) -> tuple[int, int | None]:
+    if text.isdecimal():
+        count = int(text)
+        if not 1 <= count <= 1_000_000:
+            raise InvalidArgument("--batch is 1 to 1000000 records, or a size", code=203)
+        return count, None
+    size = parse_size(text)
+    if size < 1:
+        raise InvalidArgument("--batch is 1 to 1000000 records, or a size", code=203)
+    return 1_000_000, size
+
+
+def _every(text: str | None) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    if text.isdecimal() and int(text) > 0:
+        return int(text), None
+    if text.isdecimal() or parse_duration(text) == 0:
+        raise InvalidArgument("--txn-every is a number or a time above 0", code=203)
+    return None, parse_duration(text)

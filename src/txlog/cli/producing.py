@@ -1,0 +1,346 @@
+"""Owns the work of `produce`: input tables into batches, batches into frames or transactions.
+
+    input ── limit, trailer ── batches ── columns of the flags ── send ── acknowledgement lines
+
+Own transactions end here on every way out: commit at the end of input, abort on anything else. A
+joined transaction is never ended. Only whole batches are written; what stands before a bad record
+in an unfinished batch is discarded with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.cli import blocks
+from txlog.cli.inputs import Input, messages_table
+from txlog.cli.options import Call
+from txlog.cli.produce import Request
+from txlog.cli.produced import Acks, Totals
+from txlog.cli.signals import shielded
+from txlog.errors import (
+    BadRecord,
+    ConditionNotMet,
+    InvalidMessage,
+    PartlyDone,
+    TxlogError,
+    Usage,
+)
+from txlog.ids import TxnId
+from txlog.settings import KEY_BYTES_MAX
+
+if TYPE_CHECKING:
+    from txlog.client import Client, Producer
+
+_PROPERTY_MAP = pa.map_(pa.string(), pa.string())
+_INSTANT = pa.timestamp("ms", "UTC")
+
+
+def run(call: Call, request: Request) -> None:
+    """Write the input and print what was done."""
+    if request.keep_sequence and request.producer is None:
+        raise Usage("--keep-sequence needs --producer")
+    if request.key_delimiter is not None and request.form not in ("lines", "ndjson", "null"):
+        raise Usage(f"--key-delim does not go with --in {request.form}")
+    blocks.check_files(request.files)
+    client = call.client(write=True, durability=request.durability)
+    if request.create:
+        client.create_topic(request.topic, 1, if_not_exists=True)
+    producer = client.producer(request.topic, request.producer)
+    Job(call, request, client, producer).run()
+
+
+class Job:
+    """One run of produce."""
+
+    def __init__(self, call: Call, request: Request, client: Client, producer: Producer) -> None:
+        self.call = call
+        self.request = request
+        self.client = client
+        self.producer = producer
+        self.totals = Totals(request.topic)
+        self.acks = Acks(call, request)
+        self.txn: TxnId | None = None
+        self.txn_messages = 0
+        self.txn_since = 0.0
+        self.read = 0
+        self.pending_since: float | None = None
+        self.input = Input(
+            request.form,
+            request.files,
+            key_delimiter=request.key_delimiter,
+            skip_bad=request.skip_bad,
+            require_newline=request.require_newline,
+            now_ms=call.now_ms(),
+            warn=call.warn,
+            wait_s=self._wait_s,
+        )
+
+    def run(self) -> None:
+        """Read, send, commit; abort and say so on any failure."""
+        request = self.request
+        try:
+            if request.own_txn and request.txn_every_messages is None and not request.txn_every_ms:
+                self._begin()
+            for table in self._batches():
+                if table is None:
+                    self._commit_if_due()
+                else:
+                    self._send(table)
+            self._check_expectations()
+            if self.txn is not None:
+                self._commit()
+        except TxlogError as error:
+            raise self._failed(error) from error
+        except BaseException:
+            self._abort()
+            raise
+        self.totals.skipped = self.input.skipped
+        self.totals.report(self.call, request.join)
+
+    def _batches(self) -> Iterator[pa.Table | None]:
+        """Yield tables of at most a batch, and None when nothing came for a while."""
+        held: list[pa.Table] = []
+        rows = 0
+        for table in self._records():
+            if table is not None and len(table):
+                held.append(table)
+                rows += len(table)
+                self.pending_since = self.pending_since or time.monotonic()
+            while rows and self._is_full(held, rows):
+                whole = pa.concat_tables(held, promote_options="default")
+                count = self._batch_rows(whole)
+                yield whole.slice(0, count)
+                rest = whole.slice(count)
+                rows = len(rest)
+                held = [rest] if rows else []
+                self.pending_since = time.monotonic() if rows else None
+            if table is None:
+                if held and self._is_due():
+                    yield pa.concat_tables(held, promote_options="default")
+                    held, rows, self.pending_since = [], 0, None
+                yield None
+        if held:
+            self.pending_since = None
+            yield pa.concat_tables(held, promote_options="default")
+
+    def _records(self) -> Iterator[pa.Table | None]:
+        """Yield the records of the input up to the limit, without the trailer."""
+        request = self.request
+        if request.messages is not None:
+            source: Iterator[pa.Table | None] = iter([messages_table(request.messages)])
+        else:
+            source = self.input.tables()
+        last: pa.Table | None = None
+        left = request.limit
+        for table in source:
+            if left == 0:
+                break
+            if table is not None and left is not None:
+                table = table.slice(0, left)
+                left -= len(table)
+            if table is not None and request.trailer is not None:
+                whole = table if last is None else pa.concat_tables([last, table])
+                last = whole.slice(len(whole) - 1)
+                table = whole.slice(0, len(whole) - 1)
+            if table is not None:
+                table = self._within_size(table)
+                self.read += len(table)
+            yield table
+            if left == 0:
+                break
+        if request.trailer is not None and (
+            last is None or last["value"][0].as_py() != request.trailer
+        ):
+            raise ConditionNotMet("the last record is not the trailer", code=803)
+
+    def _within_size(self, table: pa.Table) -> pa.Table:
+        """Treat a record too large for a message as a bad one (CLI.md 12, 3)."""
+        most = self.client.settings.max_message_bytes
+        if self.request.messages is not None or not len(table):
+            return table
+        lengths = pc.fill_null(pc.binary_length(table["value"]), 0)
+        large = pc.greater(lengths, most)
+        if "key" in table.column_names:
+            keys = pc.fill_null(pc.binary_length(table["key"]), 0)
+            large = pc.or_(pc.greater(pc.add(lengths, keys), most), pc.greater(keys, KEY_BYTES_MAX))
+        if not pc.any(large).as_py():
+            return table
+        for line in table["line"].filter(large).to_pylist():
+            reason = f"line {line}: more than max_message_bytes {most}, or its key is too long"
+            if not self.input.skip_bad:
+                raise InvalidMessage(reason, code=104, line=line)
+            self.input.bad(BadRecord(reason, line=line))
+        return table.filter(pc.invert(large))
+
+    def _send(self, table: pa.Table) -> None:
+        if self.request.own_txn and self.txn is None:
+            self._begin()
+        if self.request.txn_every_messages is not None:
+            room = self.request.txn_every_messages - self.txn_messages
+            if len(table) > room:
+                self._send(table.slice(0, room))
+                self._send(table.slice(room))
+                return
+        data = self._with_flags(table)
+        txn = self.txn or self.request.join
+        try:
+            with shielded():
+                receipt = self.producer.send_batch(data, txn=txn)
+        except InvalidMessage as error:
+            if self.request.messages is not None:
+                raise
+            line = table["line"][0].as_py()
+            raise InvalidMessage(
+                f"line {line} or after: {error.message}", code=104, line=line
+            ) from error
+        self.txn_messages += len(table)
+        self.totals.add(receipt, txn is not None)
+        self.acks.add(receipt, data, txn, self.txn is not None)
+        self._commit_if_due()
+
+    def _with_flags(self, table: pa.Table) -> pa.Table:
+        """Return the columns to send: those of the input, filled up with those of the flags."""
+        request, count = self.request, len(table)
+        columns: dict[str, pa.Array] = {"value": table["value"]}
+        fills = {
+            "key": (request.key, pa.binary()),
+            "event_time": (request.event_time, _INSTANT),
+            "deliver_at": (None, _INSTANT),
+        }
+        for name, (fill, kind) in fills.items():
+            column = table[name] if name in table.column_names else None
+            if fill is not None:
+                scalar = pa.scalar(fill, kind)
+                columns[name] = (
+                    pa.repeat(scalar, count) if column is None else pc.coalesce(column, scalar)
+                )
+            elif column is not None:
+                columns[name] = column
+        given = table["properties"] if "properties" in table.column_names else None
+        if request.properties:
+            flags = list(request.properties.items())
+            if given is None:
+                columns["properties"] = pa.repeat(pa.scalar(flags, _PROPERTY_MAP), count)
+            else:
+                merged = [{**request.properties, **dict(own or ())} for own in given.to_pylist()]
+                columns["properties"] = pa.array([list(m.items()) for m in merged], _PROPERTY_MAP)
+        elif given is not None:
+            columns["properties"] = given
+        if request.partition is not None:
+            columns["partition"] = pa.repeat(pa.scalar(request.partition, pa.int32()), count)
+        elif request.keep_partition and "partition" in table.column_names:
+            columns["partition"] = table["partition"]
+        if request.sequence_from is not None:
+            first = request.sequence_from + self.totals.sent
+            columns["sequence_id"] = pa.array(range(first, first + count), pa.int64())
+        elif request.keep_sequence and "sequence_id" in table.column_names:
+            columns["sequence_id"] = table["sequence_id"]
+        return pa.table(columns)
+
+    def _begin(self) -> None:
+        with shielded():
+            self.txn = self.client.begin(timeout_ms=self.request.txn_timeout_ms)["txn"]
+        self.txn_messages = 0
+        self.txn_since = time.monotonic()
+
+    def _commit_if_due(self) -> None:
+        """End a transaction of --txn-every that is full or old enough."""
+        request = self.request
+        if self.txn is None:
+            return
+        full = request.txn_every_messages is not None and (
+            self.txn_messages >= request.txn_every_messages
+        )
+        old = request.txn_every_ms is not None and (
+            (time.monotonic() - self.txn_since) * 1000 >= request.txn_every_ms
+        )
+        if full or old:
+            self._commit()
+
+    def _commit(self) -> None:
+        assert self.txn is not None
+        with shielded():
+            answer = self.client.commit(self.txn)
+            self.txn = None
+        self.totals.committed(answer)
+        self.acks.committed(answer)
+
+    def _abort(self) -> TxnId | None:
+        """Abort the own open transaction, whatever state it is in; return it."""
+        txn, self.txn = self.txn, None
+        if txn is not None:
+            try:
+                with shielded():
+                    self.client.abort(txn)
+            except TxlogError:
+                pass  # it has ended by itself; the first error is the one to tell
+        return txn
+
+    def _failed(self, error: TxlogError) -> TxlogError:
+        """Abort, and return the error to raise: PartlyDone when something is durable already."""
+        discarded = self.txn_messages if self.txn is not None else 0
+        txn = self._abort()
+        message = error.message
+        if txn is not None:
+            discarded = max(discarded, self.read - self.totals.durable)
+            records = "record" if discarded == 1 else "records"
+            message = f"{message}; transaction {txn} aborted, {discarded} {records} discarded"
+        fields = {**error.fields, **({"txn": txn} if txn is not None else {})}
+        if not self.totals.durable or error.exit == 10:
+            error.message, error.fields = message, fields
+            return error
+        partly = PartlyDone(
+            f"{message}; {self.totals.durable} records before it are stored",
+            hint=error.hint,
+            done=[{"topic": self.request.topic, "messages": self.totals.durable}],
+            failed_list=[
+                {
+                    "name": self.request.topic,
+                    "code": f"TXL-{error.code}",
+                    "message": error.message,
+                }
+            ],
+        )
+        partly.fields.update(fields)
+        return partly
+
+    def _check_expectations(self) -> None:
+        expected = self.request.expect
+        if expected is not None and self.read != expected:
+            raise ConditionNotMet(f"{self.read} records, {expected} were expected", code=803)
+
+    def _batch_rows(self, whole: pa.Table) -> int:
+        """Return how many rows of whole make a batch."""
+        most = self.request.batch_bytes
+        count = min(len(whole), self.request.batch_messages)
+        if most is not None and whole["value"].nbytes > most:
+            ends = pc.cumulative_sum(pc.fill_null(pc.binary_length(whole["value"]), 0))
+            within = pc.sum(pc.less_equal(ends, most)).as_py() or 0
+            count = min(count, max(1, within))
+        return count
+
+    def _is_full(self, held: list[pa.Table], rows: int) -> bool:
+        most = self.request.batch_bytes
+        if rows >= self.request.batch_messages or self._is_due():
+            return True
+        return most is not None and sum(table["value"].nbytes for table in held) >= most
+
+    def _is_due(self) -> bool:
+        if self.pending_since is None:
+            return False
+        return (time.monotonic() - self.pending_since) * 1000 >= self.request.flush_every_ms
+
+    def _wait_s(self) -> float | None:
+        """How long a read may wait: until the pending records, or the transaction, are due."""
+        now = time.monotonic()
+        stops = []
+        if self.pending_since is not None:
+            stops.append(self.pending_since + self.request.flush_every_ms / 1000)
+        if self.txn is not None and self.request.txn_every_ms is not None:
+            stops.append(self.txn_since + self.request.txn_every_ms / 1000)
+        return max(0.0, min(stops) - now) if stops else None

@@ -1,0 +1,82 @@
+"""Owns the signals: SIGINT, SIGTERM and SIGHUP as exceptions, held back while a frame is written.
+
+The first signal raises where the program waits or prints; inside `shielded()` it is remembered and
+raised at its end, so that no call into the store is cut in two. A second one ends the process at
+once: the store is then as after any other death of a process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+_WATCHED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(BaseException):
+    """A signal asked the process to end; not an Exception, so that no handler keeps it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit = 130 if number == signal.SIGINT else 143
+
+
+class _State:
+    __slots__ = ("depth", "pending", "seen")
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.pending: int | None = None
+        self.seen = False
+
+
+_state = _State()
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    if _state.seen:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    _state.seen = True
+    if _state.depth:
+        _state.pending = number
+    else:
+        raise Interrupted(number)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Turn the signals into exceptions for the length of one command.
+
+    An ignored signal (nohup) stays ignored; a thread that is not the main one changes nothing.
+    """
+    before = {}
+    _state.depth, _state.pending, _state.seen = 0, None, False
+    try:
+        for number in _WATCHED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, _on_signal)
+    except ValueError:
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Hold signals back until the end of the block."""
+    _state.depth += 1
+    try:
+        yield
+    finally:
+        _state.depth -= 1
+    if _state.depth == 0 and _state.pending is not None:
+        number, _state.pending = _state.pending, None
+        raise Interrupted(number)

@@ -1,0 +1,111 @@
+"""Owns the commands of the store itself: init, status, inspect."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Annotated
+
+from typer import Argument, Option
+
+from txlog.bounds import parse_duration, parse_size
+from txlog.cli.command import command
+from txlog.cli.options import STORE_DEFAULT, Call
+from txlog.errors import InvalidArgument, ReadOnlyStore
+
+
+@command(
+    "init",
+    examples=("txlog init /data/shop", "txlog init --if-not-exists --coordinators 4"),
+    fields="path uuid format created",
+    changes=True,
+)
+def init(
+    call: Call,
+    path: Annotated[str | None, Argument(metavar="PATH", show_default=False)] = None,
+    if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
+    coordinators: Annotated[int | None, Option("--coordinators", metavar="N")] = None,
+    durability: Annotated[str | None, Option("--durability", metavar="sync|os")] = None,
+    timeout: Annotated[str | None, Option("--transaction-timeout", metavar="DUR")] = None,
+    timeout_max: Annotated[str | None, Option("--transaction-timeout-max", metavar="DUR")] = None,
+    checkpoint_bytes: Annotated[str | None, Option("--checkpoint-bytes", metavar="SIZE")] = None,
+    ledger_entries: Annotated[int | None, Option("--ledger-entries-max", metavar="N")] = None,
+    ledger_bytes: Annotated[str | None, Option("--ledger-bytes-max", metavar="SIZE")] = None,
+    ledger_age: Annotated[str | None, Option("--ledger-age-max", metavar="DUR")] = None,
+    shared: Annotated[
+        str | None, Option("--shared", metavar="GROUP", help="who may use it")
+    ] = None,
+    allow_unsafe: Annotated[
+        bool, Option("--allow-unsafe-fs", help="a network file system")
+    ] = False,
+) -> None:
+    """Make a store in PATH (default: -S, TXLOG_STORE, else ./txlog-store)."""
+    where = path if path is not None else call.flags.store or os.environ.get("TXLOG_STORE")
+    where = STORE_DEFAULT if where is None else where
+    if not where or "\0" in where:
+        raise InvalidArgument("the path of the store is empty or no path")
+    if call.read_only:
+        raise ReadOnlyStore("init makes a store, and --read-only writes nothing")
+    settings: dict[str, object] = {
+        "coordinators": coordinators,
+        "durability": call.durability(durability) if durability else None,
+        "txn_timeout_default_ms": call.duration(timeout),
+        "txn_timeout_max_ms": call.duration(timeout_max),
+        "checkpoint_bytes": None if checkpoint_bytes is None else parse_size(checkpoint_bytes),
+        "ledger_entries_max": ledger_entries,
+        "ledger_bytes_max": None if ledger_bytes is None else parse_size(ledger_bytes),
+        "ledger_age_max_ms": call.duration(ledger_age),
+    }
+    given = {name: value for name, value in settings.items() if value is not None}
+    call.report.store = where
+    api = importlib.import_module("txlog.client")
+    result = api.init(
+        where,
+        if_not_exists=if_not_exists,
+        shared_group=shared,
+        allow_unsafe=allow_unsafe,
+        clock=call.clock,
+        **given,
+    )
+    made = "made a store in" if result["created"] else "a store is already in"
+    call.summary(f"{made} {result['path']}")
+    call.output.result(result)
+
+
+@command(
+    "status",
+    examples=("txlog status", "txlog status --json"),
+    fields="store journal checkpoint writer txns topic_list problem_list",
+)
+def status(
+    call: Call,
+    watch: Annotated[str | None, Option("--watch", metavar="DUR", help="again every DUR")] = None,
+) -> None:
+    """Show what is in the store, and whether it is well."""
+    pause_ms = None if watch is None else parse_duration(watch)
+    if pause_ms == 0:
+        raise InvalidArgument("--watch needs a time above 0", code=203)
+    client = call.client()
+    view = importlib.import_module("txlog.cli.statusview")
+    view.show(call, client, pause_ms)
+
+
+@command(
+    "inspect",
+    examples=(
+        "txlog inspect",
+        "txlog inspect orders",
+        "txlog inspect txn:0:42",
+        "txlog inspect 17:4",
+    ),
+)
+def inspect(
+    call: Call,
+    what: Annotated[str | None, Argument(metavar="WHAT", show_default=False)] = None,
+) -> None:
+    """Look at a topic, subscription, transaction, message, ledger, frame or file.
+
+    WHAT is topic:N sub:N txn:0:42 msg:17:4 ledger:17 lsn:N file:PATH, or is guessed; nothing is
+    the store.
+    """
+    call.output.single(call.client().inspect(what))

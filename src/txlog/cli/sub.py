@@ -1,0 +1,145 @@
+"""Owns the commands of subscriptions: create, list, ack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from txlog.bounds import parse_bound
+from txlog.cli.command import command
+from txlog.cli.inputlines import words_or_stdin
+from txlog.cli.options import Call
+from txlog.cli.targets import each_target
+from txlog.errors import InvalidArgument, SubscriptionNotFound
+from txlog.ids import MessageId, TopicName, check_name
+
+if TYPE_CHECKING:
+    from txlog.client import Client
+
+TYPES = ("exclusive", "shared", "failover", "key-shared")
+LIST_FIELDS = (
+    "topic subscription type backlog delayed pending_acks consumers "
+    "| isolation mark_delete last_ack_time created_time"
+)
+
+
+@command(
+    "sub create",
+    examples=(
+        "txlog sub create billing -t orders",
+        "txlog sub create audit -t orders --position end",
+    ),
+    fields="topic subscription type position created",
+    changes=True,
+)
+def create(
+    call: Call,
+    names: Annotated[list[str], Argument(metavar="SUB", show_default=False)],
+    topic: Annotated[str, Option("--topic", "-t", metavar="T", show_default=False)],
+    type: Annotated[str, Option("--type", metavar="|".join(TYPES))] = "exclusive",
+    isolation: Annotated[str, Option("--isolation", metavar="I")] = "committed",
+    position: Annotated[str, Option("--position", metavar="BOUND")] = "start",
+    if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
+) -> None:
+    """Create subscriptions."""
+    call.check_choice("--type", type, TYPES)
+    call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
+    bound = parse_bound(position, call.now_ms())
+    client = call.client(write=True)
+    short = TopicName.parse(topic).short
+
+    def one(name: str) -> None:
+        made = client.create_subscription(
+            topic,
+            name,
+            type=type,
+            isolation=isolation,
+            position=bound,
+            if_not_exists=if_not_exists,
+        )
+        kind, mark = type, None
+        for row in client.subscriptions(topic):
+            if row["subscription"] == name:
+                kind, mark = str(row["type"]), row.get("mark_delete")
+        call.summary(
+            f"created subscription {name} on {short}" if made else f"{name} on {short} was there"
+        )
+        call.output.result(
+            {
+                "topic": short,
+                "subscription": name,
+                "type": kind,
+                "position": mark,
+                "created": made,
+            }
+        )
+
+    each_target(names, one)
+
+
+@command(
+    "sub list",
+    examples=("txlog sub list", "txlog sub list -t orders --json"),
+    fields=LIST_FIELDS,
+)
+def list_subscriptions(
+    call: Call,
+    topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+) -> None:
+    """List subscriptions."""
+    call.output.rows(call.client().subscriptions(topic))
+
+
+@command(
+    "sub ack",
+    examples=("txlog sub ack billing 17:4 17:5", "txlog sub ack billing 17:90 --cumulative"),
+    fields="topic subscription acked already dropped txn",
+    changes=True,
+)
+def ack(
+    call: Call,
+    subscription: Annotated[str, Argument(metavar="SUB", show_default=False)],
+    ids: Annotated[list[str], Argument(metavar="ID", show_default=False)],
+    topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+    cumulative: Annotated[bool, Option("--cumulative", help="and all before")] = False,
+    txn_id: Annotated[str | None, Option("--txn-id", metavar="ID", help="join it")] = None,
+    no_join: Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")] = False,
+) -> None:
+    """Acknowledge messages; several ids are checked as a whole before anything is written."""
+    check_name("subscription", subscription)
+    parsed = [MessageId.parse(word) for word in words_or_stdin(ids)]
+    if not parsed:
+        raise InvalidArgument("no message id was given", code=203)
+    txn = call.txn_of(txn_id, no_join=no_join)
+    client = call.client(write=True)
+    name = topic if topic is not None else topic_of(client, subscription)
+    answer = client.acknowledge(name, subscription, parsed, cumulative=cumulative, txn=txn)
+    joined = "" if txn is None else f" in transaction {txn}"
+    already = f", {answer['already']} already" if answer.get("already") else ""
+    call.summary(f"acknowledged {answer['acked']} on {subscription}{already}{joined}")
+    short = TopicName.parse(name, allow_partition=True).short
+    call.output.result({**answer, "topic": short, "subscription": subscription})
+
+
+def topic_of(client: Client, subscription: str) -> str:
+    """Return the topic that has the subscription.
+
+    raises: SubscriptionNotFound (303); InvalidArgument (205) when several have it
+    """
+    topics = sorted(
+        {str(r["topic"]) for r in client.subscriptions() if r["subscription"] == subscription}
+    )
+    if not topics:
+        raise SubscriptionNotFound(
+            f"no subscription {subscription}", subscription=subscription, hint="txlog sub list"
+        )
+    if len(topics) > 1:
+        shown = ", ".join(topics[:5])
+        raise InvalidArgument(
+            f"several topics have a subscription {subscription}: {shown}",
+            code=205,
+            hint=f"-t {topics[0]}",
+            subscription=subscription,
+        )
+    return topics[0]

@@ -1,0 +1,36 @@
+"""Owns the rule for several targets: go on after a failure, then list it (CLI.md 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from txlog.errors import PartlyDone, TxlogError
+
+
+def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
+    """Act on every name.
+
+    raises: the first error when nothing was done; PartlyDone (701) when some were
+    """
+    done: list[str] = []
+    failed: list[tuple[str, TxlogError]] = []
+    for name in names:
+        try:
+            act(name)
+            done.append(name)
+        except TxlogError as error:
+            if error.exit == 10:
+                raise  # an unknown outcome is not a failure to list
+            failed.append((name, error))
+    if not failed:
+        return
+    if not done:
+        raise failed[0][1]
+    raise PartlyDone(
+        f"{len(failed)} of {len(names)} failed: {failed[0][1].message}",
+        done=done,
+        failed_list=[
+            {"name": name, "code": f"TXL-{error.code}", "message": error.message}
+            for name, error in failed
+        ],
+    )

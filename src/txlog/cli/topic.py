@@ -1,0 +1,102 @@
+"""Owns the commands of topics: create, list, describe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from typer import Argument, Option
+
+from txlog.cli.command import command
+from txlog.cli.options import Call
+from txlog.cli.targets import each_target
+from txlog.errors import InvalidArgument
+from txlog.ids import TopicName
+
+LIST_FIELDS = (
+    "topic partitions messages size_bytes open_txns delayed subscriptions "
+    "| backlog internal created_time last_publish_time"
+)
+
+
+@command(
+    "topic create",
+    examples=("txlog topic create orders", "txlog topic create orders --partitions 4"),
+    fields="topic partitions created",
+    changes=True,
+)
+def create(
+    call: Call,
+    names: Annotated[list[str], Argument(metavar="NAME", show_default=False)],
+    partitions: Annotated[int, Option("--partitions", metavar="N")] = 1,
+    if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
+) -> None:
+    """Create topics."""
+    client = call.client(write=True)
+
+    def one(name: str) -> None:
+        topic = TopicName.parse(name).short
+        made = client.create_topic(name, partitions, if_not_exists=if_not_exists)
+        counted = f"{partitions} partition{'s' if partitions != 1 else ''}"
+        call.summary(f"created topic {topic}, {counted}" if made else f"topic {topic} was there")
+        if not made:
+            found = client.describe_topic(name)["partitions"]
+            call.output.result({"topic": topic, "partitions": found, "created": False})
+        else:
+            call.output.result({"topic": topic, "partitions": partitions, "created": True})
+
+    each_target(names, one)
+
+
+@command(
+    "topic list",
+    examples=("txlog topic list", "txlog topic list --regex '^in-' -f names"),
+    fields=LIST_FIELDS,
+)
+def list_topics(
+    call: Call,
+    regex: Annotated[str | None, Option("--regex", metavar="RE", help="names that match")] = None,
+    internal: Annotated[bool, Option("--internal", help="those of the system too")] = False,
+    sort: Annotated[str, Option("--sort", metavar="name|size|backlog")] = "name",
+) -> None:
+    """List topics."""
+    call.check_choice("--sort", sort, ("name", "size", "backlog"))
+    pattern = compile_regex(regex)
+    rows = [
+        row
+        for row in call.client().topics(internal=internal)
+        if pattern is None or pattern.search(str(row["topic"]))
+    ]
+
+    def order(row: Mapping[str, object]) -> tuple[int, str]:
+        measure = {"size": "size_bytes", "backlog": "backlog"}.get(sort, "")
+        value = row.get(measure)
+        return (-value if isinstance(value, int) else 0, str(row["topic"]))
+
+    call.output.rows(sorted(rows, key=order))
+
+
+@command(
+    "topic describe",
+    examples=("txlog topic describe orders", "txlog topic describe orders --json"),
+    fields=f"{LIST_FIELDS} policies subscription_list partition_list",
+)
+def describe(
+    call: Call, name: Annotated[str, Argument(metavar="NAME", show_default=False)]
+) -> None:
+    """Describe one topic: its partitions and subscriptions."""
+    call.output.single(call.client().describe_topic(name))
+
+
+def compile_regex(text: str | None) -> re.Pattern[str] | None:
+    """Return the compiled pattern.
+
+    raises: InvalidArgument (201)
+    """
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InvalidArgument(f"not a regular expression: {error}") from error

@@ -1,0 +1,240 @@
+"""Owns the commands of transactions: begin, commit, abort, list, show, run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from txlog.bounds import parse_duration, parse_time
+from txlog.cli.command import command
+from txlog.cli.inputlines import words_or_stdin
+from txlog.cli.options import Call
+from txlog.cli.tables import duration
+from txlog.cli.targets import each_target
+from txlog.cli.txnrun import run_in_transaction
+from txlog.errors import ConditionNotMet, InvalidArgument, Refused, Usage
+from txlog.ids import TxnId
+
+if TYPE_CHECKING:
+    from txlog.client import Client
+
+STATES = ("open", "committing", "committed", "aborting", "aborted")
+LIST_FIELDS = (
+    "txn state transaction_key age_ms expires_in_ms topic_list messages acks owner "
+    "| owner_uid epoch coordinator overdue reason subscription_list size_bytes begin_time "
+    "timeout_at end_time waiting_list"
+)
+_WAIT_STEP_S = 0.05
+
+
+@command(
+    "txn begin",
+    examples=(
+        "export TXLOG_TXN=$(txlog txn begin --timeout 10m)",
+        "eval $(txlog txn begin --print env)",
+    ),
+    fields=(
+        "txn coordinator transaction_key owner owner_uid epoch timeout_ms begin_time timeout_at "
+        "fenced_txn"
+    ),
+    changes=True,
+)
+def begin(
+    call: Call,
+    timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
+    coordinator: Annotated[int | None, Option("--coordinator", "-c", metavar="N")] = None,
+    print_: Annotated[str, Option("--print", metavar="id|env")] = "id",
+) -> None:
+    """Begin a transaction and print its id."""
+    call.check_choice("--print", print_, ("id", "env"))
+    client = call.client(write=True)
+    answer = client.begin(timeout_ms=call.duration(timeout), coordinator=coordinator)
+    if call.output.as_json:
+        call.output.result(answer)
+    else:
+        call.output.answer(
+            f"export TXLOG_TXN={answer['txn']}\n" if print_ == "env" else f"{answer['txn']}\n"
+        )
+
+
+@command(
+    "txn commit",
+    examples=("txlog txn commit 0:42", "txlog txn commit   # the one in TXLOG_TXN"),
+    fields="txn state already reason messages acks marker_list waiting_list skipped_list",
+    changes=True,
+)
+def commit(
+    call: Call,
+    ids: Annotated[list[str] | None, Argument(metavar="ID", show_default=False)] = None,
+    wait: Annotated[str, Option("--wait", metavar="DUR", help="for waiting partitions")] = "0s",
+) -> None:
+    """Commit transactions; without ID the one in TXLOG_TXN."""
+    wait_ms = parse_duration(wait)
+    targets = _targets(ids)
+    client = call.client(write=True)
+
+    def one(text: str) -> None:
+        answer = client.commit(TxnId.parse(text))
+        if answer["state"] == "committing":
+            answer = _wait(client, answer, wait_ms)
+        _say_end(call, client, answer)
+        call.output.result(answer)
+        if answer["state"] == "committing" and wait_ms:
+            raise ConditionNotMet(f"transaction {text} is decided, but still committing", txn=text)
+
+    each_target(targets, one)
+
+
+@command(
+    "txn abort",
+    examples=("txlog txn abort 0:42", "txlog txn abort --all-stuck --yes"),
+    fields="txn state already reason messages acks waiting_list skipped_list",
+    changes=True,
+)
+def abort(
+    call: Call,
+    ids: Annotated[list[str] | None, Argument(metavar="ID", show_default=False)] = None,
+    all_stuck: Annotated[bool, Option("--all-stuck", help="overdue or waiting ones")] = False,
+) -> None:
+    """Abort transactions; without ID the one in TXLOG_TXN."""
+    if all_stuck and ids:
+        raise Usage("--all-stuck takes no ids")
+    client = call.client(write=True)
+    if all_stuck:
+        targets = [str(row["txn"]) for row in client.transactions() if _is_stuck(row)]
+        if targets and not call.flags.yes:
+            raise Refused(
+                f"{len(targets)} transactions would be aborted: {', '.join(targets[:10])}",
+                hint="--yes aborts them",
+            )
+    else:
+        targets = _targets(ids)
+
+    def one(text: str) -> None:
+        answer = client.abort(TxnId.parse(text))
+        _say_end(call, client, answer)
+        call.output.result(answer)
+
+    each_target(targets, one)
+
+
+@command(
+    "txn list",
+    examples=("txlog txn list", "txlog txn list --all --json"),
+    fields=LIST_FIELDS,
+)
+def list_transactions(
+    call: Call,
+    state: Annotated[list[str] | None, Option("--state", metavar="S…")] = None,
+    all_: Annotated[bool, Option("--all", help="those that have ended too")] = False,
+    stuck: Annotated[bool, Option("--stuck", help="overdue, or waiting")] = False,
+    older_than: Annotated[str | None, Option("--older-than", metavar="DUR")] = None,
+    owner: Annotated[str | None, Option("--owner", metavar="O")] = None,
+    topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+    since: Annotated[str | None, Option("--since", metavar="TIME")] = None,
+    sort: Annotated[str, Option("--sort", metavar="age|id")] = "age",
+    limit: Annotated[int | None, Option("--limit", min=0, metavar="N")] = None,
+) -> None:
+    """List transactions: unfinished ones, or with --all also what is remembered."""
+    call.check_choice("--sort", sort, ("age", "id"))
+    for word in state or []:
+        call.check_choice("--state", word, STATES)
+    age_ms = call.duration(older_than)
+    since_ms = None if since is None else parse_time(since, call.now_ms())
+    rows = call.client().transactions(all=all_ or bool(state), states=state or None)
+    kept = [
+        row
+        for row in rows
+        if (not stuck or _is_stuck(row))
+        and (age_ms is None or row["age_ms"] > age_ms)
+        and (owner is None or owner in (str(row["owner"]), str(row["owner_uid"])))
+        and (topic is None or topic in row["topic_list"])
+        and (since_ms is None or row["begin_time"] >= since_ms)
+    ]
+
+    def order(row: Mapping[str, Any]) -> tuple[int, int, int]:
+        txn = TxnId.parse(str(row["txn"]))
+        return (-row["age_ms"] if sort == "age" else 0, txn.coordinator, txn.sequence)
+
+    call.output.rows(sorted(kept, key=order)[:limit])
+
+
+@command(
+    "txn show",
+    examples=("txlog txn show 0:42", "txlog txn show --json"),
+    fields=(f"{LIST_FIELDS} timeout_ms decision_lsn partition_list ack_list skipped_list"),
+)
+def show(
+    call: Call, txn: Annotated[str | None, Argument(metavar="ID", show_default=False)] = None
+) -> None:
+    """Show one transaction; without ID the one in TXLOG_TXN."""
+    [target] = _targets(None if txn is None else [txn])
+    call.output.single(call.client().show_transaction(TxnId.parse(target)))
+
+
+@command(
+    "txn run",
+    examples=("txlog txn run -- bash -c 'txlog produce a < a.txt && txlog produce b < b.txt'",),
+)
+def run(
+    call: Call,
+    words: Annotated[list[str], Argument(metavar="CMD", show_default=False)],
+    timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
+) -> None:
+    """Run CMD with TXLOG_TXN set: commit after 0, abort after anything else."""
+    if os.environ.get("TXLOG_TXN"):
+        raise Usage("TXLOG_TXN is set: one transaction cannot run inside another")
+    client = call.client(write=True)
+    timeout_ms = call.duration(timeout)
+    call.exit = run_in_transaction(call, client, words, timeout_ms)
+
+
+def _targets(ids: list[str] | None) -> list[str]:
+    """Return the ids to act on, TXLOG_TXN when none are given, each id once."""
+    if ids:
+        words = words_or_stdin(ids)
+        if not words:
+            raise InvalidArgument("no transaction id was given", code=203)
+        return list(dict.fromkeys(words))
+    named = os.environ.get("TXLOG_TXN")
+    if not named:
+        raise Usage("no transaction: give an ID or set TXLOG_TXN")
+    return [named]
+
+
+def _is_stuck(row: Mapping[str, object]) -> bool:
+    return bool(row.get("overdue")) or bool(row.get("waiting_list"))
+
+
+def _wait(client: Client, answer: dict[str, Any], wait_ms: int) -> dict[str, Any]:
+    """Commit again, which drives a committing transaction on, until it is done or time is up."""
+    stop = time.monotonic() + wait_ms / 1000
+    while answer["state"] == "committing" and time.monotonic() < stop:
+        time.sleep(_WAIT_STEP_S)
+        answer = client.commit(answer["txn"])
+    return answer
+
+
+def _say_end(call: Call, client: Client, answer: Mapping[str, Any]) -> None:
+    """Print the summary line of an end: what was committed, or discarded and given back."""
+    messages, acks = answer["messages"], answer["acks"]
+    plural = "" if messages == 1 else "s"
+    text = f"{answer['state']} {answer['txn']}: {messages} message{plural}"
+    topics = {str(row["topic"]) for row in answer.get("marker_list") or []}
+    if topics:
+        where = min(topics) if len(topics) == 1 else f"{len(topics)} topics"
+        text += f" in {where}"
+    text += f", {acks} acknowledgement{'' if acks == 1 else 's'}"
+    if answer.get("already"):
+        text += ", already"
+    elif not call.flags.quiet and not call.output.as_json:
+        row = client.show_transaction(answer["txn"])
+        if row.get("end_time") is not None and row.get("begin_time") is not None:
+            text += f", open {duration(row['end_time'] - row['begin_time'])}"
+    call.summary(text)
+    if answer.get("waiting_list"):
+        call.warn(f"waiting for {', '.join(map(str, answer['waiting_list']))}")

@@ -1,0 +1,341 @@
+"""Owns Client: the Pulsar-like Python API of a store, and `init` and `open` that give one.
+
+A method of the same name stands behind each command. Values in the answers are plain; ids are TxnId
+and MessageId, instants are milliseconds since 1970 UTC.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from txlog import inspecting, report
+from txlog.bounds import END, Bound, Range
+from txlog.clock import Clock, SystemClock
+from txlog.consumer import Consumer, acknowledge_runs
+from txlog.engine.flow import admin, end_txn
+from txlog.engine.flow.acknowledge import runs_of_ids
+from txlog.engine.flow.end_txn import EndAnswer
+from txlog.engine.flow.lookup import subscription as find_subscription
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.identity import make_store, read_identity
+from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.store import Store
+from txlog.engine.upkeep.service import due, run_checkpoint
+from txlog.engine.view import View
+from txlog.errors import AlreadyExists, InvalidArgument
+from txlog.ids import MessageId, TopicName, TxnId, check_name
+from txlog.producer import Producer
+from txlog.reader import Reader, range_from
+from txlog.settings import Settings
+from txlog.transaction import Transaction
+
+READ_MESSAGES = 10_000
+Answer = dict[str, Any]
+
+
+def init(
+    path: str, *, if_not_exists: bool = False, shared_group: str | None = None,
+    allow_unsafe: bool = False, clock: Clock | None = None, **settings: int | str,
+) -> Answer:  # fmt: skip
+    """Make a store; returns {path, uuid, format, created}.
+
+    settings: any of txlog.settings.Settings
+    raises:   AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed (a network file system)
+    """
+    checked = Settings.from_mapping(settings)
+    path = os.path.abspath(path)
+    created = False
+    if not (if_not_exists and os.path.exists(os.path.join(path, "txlog.toml"))):
+        if os.path.exists(os.path.join(path, "txlog.toml")):
+            raise AlreadyExists(f"{path} is a store already", path=path)
+        PosixDisk.create_root(path, shared_group, allow_unsafe=allow_unsafe)
+        created = True
+    disk = PosixDisk(path, shared_group=shared_group) if shared_group else PosixDisk(path)
+    try:
+        if created:
+            identity = make_store(disk, checked, clock or SystemClock())
+        else:
+            identity = read_identity(disk)
+    finally:
+        disk.close()
+    return {"path": path, "uuid": identity.uuid, "format": identity.format, "created": created}
+
+
+def open_store(
+    path: str, *, read_only: bool = False, clock: Clock | None = None,
+    lock_timeout_ms: int = 30_000, durability: str | None = None,
+) -> Client:  # fmt: skip
+    """Open a store that exists; exported as txlog.open.
+
+    durability: "sync" or "os" for what this client writes; the store's setting when left out
+    raises:     StoreNotFound, FormatMismatch, Corruption, ReadOnlyStore, NoResources
+    """
+    if durability not in (None, "sync", "os"):
+        raise InvalidArgument(f"durability is {durability!r}, it must be sync or os")
+    disk = PosixDisk(os.path.abspath(path), read_only=read_only)
+    try:
+        store = Store(
+            disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,
+            durability=durability,
+        )  # fmt: skip
+    except BaseException:
+        disk.close()
+        raise
+    return Client(store, disk)
+
+
+class Client:
+    """An open store. Safe to call from many threads; a forked child must open its own.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         created = client.create_topic("orders", partitions=2)
+    ...         created, [topic["topic"] for topic in client.topics()]
+    (True, ['orders'])
+    """
+
+    __slots__ = ("_disk", "_store", "checkpoint_automatically")
+
+    def __init__(self, store: Store, disk: PosixDisk) -> None:
+        self._store = store
+        self._disk = disk
+        self.checkpoint_automatically = True
+
+    @property
+    def path(self) -> str:
+        """The directory of the store."""
+        return self._disk.description
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the store."""
+        return self._store.settings
+
+    def reports(self) -> list[str]:
+        """What recovery and maintenance found since the last call, one line each."""
+        found, self._store.reports = self._store.reports, []
+        return found
+
+    def close(self) -> None:
+        """Close the store; writes a checkpoint first when one is due and nobody else does."""
+        if self.checkpoint_automatically and not self._disk.read_only and due(self._store):
+            run_checkpoint(self._store, wait=False)
+        self._store.close()
+        self._disk.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+    # --- topics and subscriptions ------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int = 1, *, if_not_exists: bool = False) -> bool:
+        """Create a topic; returns whether it was created. Raises AlreadyExists, InvalidArgument."""
+        topic = TopicName.parse(name)
+        created = self._store.write(
+            lambda view, now: admin.create_topic(
+                view, self._store.settings, now, topic, partitions, if_not_exists=if_not_exists
+            )
+        )
+        return bool(created)
+
+    def topics(self, internal: bool = False) -> list[Answer]:
+        """The topics, by name; the fields of `txlog topic list`."""
+        return self._look(report.topics)
+
+    def describe_topic(self, name: str) -> Answer:
+        """One topic with its partitions and subscriptions. Raises TopicNotFound."""
+        topic = TopicName.parse(name, allow_partition=True)
+        return self._look(lambda view: report.topic(view, find_topic(view, topic), self._store))
+
+    def create_subscription(
+        self, topic: str, name: str, *, type: str = "exclusive", isolation: str = "committed",
+        position: Bound | None = None, if_not_exists: bool = False,
+    ) -> bool:  # fmt: skip
+        """Create a durable subscription; returns whether it was created.
+
+        position: where it starts; the first retained message when left out
+        raises:   AlreadyExists, TopicNotFound, InvalidArgument
+        """
+        check_name("subscription", name)
+        wanted = TopicName.parse(topic)
+        created = self._store.write(
+            lambda view, now: admin.create_subscription(
+                view, self._store.settings, now, find_topic(view, wanted), name, type=type,
+                isolation=isolation, position=position, if_not_exists=if_not_exists,
+            )
+        )  # fmt: skip
+        return bool(created)
+
+    def subscriptions(self, topic: str | None = None) -> list[Answer]:
+        """The subscriptions, of one topic or of all; the fields of `txlog sub list`."""
+        name = None if topic is None else TopicName.parse(topic, allow_partition=True)
+        return self._look(
+            lambda view: report.subscriptions(
+                view, None if name is None else find_topic(view, name), self._store
+            )
+        )
+
+    def acknowledge(
+        self, topic: str, subscription: str, ids: Sequence[MessageId], *,
+        cumulative: bool = False, txn: Transaction | TxnId | None = None,
+    ) -> Answer:  # fmt: skip
+        """Acknowledge by id, without a consumer; {acked, already, dropped, txn}."""
+        wanted = TopicName.parse(topic, allow_partition=True)
+
+        def look(view: View) -> tuple[Any, Any]:
+            found = find_topic(view, wanted)
+            return found, find_subscription(view, found, subscription)
+
+        found, held = self._store.read(look)  # type: ignore[misc]
+        answer = acknowledge_runs(
+            self._store, found, held, runs_of_ids(list(ids)), txn, cumulative=cumulative
+        )
+        txn_id = txn.id if isinstance(txn, Transaction) else txn
+        return {"acked": answer.acked, "already": answer.already, "dropped": answer.dropped,
+                "txn": txn_id}  # fmt: skip
+
+    # --- messages ----------------------------------------------------------------------------
+
+    def producer(self, topic: str, name: str | None = None) -> Producer:
+        """A producer for the topic; with a name its sends are idempotent. Raises TopicNotFound."""
+        return Producer(self._store, topic, name)
+
+    def consumer(
+        self, topic: str, subscription: str, *, type: str = "exclusive", name: str | None = None
+    ) -> Consumer:
+        """A consumer of an Exclusive subscription. Raises ConsumerBusy, SubscriptionNotFound."""
+        if type != "exclusive":
+            raise InvalidArgument(
+                f"type {type} is not in this version", hint="use an exclusive subscription"
+            )
+        return Consumer(self._store, topic, subscription, name)
+
+    def reader(self, topic: str, start: Bound | MessageId | None = None) -> Reader:
+        """A reader from a position on, the first message when left out. Raises TopicNotFound."""
+        return Reader(self._store, topic, range_from(start), None)
+
+    def read(
+        self, topic: str, *, range: Range | None = None, partitions: list[int] | None = None,
+        limit: int | None = None, batch_messages: int = READ_MESSAGES,
+    ) -> Iterator[pa.Table]:  # fmt: skip
+        """Committed messages of a range as RECEIVED tables; ends at the end the log has now."""
+        wanted = range or Range()
+        if wanted.kind == "range" and wanted.stop is None:
+            wanted = Range(start=wanted.start, stop=END)
+        reader = Reader(self._store, topic, wanted, partitions)
+        left = limit
+        while left is None or left > 0:
+            table = reader.receive_batch(batch_messages if left is None else min(
+                left, batch_messages))  # fmt: skip
+            if not table.num_rows:
+                return
+            if left is not None:
+                left -= table.num_rows
+            yield table
+
+    def wait_for_change(self, seen_lsn: int) -> int:
+        """The newest durable LSN; for polling: it rises when something was written."""
+        del seen_lsn
+        return self._store.refresh()
+
+    # --- transactions ------------------------------------------------------------------------
+
+    def transaction(self, timeout_ms: int | None = None) -> Transaction:
+        """Begin a transaction. Raises InvalidArgument, LimitExceeded."""
+        begun = self.begin(timeout_ms)
+        return Transaction(begun["txn"], self._end)
+
+    def begin(self, timeout_ms: int | None = None, coordinator: int | None = None) -> Answer:
+        """Begin a transaction that any process may use by its id; the fields of `txn begin`."""
+        owner = self._disk.owner()
+        txn_id = self._store.write(
+            lambda view, now: end_txn.begin(
+                view, self._store.settings, now, owner, timeout_ms, coordinator
+            ),
+            () if coordinator is None else (coordinator,),
+        )
+        assert isinstance(txn_id, TxnId)
+        return self._look(lambda view: report.begun(view, txn_id, self._store))
+
+    def commit(self, txn_id: TxnId) -> Answer:
+        """Commit by id; the fields of `txn commit`."""
+        answer = self._end(txn_id, True)
+        return self._look(lambda view: report.ended(view, answer))
+
+    def abort(self, txn_id: TxnId) -> Answer:
+        """Abort by id; the fields of `txn abort`."""
+        answer = self._end(txn_id, False)
+        return self._look(lambda view: report.ended(view, answer))
+
+    def _end(self, txn_id: TxnId, commit: bool) -> EndAnswer:
+        uid = self._disk.owner()[0]
+        answer = self._store.write(
+            lambda view, now: end_txn.end(
+                view, self._store.settings, now, uid, txn_id, commit=commit
+            ),
+            (txn_id.coordinator,),
+        )
+        assert isinstance(answer, EndAnswer)
+        self._checkpoint_if_due()
+        return answer
+
+    def transactions(
+        self, all: bool = False, states: Sequence[str] | None = None
+    ) -> list[Answer]:
+        """Unfinished transactions, or all that are remembered; the fields of `txn list`."""
+        self._sweep()
+        return self._look(lambda view: report.transactions(view, self._store, all, states))
+
+    def show_transaction(self, txn_id: TxnId) -> Answer:
+        """One transaction; the fields of `txn show`. Raises TransactionNotFound."""
+        self._sweep((txn_id.coordinator,))
+        return self._look(lambda view: report.transaction(view, self._store, txn_id))
+
+    def _sweep(self, coordinators: tuple[int, ...] = ()) -> None:
+        """End what is overdue before a listing, if this process may write."""
+        if self._store.disk.read_only:
+            return
+        if self._look(lambda view: report.has_overdue(view, self._store, coordinators)):
+            self._store.write(admin.nothing, tuple(range(self.settings.coordinators)))
+
+    # --- the store ---------------------------------------------------------------------------
+
+    def status(self) -> Answer:
+        """The store at a glance; the fields of `txlog status`."""
+        return self._look(lambda view: report.status(view, self._store))
+
+    def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> Answer:
+        """Move the journal into files now; the fields of `txlog admin checkpoint`."""
+        names = [TopicName.parse(name, allow_partition=True) for name in roll]
+        if names or roll_all:
+            self._store.write(
+                lambda view, now: admin.roll(
+                    view, self._store.settings, now,
+                    None if roll_all else [find_topic(view, name) for name in names],
+                )
+            )  # fmt: skip
+        return run_checkpoint(self._store, wait=True)
+
+    def _checkpoint_if_due(self) -> None:
+        if self.checkpoint_automatically and due(self._store):
+            run_checkpoint(self._store, wait=False)
+
+    def inspect(self, what: str | None = None) -> Answer:
+        """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
+        return self._look(lambda view: inspecting.inspect(view, self._store, what))
+
+    def _look(self, look: Any) -> Any:
+        return self._store.read(look)

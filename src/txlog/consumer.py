@@ -1,0 +1,295 @@
+"""Owns Consumer: receives a subscription's messages and acknowledges them.
+
+A consumer is alive while its process holds the flock on consumers/<id>.lock; the kernel frees it on
+any death, so an Exclusive subscription is never blocked by a dead consumer (spec/transactions 9.1).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from threading import Event
+from types import TracebackType
+
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.flow import acknowledge
+from txlog.engine.flow.acknowledge import AckAnswer
+from txlog.engine.flow.dispatch import RECEIVED, plan, received
+from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.lookup import subscription as find_subscription
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, Mark, Run
+from txlog.engine.storage.disk_protocol import LockFile
+from txlog.engine.store import Decide, Store
+from txlog.engine.view import View
+from txlog.errors import AlreadyClosed, ConsumerBusy, InvalidArgument
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.message import Message, messages
+from txlog.transaction import Transaction
+
+Acknowledgeable = Message | MessageId | pa.Table | Sequence[Message | MessageId]
+POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
+ATTACH_TRIES_MAX = 100
+
+
+def runs_of(what: Acknowledgeable) -> list[Run]:
+    """The ids of what a caller acknowledges, as runs."""
+    if isinstance(what, pa.Table):
+        return acknowledge.runs_of_table(what)
+    if isinstance(what, Message | MessageId):
+        what = [what]
+    ids = [item.message_id if isinstance(item, Message) else item for item in what]
+    if any(one is None for one in ids):
+        raise InvalidArgument("a message of an open transaction has no id to acknowledge")
+    return acknowledge.runs_of_ids([one for one in ids if one is not None])
+
+
+class Consumer:
+    """Receives from one topic on an Exclusive subscription.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         _ = client.create_subscription("orders", "billing")
+    ...         _ = client.producer("orders").send(b"one")
+    ...         with client.consumer("orders", "billing") as consumer:
+    ...             message = consumer.receive()
+    ...             _ = consumer.acknowledge(message)
+    ...             message.value, consumer.receive(timeout_ms=0)
+    (b'one', None)
+    """
+
+    __slots__ = (
+        "_buffered", "_id", "_liveness", "_places", "_rounds", "_store", "_subscription", "_topic",
+        "_turn", "name", "short",
+    )  # fmt: skip
+
+    def __init__(self, store: Store, topic: str, subscription: str, name: str | None) -> None:
+        self._store = store
+        wanted = TopicName.parse(topic, allow_partition=True)
+        self.short = wanted.topic.short
+        self.name = name or f"{store.disk.owner()[1]}-{store.disk.pid()}"
+        self._buffered: Iterator[Message] = iter(())
+        self._places: dict[int, Mark] = {}
+        self._rounds: dict[int, int] = {}
+        self._turn = 0
+        self._liveness: LockFile | None = None
+        self._id = 0
+        found = store.read(lambda view: self._find(view, wanted, subscription))
+        self._topic, self._subscription = found  # type: ignore[misc]
+        self._attach()
+
+    @staticmethod
+    def _find(view: View, wanted: TopicName, name: str) -> tuple[Topic, Subscription]:
+        topic = find_topic(view, wanted)
+        return topic, find_subscription(view, topic, name)
+
+    def _attach(self) -> None:
+        """Take the subscription, or raise ConsumerBusy; an id is never used twice."""
+        number = self._subscription.number
+        for _ in range(ATTACH_TRIES_MAX):
+            before, chosen = self._store.read(  # type: ignore[misc]
+                lambda view: (
+                    view.catalog.subscriptions[number].consumer, view.catalog.next_consumer,
+                )
+            )  # fmt: skip
+            if before and self._store.holds_lock(f"consumers/{before}.lock"):
+                raise self._busy(before)
+            mine = self._store.disk.lock_file(f"consumers/{chosen}.lock")
+            if not mine.try_acquire():
+                mine.close()
+                continue
+            if self._store.write(self._claim(before, chosen)):
+                self._liveness, self._id = mine, chosen
+                if before:
+                    self._store.disk.unlink(f"consumers/{before}.lock")
+                return
+            mine.close()
+            self._store.disk.unlink(f"consumers/{chosen}.lock")
+        raise self._busy(0)
+
+    def _claim(self, before: int, chosen: int) -> Decide:
+        number, name = self._subscription.number, self.name
+
+        def decide(view: View, now: Instant) -> Decision:
+            catalog = view.catalog
+            if (catalog.subscriptions[number].consumer, catalog.next_consumer) != (before, chosen):
+                return Decision([], answer=False)
+            return Decision([ConsumerAttached(number, chosen, name)], None, True, True)
+
+        return decide
+
+    def _busy(self, other: int) -> ConsumerBusy:
+        return ConsumerBusy(
+            f"subscription {self._subscription.name} of {self.short} is exclusive and has a live "
+            "consumer", hint="wait for it to end, or use another subscription",
+            topic=self.short, subscription=self._subscription.name,
+        )  # fmt: skip
+
+    # --- receiving ---------------------------------------------------------------------------
+
+    def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
+        """The next messages, at most max_messages, as RECEIVED; no rows when the time is over.
+
+        Rows of one marker stand together. What an aborted transaction had acknowledged comes again.
+        """
+        if max_messages <= 0:
+            raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
+        deadline = time.monotonic() + timeout_ms / 1000
+        pause = POLL_SECONDS_MIN
+        while True:
+            table = self._poll(max_messages)
+            left = deadline - time.monotonic()
+            if table.num_rows or left <= 0:
+                return table
+            Event().wait(min(pause, left))
+            pause = min(POLL_SECONDS_MAX, pause * 2)
+
+    def _poll(self, limit: int) -> pa.Table:
+        if self._liveness is None:
+            raise AlreadyClosed("the consumer is closed")
+        table = self._store.read(lambda view: self._take(view, limit))
+        assert isinstance(table, pa.Table)
+        if not table.num_rows and self._needs_writer():
+            pending = self._store.read(self._pending_coordinators)
+            assert isinstance(pending, tuple)
+            self._store.write(lambda view, now: Decision([], None, True), pending)
+            table = self._store.read(lambda view: self._take(view, limit))
+            assert isinstance(table, pa.Table)
+        return table
+
+    def _needs_writer(self) -> bool:
+        """True when a sweep or a flush may bring messages: held by a transaction, or unflushed."""
+        if self._store.disk.read_only:
+            return False
+        return self._store.has_unflushed() or bool(self._store.read(self._pending_coordinators))
+
+    def _pending_coordinators(self, view: View) -> tuple[int, ...]:
+        return tuple({
+            pair[0]
+            for number in self._numbers()
+            for pair in view.cursor(self._subscription.number, number).pending
+        })  # fmt: skip
+
+    def _numbers(self) -> range:
+        first = self._topic.first_partition
+        return range(first, first + self._topic.partitions)
+
+    def _take(self, view: View, limit: int) -> pa.Table:
+        tables: list[pa.Table] = []
+        numbers = self._numbers()
+        for step in range(len(numbers)):
+            number = numbers[(self._turn + step) % len(numbers)]
+            cursor = view.cursor(self._subscription.number, number)
+            if number not in self._places or self._rounds[number] != cursor.round:
+                # an abort gave messages back: delivery begins again behind mark-delete
+                self._places[number] = cursor.mark_delete
+                self._rounds[number] = cursor.round
+            place = self._places[number]
+            found = plan(view, number, place, limit, (cursor.acked, cursor.held))
+            if not found.messages:
+                self._places[number] = found.behind
+                continue
+            partition = number - self._topic.first_partition
+            tables.append(
+                received(view, self.short, partition, number, found.pieces, cursor.redelivered)
+            )
+            self._places[number] = found.behind  # only once its rows could be read
+            limit -= found.messages
+            if limit <= 0:
+                self._turn = (self._turn + step) % len(numbers)
+                break
+        return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
+
+    def receive(self, timeout_ms: int | None = 0) -> Message | None:
+        """The next message; None when none came within timeout_ms (None: wait for ever)."""
+        for message in self._buffered:
+            return message
+        while True:
+            table = self.receive_batch(timeout_ms=1000 if timeout_ms is None else timeout_ms)
+            self._buffered = messages(table)
+            message = next(self._buffered, None)
+            if message is not None or timeout_ms is not None:
+                return message
+
+    # --- acknowledging -----------------------------------------------------------------------
+
+    def acknowledge(
+        self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
+    ) -> AckAnswer:
+        """Acknowledge messages, ids or received rows; in a transaction they become PENDING_ACK.
+
+        raises: MessageNotFound; TransactionConflict, which has aborted the transaction
+        """
+        return acknowledge_runs(
+            self._store, self._topic, self._subscription, runs_of(what), txn, cumulative=False
+        )
+
+    def acknowledge_cumulative(
+        self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
+    ) -> AckAnswer:
+        """Acknowledge everything up to and with a message of its partition."""
+        return acknowledge_runs(
+            self._store, self._topic, self._subscription, runs_of(what), txn, cumulative=True
+        )
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Deliver again what was received and not acknowledged."""
+        self._buffered = iter(())
+        self._places.clear()
+
+    def close(self) -> None:
+        """Let the subscription go; unacknowledged messages go to the next consumer."""
+        if self._liveness is None:
+            return
+        number, mine = self._subscription.number, self._id
+        self._store.write(
+            lambda view, now: Decision(
+                [ConsumerDetached(number, mine)]
+                if view.catalog.subscriptions[number].consumer == mine else []
+            )
+        )  # fmt: skip
+        self._store.disk.unlink(f"consumers/{mine}.lock")
+        self._liveness.close()
+        self._liveness = None
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def acknowledge_runs(
+    store: Store, topic: Topic, subscription: Subscription, runs: list[Run],
+    txn: Transaction | TxnId | None, *, cumulative: bool,
+) -> AckAnswer:  # fmt: skip
+    """Acknowledge runs on a subscription, without a consumer if need be."""
+    settings = store.settings
+    txn_id = txn.id if isinstance(txn, Transaction) else txn
+    if not runs:
+        return AckAnswer(0, 0, 0)
+    if txn_id is None:
+        answer = store.write(
+            lambda view, now: acknowledge.acknowledge(
+                view, settings, now, topic, subscription, runs, cumulative=cumulative
+            )
+        )
+    else:
+        named, uid = txn_id, store.disk.owner()[0]
+        answer = store.write(
+            lambda view, now: acknowledge.acknowledge_in_txn(
+                view, settings, now, uid, topic, subscription, runs, named, cumulative=cumulative
+            ),
+            (named.coordinator,),
+        )
+    assert isinstance(answer, AckAnswer)
+    return answer

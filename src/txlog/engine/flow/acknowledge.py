@@ -1,0 +1,280 @@
+"""Acknowledgement, individual and cumulative, plain and in a transaction.
+
+A request is checked as a whole before anything is written. In a transaction only PENDING messages can
+be acknowledged: anything else is a conflict, and the frame that is written then is the abort of the
+transaction (spec/transactions 9.3, the complete matrix).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.clock import Instant
+from txlog.engine.flow.acksets import (
+    acked_outcome,
+    behind_mark,
+    checked_run,
+    messages_in,
+    subtract,
+    through,
+)
+from txlog.engine.flow.draft import Decision, Draft
+from txlog.engine.flow.lookup import check_open, check_owner, transaction
+from txlog.engine.flow.resolve import abort_ops, expire_if_due
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.cursor import Cursor
+from txlog.engine.model.ops import Acked, Mark, PendingAcked, Run, SubscriptionAdded
+from txlog.engine.view import View
+from txlog.errors import MessageNotFound, NotAllowed, TransactionConflict
+from txlog.ids import MessageId, TxnId
+from txlog.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class AckAnswer:
+    """What an acknowledgement did, in messages."""
+
+    acked: int
+    already: int
+    dropped: int
+
+
+def runs_of_ids(ids: list[MessageId]) -> list[Run]:
+    """Message ids as runs, sorted, an id twice counted once."""
+    out: list[Run] = []
+    for key in sorted({(i.ledger, i.entry, i.index) for i in ids}):
+        ledger, entry, index = key
+        last = out[-1] if out else None
+        if index == 0 and last and last[3] == 0 and (last[0], last[2]) == (ledger, entry - 1):
+            out[-1] = (ledger, last[1], entry, 0, 0)
+        elif index and last and last[:2] == (ledger, entry) and last[4] == index - 1:
+            out[-1] = (ledger, entry, entry, last[3], index)
+        else:
+            out.append((ledger, entry, entry, index, index))
+    return out
+
+
+def runs_of_table(table: pa.Table) -> list[Run]:
+    """The ids of received rows as runs, without an object a message.
+
+    table: columns ledger, entry int64 and index int32 (null for a plain message), in any order
+    """
+    if not table.num_rows:
+        return []
+    ledger = table.column("ledger").combine_chunks()
+    entry = table.column("entry").combine_chunks()
+    index = pc.fill_null(table.column("index").combine_chunks(), 0)
+    if ledger.null_count or entry.null_count:
+        raise MessageNotFound("a message of an open transaction has no id to acknowledge")
+    if table.num_rows > 1:
+        def delta(column: pa.Array) -> pa.Array:
+            return pc.subtract(column.slice(1), column.slice(0, len(column) - 1))
+
+        plain = pc.equal(index, 0)
+        both_plain = pc.and_(plain.slice(1), plain.slice(0, len(plain) - 1))
+        step, inner = delta(entry), delta(index)
+        follows = pc.and_(
+            pc.equal(delta(ledger), 0),
+            pc.or_(
+                pc.and_(both_plain, pc.equal(step, 1)),
+                pc.and_(pc.equal(step, 0), pc.equal(inner, 1)),
+            ),
+        )
+        breaks = pc.indices_nonzero(pc.invert(follows)).to_pylist()
+    else:
+        breaks = []
+    starts = [0, *(at + 1 for at in breaks)]
+    stops = [*breaks, table.num_rows - 1]
+    firsts = [column.take(pa.array(starts)).to_pylist() for column in (ledger, entry, index)]
+    lasts = [column.take(pa.array(stops)).to_pylist() for column in (entry, index)]
+    return [
+        (at, first, last, index_first, index_last)
+        for at, first, last, index_first, index_last in zip(
+            firsts[0], firsts[1], lasts[0], firsts[2], lasts[1], strict=True
+        )
+    ]
+
+
+def by_partition(view: View, topic: Topic, runs: list[Run]) -> dict[int, list[Run]]:
+    """The runs of each partition (its store-wide number), in normal form; MessageNotFound."""
+    out: dict[int, list[Run]] = {}
+    owners = view.catalog.owners
+    ours = range(topic.first_partition, topic.first_partition + topic.partitions)
+    for run in runs:
+        owner = owners.get(run[0])
+        if owner is None or owner[1] != "p" or owner[0] not in ours:
+            wanted = MessageId(run[0], run[1], run[3])
+            raise MessageNotFound(
+                f"message {wanted} does not exist in this topic", message_id=wanted
+            )
+        out.setdefault(owner[0], []).append(checked_run(view, owner[0], run))
+    return out
+
+
+def acknowledge(
+    view: View, settings: Settings, now: Instant, topic: Topic, subscription: Subscription,
+    runs: list[Run], *, cumulative: bool,
+) -> Decision:  # fmt: skip
+    """Decide a plain acknowledgement; best effort, written and not flushed, as in Pulsar.
+
+    returns: an AckAnswer; messages that a transaction holds are dropped, not an error
+    raises:  MessageNotFound, NotAllowed (cumulative on a shared type)
+    """
+    _check_cumulative(subscription, runs, cumulative)
+    draft = Draft(view, settings, now.wall_ms)
+    acked = already = dropped = 0
+    for partition, wanted in by_partition(view, topic, runs).items():
+        cursor = view.cursor(subscription.number, partition)
+        asked = wanted
+        if cumulative:
+            asked = through(view, partition, cursor.mark_delete, _target(view, partition, wanted))
+        new: list[Run] = []
+        for run in asked:
+            open_ones = _undeleted(view, partition, cursor, run)
+            count = messages_in(view, partition, open_ones)
+            free = [rest for one in open_ones for rest in subtract(view, partition, one,
+                                                                   cursor.held)]  # fmt: skip
+            free_count = messages_in(view, partition, free)
+            if not cumulative:
+                already += messages_in(view, partition, [run]) - count
+            dropped += count - free_count
+            acked += free_count
+            new += free
+        if new:
+            outcome, mark = acked_outcome(view, subscription.number, partition, new)
+            draft.ops.append(
+                Acked(subscription.number, partition, outcome, mark,
+                      messages_in(view, partition, new))
+            )  # fmt: skip
+    return draft.decision(AckAnswer(acked, already, dropped))
+
+
+def acknowledge_in_txn(
+    view: View, settings: Settings, now: Instant, uid: int, topic: Topic,
+    subscription: Subscription, runs: list[Run], txn_id: TxnId, *, cumulative: bool,
+) -> Decision:  # fmt: skip
+    """Decide an acknowledgement in a transaction: PENDING becomes PENDING_ACK.
+
+    returns: an AckAnswer; not flushed, the commit carries it
+    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, MessageNotFound; and
+             TransactionConflict as the error of a decision that aborts the transaction
+    source:  PIP-31 "Acknowledge in a transaction", spec/transactions 9.3
+    """
+    txn = transaction(view, txn_id, settings.coordinators)
+    check_owner(txn, uid)
+    draft = Draft(view, settings, now.wall_ms)
+    expired = expire_if_due(draft, txn, now)
+    if expired is not None:
+        return expired
+    check_open(txn)
+    _check_cumulative(subscription, runs, cumulative)
+    pair = (txn_id.coordinator, txn_id.sequence)
+    total = 0
+    for partition, wanted in by_partition(view, topic, runs).items():
+        cursor = view.cursor(subscription.number, partition)
+        conflict, taken, mark = _claim(view, partition, cursor, wanted, pair, cumulative)
+        if conflict is not None:
+            draft.ops.clear()
+            abort_ops(draft, txn, "conflict")
+            return Decision(draft.ops, None, True, None, _conflict(txn_id, *conflict))
+        key = (subscription.number, partition)
+        if key not in txn.subscriptions:
+            draft.ops.append(SubscriptionAdded(*pair, *key))
+        count = messages_in(view, partition, taken)
+        draft.ops.append(PendingAcked(*key, *pair, taken, mark, count))
+        total += count
+    return draft.decision(AckAnswer(total, 0, 0))
+
+
+def _claim(
+    view: View, partition: int, cursor: Cursor, wanted: list[Run], pair: tuple[int, int],
+    cumulative: bool,
+) -> tuple[tuple[MessageId, str] | None, list[Run], Mark | None]:  # fmt: skip
+    """(conflict or None, runs to hold, cumulative mark) for one partition."""
+    if not cumulative:
+        for run in wanted:
+            if _undeleted(view, partition, cursor, run) != [run]:
+                return (MessageId(run[0], run[1], run[3]), "deleted"), [], None
+            common = cursor.held.first_common(run)
+            if common is not None:
+                return (MessageId(*common), _holder(cursor, common)), [], None
+        return None, wanted, None
+    target = _target(view, partition, wanted)
+    for other, pending in cursor.pending.items():
+        mine = other == pair
+        if pending.cumulative is not None and (not mine or _at_or_below(target,
+                                                                        pending.cumulative)):
+            return (MessageId(*pending.cumulative), _holder_text(other)), [], None  # fmt: skip
+    asked = through(view, partition, cursor.mark_delete, target)
+    undeleted = [one for run in asked for one in _undeleted(view, partition, cursor, run)]
+    if not undeleted:
+        return (MessageId(*target), "deleted"), [], None
+    for other, pending in cursor.pending.items():
+        if other != pair:
+            for run in pending.runs:
+                if _at_or_below((run[0], run[1], run[3]), target):
+                    return (MessageId(run[0], run[1], run[3]), _holder_text(other)), [], None
+    free = [rest for one in undeleted for rest in subtract(view, partition, one, cursor.held)]
+    return None, free, target
+
+
+def _undeleted(view: View, partition: int, cursor: Cursor, run: Run) -> list[Run]:
+    """What of the run is not DELETED."""
+    return [
+        rest
+        for part in behind_mark(view, partition, run, cursor.mark_delete)
+        for rest in subtract(view, partition, part, cursor.acked)
+    ]
+
+
+def _target(view: View, partition: int, wanted: list[Run]) -> Mark:
+    """The one id of a cumulative request as a mark: a marker's last message is its entry."""
+    ledger, _, entry, _, index = wanted[0]
+    marker = buffers.find_marker(view.buffer(partition), ledger, entry) if index else None
+    if marker is not None and marker.count == index:
+        index = 0
+    return (ledger, entry, index)
+
+
+def _at_or_below(left: Mark, right: Mark) -> bool:
+    whole = 1 << 62
+    return (left[0], left[1], left[2] or whole) <= (right[0], right[1], right[2] or whole)
+
+
+def _check_cumulative(subscription: Subscription, runs: list[Run], cumulative: bool) -> None:
+    if not cumulative:
+        return
+    if subscription.type in ("shared", "key-shared"):
+        raise NotAllowed(
+            f"{subscription.name} is {subscription.type}: a cumulative acknowledgement is not "
+            "allowed", hint="acknowledge message by message", subscription=subscription.name,
+        )  # fmt: skip
+    ledgers = [run[0] for run in runs]
+    if len(set(ledgers)) != len(ledgers) or any(run[1] != run[2] for run in runs):
+        raise NotAllowed("a cumulative acknowledgement takes exactly one id per partition")
+
+
+def _holder(cursor: Cursor, common: tuple[int, int, int]) -> str:
+    for pair, pending in cursor.pending.items():
+        for ledger, first, last, index_first, index_last in pending.runs:
+            if ledger == common[0] and first <= common[1] <= last and (
+                not index_first or not common[2] or index_first <= common[2] <= index_last
+            ):
+                return _holder_text(pair)
+    return "deleted"
+
+
+def _holder_text(pair: tuple[int, int]) -> str:
+    return f"{pair[0]}:{pair[1]}"
+
+
+def _conflict(txn_id: TxnId, message: MessageId, holder: str) -> TransactionConflict:
+    how = "is acknowledged already" if holder == "deleted" else f"is held by {holder}"
+    return TransactionConflict(
+        f"message {message} {how}; transaction {txn_id} was aborted",
+        hint="begin again: its messages come back", txn=txn_id, message_id=message, holder=holder,
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+"""Administration: creating topics and subscriptions, rolling ledgers over."""
+
+from __future__ import annotations
+
+from txlog.bounds import START, Bound
+from txlog.clock import Instant
+from txlog.engine.flow.bounds import resolve_bound
+from txlog.engine.flow.draft import Decision, Draft
+from txlog.engine.folds.catalog import Topic
+from txlog.engine.model.ops import CursorOpened, LedgerRolled, SubscriptionCreated, TopicCreated
+from txlog.engine.view import View
+from txlog.errors import AlreadyExists, InvalidArgument, LimitExceeded
+from txlog.ids import TopicName
+from txlog.settings import PARTITIONS_MAX, TOPICS_MAX, Settings
+
+SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key-shared")
+
+
+def nothing(view: View, now: Instant) -> Decision:
+    """A call that only wants the sweep which precedes every decision."""
+    del view, now
+    return Decision([], None, True)
+
+
+def create_topic(
+    view: View, settings: Settings, now: Instant, name: TopicName, partitions: int, *,
+    if_not_exists: bool,
+) -> Decision:  # fmt: skip
+    """Decide a new topic; answers whether it was created."""
+    if partitions < 1:
+        raise InvalidArgument(f"a topic has at least 1 partition, not {partitions}", code=203)
+    if partitions > PARTITIONS_MAX:
+        raise LimitExceeded(
+            f"{partitions} partitions asked for, the most is {PARTITIONS_MAX}",
+            setting="partitions_max", limit=PARTITIONS_MAX, value=partitions,
+        )  # fmt: skip
+    catalog = view.catalog
+    known = catalog.by_name.get(name.full.casefold())
+    if known is not None:
+        there = catalog.topics[known]
+        if if_not_exists and there.name == name.full:
+            return Decision([], None, True, False)
+        raise AlreadyExists(
+            f"topic {TopicName.parse(there.name).short} exists already", topic=name.short
+        )
+    if len(catalog.topics) >= TOPICS_MAX:
+        raise LimitExceeded(
+            f"the store has {TOPICS_MAX} topics, the most there may be", setting="topics_max",
+            limit=TOPICS_MAX, value=TOPICS_MAX + 1,
+        )  # fmt: skip
+    draft = Draft(view, settings, now.wall_ms)
+    first = catalog.next_partition
+    draft.ops.append(TopicCreated(catalog.next_topic, name.full, first, partitions))
+    for number in range(first, first + partitions):
+        draft.ops.append(LedgerRolled(number, "p", 0, draft.new_ledger()))
+    return draft.decision(True, sync=True)
+
+
+def create_subscription(
+    view: View, settings: Settings, now: Instant, topic: Topic, name: str, *, type: str,
+    isolation: str, position: Bound | None, if_not_exists: bool,
+) -> Decision:  # fmt: skip
+    """Decide a new subscription; answers whether it was created."""
+    if type not in SUBSCRIPTION_TYPES:
+        raise InvalidArgument(
+            f"{type!r} is not a subscription type", hint=", ".join(SUBSCRIPTION_TYPES)
+        )
+    if isolation != "committed":
+        raise InvalidArgument(f"isolation {isolation!r} is not one of: committed")
+    folded = name.casefold()
+    for number in topic.subscriptions:
+        there = view.catalog.subscriptions[number]
+        if there.name.casefold() == folded:
+            if if_not_exists and there.name == name:
+                return Decision([], None, True, False)
+            raise AlreadyExists(
+                f"subscription {there.name} exists already", subscription=there.name,
+                topic=TopicName.parse(topic.name).short,
+            )  # fmt: skip
+    draft = Draft(view, settings, now.wall_ms)
+    number = view.catalog.next_subscription
+    draft.ops.append(SubscriptionCreated(number, topic.number, name, type, isolation))
+    for partition in range(topic.partitions):
+        behind = resolve_bound(view, topic, partition, position or START)
+        draft.ops.append(CursorOpened(number, topic.first_partition + partition, behind))
+    return draft.decision(True, sync=True)
+
+
+def roll(
+    view: View, settings: Settings, now: Instant, topics: list[Topic] | None
+) -> Decision:
+    """Decide to close the open ledgers of these topics (None: of all), so that they can be sealed."""
+    draft = Draft(view, settings, now.wall_ms)
+    for topic in view.catalog.topics.values() if topics is None else topics:
+        for number in range(topic.first_partition, topic.first_partition + topic.partitions):
+            for role in ("p", "s"):
+                state = view.topic(number) if role == "p" else view.buffer(number)
+                if state.ledgers and state.ledgers[-1].entries:
+                    old = state.ledgers[-1].ledger
+                    draft.ops.append(LedgerRolled(number, role, old, draft.new_ledger()))
+    return draft.decision(len(draft.ops), sync=True)
+
+

@@ -1,0 +1,160 @@
+"""Resolving ranges: from words like `-10`, `@-1h`, `17:4`, `sub=billing` to positions.
+
+A start is the position *behind* which reading begins; a stop is the first position not read.
+Counts are visible messages of each partition. Source: CLI.md 6.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+
+from txlog.bounds import Bound, Range
+from txlog.engine.flow.dispatch import plan
+from txlog.engine.flow.lookup import subscription as find_subscription
+from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.cursor import BEFORE_ALL
+from txlog.engine.model.ops import Mark
+from txlog.engine.view import View
+from txlog.errors import InvalidArgument, MessageNotFound
+from txlog.ids import MessageId, TopicName
+
+
+class Place(NamedTuple):
+    """Where to read in one partition; subscription: leave out what it has acknowledged."""
+
+    behind: Mark
+    stop: Mark | None
+    subscription: int | None = None
+
+
+def resolve_range(
+    view: View, topic: Topic, wanted: Range, partitions: list[int]
+) -> dict[int, Place]:
+    """The place of each partition that the range touches.
+
+    raises: MessageNotFound, SubscriptionNotFound, InvalidArgument (ids of two partitions, no
+            single subscription to mean)
+    """
+    if wanted.kind == "txn":
+        assert wanted.txn is not None
+        return _of_txn(view, topic, wanted, partitions)
+    if wanted.kind == "unacked":
+        held = _subscription(view, topic, wanted.subscription)
+        out = {}
+        for partition in partitions:
+            cursor = view.cursor(held.number, topic.first_partition + partition)
+            out[partition] = Place(cursor.mark_delete, end_of(view, topic, partition), held.number)
+        return out
+    named = [
+        _partition_of(view, topic, bound.value)
+        for bound in (wanted.start, wanted.stop)
+        if bound is not None and isinstance(bound.value, MessageId)
+    ]
+    if len(set(named)) > 1:
+        raise InvalidArgument("the two ids of the range are of different partitions", code=203)
+    if named:
+        partitions = [number for number in partitions if number == named[0]]
+    out = {}
+    for partition in partitions:
+        stop = None
+        if wanted.stop is not None:
+            stop = _behind_to_stop(resolve_bound(view, topic, partition, wanted.stop))
+        out[partition] = Place(resolve_bound(view, topic, partition, wanted.start), stop)
+    return out
+
+
+def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mark:
+    """The position just before the bound in a partition."""
+    number = topic.first_partition + partition
+    if bound.kind == "start":
+        return BEFORE_ALL
+    if bound.kind == "end":
+        ledger, entry, _ = end_of(view, topic, partition)
+        return (ledger, entry - 1, 0)
+    if bound.kind in ("skip", "last"):
+        assert isinstance(bound.value, int)
+        count = bound.value
+        if bound.kind == "last":
+            count = max(0, view.topic(number).messages - count)
+        return plan(view, number, BEFORE_ALL, count).behind if count else BEFORE_ALL
+    if bound.kind == "id":
+        assert isinstance(bound.value, MessageId)
+        _partition_of(view, topic, bound.value)
+        wanted = bound.value
+        if wanted.index > 1:
+            return (wanted.ledger, wanted.entry, wanted.index - 1)
+        return (wanted.ledger, wanted.entry - 1, 0)
+    if bound.kind == "sub":
+        name = bound.value
+        assert name is None or isinstance(name, str)
+        return view.cursor(_subscription(view, topic, name).number, number).mark_delete
+    assert bound.kind == "time"
+    assert isinstance(bound.value, int)
+    return _behind_time(view, number, bound.value)
+
+
+def end_of(view: View, topic: Topic, partition: int) -> Mark:
+    """The first position that nothing is at yet."""
+    last = view.topic(topic.first_partition + partition).ledgers[-1]
+    return (last.ledger, last.entries, 0)
+
+
+def _behind_to_stop(behind: Mark) -> Mark:
+    ledger, entry, index = behind
+    return (ledger, entry, index + 1) if index else (ledger, entry + 1, 0)
+
+
+def _behind_time(view: View, number: int, time_ms: int) -> Mark:
+    behind = BEFORE_ALL
+    for end in view.topic(number).ledgers:
+        if end.entries and end.last_ms >= time_ms:
+            at = 0
+            for table in view.rows([(end.ledger, 0, end.entries)]):
+                later = pc.greater_equal(table.column("publish_time").cast("int64"), time_ms)
+                found = pc.index(later, True).as_py()
+                if found >= 0:
+                    return (end.ledger, at + found - 1, 0)
+                at += table.num_rows
+        behind = (end.ledger, end.entries - 1, 0)
+    return behind
+
+
+def _partition_of(view: View, topic: Topic, wanted: MessageId) -> int:
+    owner = view.catalog.owners.get(wanted.ledger)
+    partition = -1 if owner is None or owner[1] != "p" else owner[0] - topic.first_partition
+    if not 0 <= partition < topic.partitions:
+        raise MessageNotFound(
+            f"message {wanted} does not exist in {TopicName.parse(topic.name).short}",
+            message_id=wanted,
+        )
+    return partition
+
+
+def _subscription(view: View, topic: Topic, name: str | None) -> Subscription:
+    if name is not None:
+        return find_subscription(view, topic, name)
+    known = [view.catalog.subscriptions[number] for number in topic.subscriptions]
+    if len(known) != 1:
+        raise InvalidArgument(
+            f"the topic has {len(known)} subscriptions, say which", code=205,
+            hint=", ".join(sorted(one.name for one in known)) or None,
+        )  # fmt: skip
+    return known[0]
+
+
+def _of_txn(
+    view: View, topic: Topic, wanted: Range, partitions: list[int]
+) -> dict[int, Place]:
+    assert wanted.txn is not None
+    pair = (wanted.txn.coordinator, wanted.txn.sequence)
+    out: dict[int, Place] = {}
+    for partition in partitions:
+        for ledger, known in view.buffer(topic.first_partition + partition).markers.items():
+            for marker in known:
+                if (marker.coordinator, marker.sequence) == pair:
+                    out[partition] = Place(
+                        (ledger, marker.entry - 1, 0), (ledger, marker.entry + 1, 0)
+                    )
+    return out

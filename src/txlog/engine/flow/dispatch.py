@@ -1,0 +1,211 @@
+"""Dispatch: which visible messages follow a position, and their rows.
+
+One function decides visibility for consumers and readers alike: data rows of the partition, and at
+each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan is made
+from the folds alone, so that rows which are not wanted are never read.
+Source: ARCHITECTURE 7, spec/transactions 8.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.engine.flow.acksets import subtract
+from txlog.engine.folds.buffer import Marker
+from txlog.engine.folds.cursor import IdSet
+from txlog.engine.model.ops import Mark, Run
+from txlog.engine.model.schema import INSTANT, PROPERTY_MAP, conform
+from txlog.engine.model.tail import repeat_runs
+from txlog.engine.view import Request, View
+
+RECEIVED = pa.schema(
+    [
+        ("topic", pa.string()), ("partition", pa.int32()), ("ledger", pa.int64()),
+        ("entry", pa.int64()), ("index", pa.int32()), ("key", pa.binary()),
+        ("value", pa.binary()), ("properties", PROPERTY_MAP), ("publish_time", INSTANT),
+        ("event_time", INSTANT), ("deliver_at", INSTANT), ("visible_time", INSTANT),
+        ("producer", pa.string()), ("sequence_id", pa.int64()), ("txn_most", pa.int64()),
+        ("txn_least", pa.int64()), ("txn_state", pa.string()), ("redelivery_count", pa.int32()),
+    ]
+)  # fmt: skip
+_STORED = (
+    "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
+    "sequence_id", "txn_most", "txn_least",
+)  # fmt: skip
+
+
+class Piece(NamedTuple):
+    """Consecutive messages: `rows` plain ones from entry on, or messages of one marker."""
+
+    ledger: int
+    entry: int
+    rows: int
+    index: int  # of the first message in its transaction; 0: plain messages
+    marker: Marker | None
+
+
+class Plan(NamedTuple):
+    """What to deliver; behind: the position after the last message looked at."""
+
+    pieces: list[Piece]
+    messages: int
+    behind: Mark
+
+
+def plan(
+    view: View, partition: int, behind: Mark, limit: int, skip: tuple[IdSet, ...] = (),
+    stop: Mark | None = None,
+) -> Plan:  # fmt: skip
+    """The next messages behind a position, at most limit; those in a skip set are left out.
+
+    stop: a position that is not passed, itself left out
+    cost: O(pieces), not O(messages)
+    """
+    pieces: list[Piece] = []
+    total = 0
+    markers = view.buffer(partition).markers
+    at = behind
+    for end in view.topic(partition).ledgers:
+        ledger, entries = end.ledger, end.entries
+        if ledger < behind[0] or total >= limit:
+            continue
+        if stop is not None and ledger > stop[0]:
+            break
+        first = behind[1] + (behind[2] == 0) if ledger == behind[0] else 0
+        inside = behind[2] if ledger == behind[0] else 0
+        if stop is not None and ledger == stop[0]:
+            entries = min(entries, stop[1] + (stop[2] > 1))
+        known = markers.get(ledger, [])
+        number = bisect_left(known, first, key=lambda marker: marker.entry)
+        entry = first
+        while entry < entries and total < limit:
+            marker = known[number] if number < len(known) else None
+            if marker is None or marker.entry > entry:
+                until = entries if marker is None else min(entries, marker.entry)
+                rows = min(until - entry, limit - total)
+                run: Run = (ledger, entry, entry + rows - 1, 0, 0)
+                for left in _left(view, partition, run, skip):
+                    pieces.append(Piece(ledger, left[1], left[2] - left[1] + 1, 0, None))
+                    total += left[2] - left[1] + 1
+                entry += rows
+                at = (ledger, entry - 1, 0)
+                continue
+            last = marker.count
+            if stop is not None and (ledger, entry) == stop[:2] and stop[2]:
+                last = min(last, stop[2] - 1)
+            if inside < last:
+                run = (ledger, entry, entry, inside + 1, min(last, inside + limit - total))
+                for left in _left(view, partition, run, skip):
+                    pieces.append(Piece(ledger, entry, left[4] - left[3] + 1, left[3], marker))
+                    total += left[4] - left[3] + 1
+                inside = run[4]
+            if inside < marker.count:
+                at = (ledger, entry, inside)
+                if inside < last:
+                    continue
+                break
+            at, inside = (ledger, entry, 0), 0
+            entry, number = entry + 1, number + 1
+    return Plan(pieces, total, at)
+
+
+def _left(view: View, partition: int, run: Run, skip: tuple[IdSet, ...]) -> list[Run]:
+    runs = [run]
+    for taken in skip:
+        runs = [rest for one in runs for rest in subtract(view, partition, one, taken)]
+    return runs
+
+
+def _requests(piece: Piece) -> list[Request]:
+    """Where the rows of a piece lie."""
+    if piece.marker is None:
+        return [(piece.ledger, piece.entry, piece.entry + piece.rows)]
+    out: list[Request] = []
+    first, last = piece.index, piece.index + piece.rows - 1
+    for ledger, row, rows, index in piece.marker.ranges:
+        low, high = max(first, index), min(last, index + rows - 1)
+        if low <= high:
+            out.append((ledger, row + low - index, row + high - index + 1))
+    return out
+
+
+def received(
+    view: View, topic: str, partition_number: int, partition: int, pieces: list[Piece],
+    redelivered: dict[tuple[int, int, int], int] | None = None,
+) -> pa.Table:  # fmt: skip
+    """The messages of a plan as RECEIVED, in order.
+
+    redelivered: counts of the subscription, None for a reader
+    """
+    if not pieces:
+        return RECEIVED.empty_table()
+    requests = [request for piece in pieces for request in _requests(piece)]
+    tables = [conform(table).select(_STORED) for table in view.rows(requests)]
+    stored = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+    ends: list[int] = []
+    total = 0
+    bases: list[int] = []
+    for piece in pieces:
+        plain = piece.marker is None
+        bases.append(piece.entry - total if plain else piece.index - total)
+        total += piece.rows
+        ends.append(total)
+    assert stored.num_rows == total
+    offset = pa.arange(0, total)
+    if all(piece.marker is None for piece in pieces):
+        entry = pc.add(offset, repeat_runs(bases, ends, pa.int64()))
+        index: pa.Array = pa.nulls(total, pa.int32())
+        visible = stored.column("publish_time")
+        state: pa.Array = pa.nulls(total, pa.string())
+    else:
+        number = pc.add(offset, repeat_runs(bases, ends, pa.int64()))
+        fixed = [None if p.marker is None else p.entry for p in pieces]
+        entry = pc.coalesce(repeat_runs(fixed, ends, pa.int64()), number)
+        inner = [None if p.marker is None else True for p in pieces]
+        is_inner = repeat_runs(inner, ends, pa.bool_())
+        index = pc.if_else(is_inner, number, None).cast(pa.int32())
+        times = [None if p.marker is None else p.marker.time_ms for p in pieces]
+        visible = pc.coalesce(repeat_runs(times, ends, INSTANT), stored.column("publish_time"))
+        state = pc.if_else(is_inner, "committed", None)
+    columns = {
+        "topic": pa.repeat(topic, total),
+        "partition": pa.repeat(pa.scalar(partition_number, pa.int32()), total),
+        "ledger": repeat_runs([piece.ledger for piece in pieces], ends, pa.int64()),
+        "entry": entry,
+        "index": index,
+        "visible_time": visible,
+        "txn_state": state,
+        "redelivery_count": _counts(redelivered, pieces, total),
+    }
+    for name in _STORED:
+        columns[name] = stored.column(name)
+    return pa.Table.from_arrays([columns[name] for name in RECEIVED.names], schema=RECEIVED)
+
+
+def _counts(
+    redelivered: dict[tuple[int, int, int], int] | None, pieces: list[Piece], total: int
+) -> pa.Array:
+    if redelivered is None:
+        return pa.nulls(total, pa.int32())
+    if not redelivered:
+        return pa.repeat(pa.scalar(0, pa.int32()), total)
+    out: list[int] = []
+    for piece in pieces:
+        for step in range(piece.rows):
+            if piece.marker is None:
+                out.append(redelivered.get((piece.ledger, piece.entry + step, 0), 0))
+            else:
+                key = (piece.ledger, piece.entry, piece.index + step)
+                whole = redelivered.get((piece.ledger, piece.entry, 0), 0)
+                out.append(redelivered.get(key, 0) + whole)
+    return pa.array(out, pa.int32())
+
+
+def visible_end(view: View, partition: int) -> Mark:
+    """The position of the last entry of the partition; (ledger, -1, 0) when it is empty."""
+    last = view.topic(partition).ledgers[-1]
+    return (last.ledger, last.entries - 1, 0)

@@ -1,0 +1,90 @@
+"""The draft of a frame: what one decision wants to append, checked against the view.
+
+A decision is a function (view, now) -> Decision. It mutates nothing: entries and ledger numbers that
+it takes are counted here, so that several outcomes in one frame follow one another without gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from txlog.engine.model.ops import LedgerRolled, Op
+from txlog.engine.view import View
+from txlog.errors import TxlogError
+from txlog.settings import Settings
+
+
+@dataclass(slots=True)
+class Decision:
+    """The outcome of a decision; Law 3: it is appended, applied, flushed, then answered.
+
+    ops, batch: what to append; no ops: nothing
+    sync:       durable before the answer
+    answer:     what the caller gets
+    error:      raised after the append: an effect with an error (a conflict aborts its transaction)
+    """
+
+    ops: list[Op]
+    batch: pa.RecordBatch | None = None
+    sync: bool = False
+    answer: object = None
+    error: TxlogError | None = None
+
+
+class Draft:
+    """Collects the ops of one frame."""
+
+    __slots__ = ("_ends", "_next_ledger", "now_ms", "ops", "settings", "sync", "view")
+
+    def __init__(self, view: View, settings: Settings, now_ms: int) -> None:
+        self.view = view
+        self.settings = settings
+        self.now_ms = now_ms
+        self.ops: list[Op] = []
+        self.sync = False
+        self._ends: dict[tuple[int, str], tuple[int, int]] = {}
+        self._next_ledger = 0
+
+    def new_ledger(self) -> int:
+        """A ledger id that was never used; such a frame must be durable (R10)."""
+        if not self._next_ledger:
+            self._next_ledger = self.view.catalog.next_ledger
+        self._next_ledger += 1
+        self.sync = True
+        return self._next_ledger - 1
+
+    def take_entries(self, partition: int, role: str, rows: int) -> tuple[int, int]:
+        """(ledger, first entry) for the next rows of a partition (p) or its sidecar (s).
+
+        Rolls over when the open ledger is full by entries, bytes or age; makes the sidecar.
+        """
+        end = self._ends.get((partition, role))
+        if end is None:
+            end = self._open_end(partition, role)
+        self._ends[(partition, role)] = (end[0], end[1] + rows)
+        return end
+
+    def _open_end(self, partition: int, role: str) -> tuple[int, int]:
+        state = self.view.topic(partition) if role == "p" else self.view.buffer(partition)
+        if not state.ledgers:
+            return self._roll(partition, role, 0)
+        last = state.ledgers[-1]
+        limits = self.settings
+        if last.entries and (
+            last.entries >= limits.ledger_entries_max
+            or last.payload_bytes >= limits.ledger_bytes_max
+            or self.now_ms - last.opened_ms >= limits.ledger_age_max_ms
+        ):
+            return self._roll(partition, role, last.ledger)
+        return (last.ledger, last.entries)
+
+    def _roll(self, partition: int, role: str, old: int) -> tuple[int, int]:
+        ledger = self.new_ledger()
+        self.ops.append(LedgerRolled(partition, role, old, ledger))
+        return (ledger, 0)
+
+    def decision(self, answer: object = None, *, sync: bool = False) -> Decision:
+        """The finished decision without rows."""
+        return Decision(self.ops, None, sync or self.sync, answer)

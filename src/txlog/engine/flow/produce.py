@@ -1,0 +1,222 @@
+"""Sending: plain into the partition, in a transaction into its sidecar; deduplication.
+
+    plain send                  scope (partition, producer name), for ever within the settings
+    send in a transaction       scope (transaction, producer name, partition)
+
+A sequence at or below the last of its scope is a duplicate: success, not stored, the original id.
+A batch is one frame with one answer a row. Source: PIP-31 "Produce in a transaction", PIP-6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.clock import Instant
+from txlog.engine.flow.draft import Decision, Draft
+from txlog.engine.flow.lookup import check_open, check_owner, transaction
+from txlog.engine.flow.resolve import expire_if_due
+from txlog.engine.flow.route import PartitionSlice, Routed
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.catalog import Topic
+from txlog.engine.folds.coordinator import Txn
+from txlog.engine.model.ops import Appended, BufferAppended, PartitionAdded
+from txlog.engine.view import View
+from txlog.errors import InvalidMessage, LimitExceeded
+from txlog.ids import TxnId
+from txlog.settings import TXN_MESSAGES_MAX, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What became of one slice of a routed batch.
+
+    The first `duplicates` rows of the slice were there already; their ids are in `originals` (ledger,
+    entry), or None where the original cannot be found any more. In a transaction ids are (0, index).
+    """
+
+    partition: int
+    row_start: int
+    rows: int
+    duplicates: int
+    originals: list[tuple[int, int] | None]
+    ledger: int
+    first_entry: int
+    first_index: int
+
+
+def send(
+    view: View, settings: Settings, now: Instant, topic: Topic, routed: Routed,
+    producer: str | None,
+) -> Decision:  # fmt: skip
+    """Decide a plain send; durable before answered. Returns a list of Stored, one a slice."""
+    draft = Draft(view, settings, now.wall_ms)
+    stored: list[Stored] = []
+    pieces: list[pa.RecordBatch] = []
+    at = 0
+    for piece in routed.slices:
+        number = topic.first_partition + piece.partition
+        last = -1
+        if producer is not None:
+            known = view.topic(number).producers.get(producer)
+            last = -1 if known is None else known.sequence
+        rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
+        originals = [
+            _original(view, number, producer or "", sequence)
+            for sequence in _sequences(routed, piece, duplicates)
+        ]
+        kept = piece.rows - duplicates
+        ledger = first = 0
+        if kept:
+            ledger, first = draft.take_entries(number, "p", kept)
+            size = _share(piece, rows, duplicates)
+            draft.ops.append(
+                Appended(number, ledger, first, at, kept, size, producer, last_sequence)
+            )
+            pieces.append(rows)
+            at += kept
+        stored.append(
+            Stored(piece.partition, piece.row_start, piece.rows, duplicates, originals, ledger,
+                   first, 0)
+        )  # fmt: skip
+    # also a duplicate is answered only once its original is durable
+    return Decision(draft.ops, _joined(routed, pieces, at), True, stored)
+
+
+def send_in_txn(
+    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, routed: Routed,
+    producer: str | None, txn_id: TxnId,
+) -> Decision:  # fmt: skip
+    """Decide a send in a transaction; written, not flushed: the commit carries it.
+
+    returns: a list of Stored with first_index, one a slice
+    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, LimitExceeded
+    """
+    txn = transaction(view, txn_id, settings.coordinators)
+    check_owner(txn, uid)
+    draft = Draft(view, settings, now.wall_ms)
+    expired = expire_if_due(draft, txn, now)
+    if expired is not None:
+        return expired
+    check_open(txn)
+    _check_room(view, txn, routed)
+    pair = (txn_id.coordinator, txn_id.sequence)
+    stored: list[Stored] = []
+    pieces: list[pa.RecordBatch] = []
+    at = 0
+    for piece in routed.slices:
+        number = topic.first_partition + piece.partition
+        held = buffers.find_held(view.buffer(number), *pair)
+        last, last_index = -1, 0
+        if held is not None and producer is not None:
+            last, last_index = held.producers.get(producer, (-1, 0))
+        rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
+        originals: list[tuple[int, int] | None] = [
+            (0, last_index) if sequence == last else None
+            for sequence in _sequences(routed, piece, duplicates)
+        ]
+        kept = piece.rows - duplicates
+        index = 1 + (0 if held is None else held.count)
+        ledger = first = 0
+        if kept:
+            if number not in txn.partitions:
+                draft.ops.append(PartitionAdded(*pair, number))
+            ledger, first = draft.take_entries(number, "s", kept)
+            size = _share(piece, rows, duplicates)
+            draft.ops.append(
+                BufferAppended(number, ledger, first, at, kept, size, *pair, index, producer,
+                               last_sequence)
+            )  # fmt: skip
+            pieces.append(rows)
+            at += kept
+        stored.append(
+            Stored(piece.partition, piece.row_start, piece.rows, duplicates, originals, ledger,
+                   first, index)
+        )  # fmt: skip
+    return Decision(draft.ops, _joined(routed, pieces, at), draft.sync, stored)
+
+
+def _fresh(
+    routed: Routed, piece: PartitionSlice, producer: str | None, last: int
+) -> tuple[pa.RecordBatch, int, int]:
+    """(rows to store, how many leading rows are duplicates, the last sequence)."""
+    rows = routed.batch.slice(piece.row_start, piece.rows)
+    if producer is None:
+        return rows, 0, -1
+    at = rows.schema.get_field_index("sequence_id")
+    if at < 0:
+        numbers = pa.arange(last + 1, last + 1 + piece.rows)
+        return rows.append_column("sequence_id", numbers), 0, last + piece.rows
+    given = rows.column(at)
+    if given.null_count or (pc.min(given).as_py() or 0) < 0:
+        raise InvalidMessage("a sequence id is missing or negative", hint="number every message")
+    if piece.rows > 1:
+        step = pc.subtract(given.slice(1), given.slice(0, piece.rows - 1))
+        if (pc.min(step).as_py() or 0) <= 0:
+            raise InvalidMessage(
+                f"the sequence ids for partition {piece.partition} do not rise within the batch"
+            )
+    duplicates = int(pc.sum(pc.less_equal(given, last)).as_py() or 0)
+    kept = rows.slice(duplicates)
+    return kept, duplicates, given[-1].as_py() if kept.num_rows else last
+
+
+def _sequences(routed: Routed, piece: PartitionSlice, duplicates: int) -> list[int]:
+    if not duplicates:
+        return []
+    column: list[int] = routed.batch.column("sequence_id").slice(
+        piece.row_start, duplicates
+    ).to_pylist()  # fmt: skip
+    return column
+
+
+def _share(piece: PartitionSlice, rows: pa.RecordBatch, duplicates: int) -> int:
+    return piece.payload_bytes if not duplicates else rows.nbytes
+
+
+def _joined(routed: Routed, pieces: list[pa.RecordBatch], rows: int) -> pa.RecordBatch | None:
+    """The rows of the frame; the routed batch itself when nothing was left out or added."""
+    if not rows:
+        return None
+    if rows == routed.batch.num_rows and pieces[0].num_columns == routed.batch.num_columns:
+        return routed.batch
+    if len(pieces) == 1:
+        return pieces[0]
+    return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+
+
+def _original(view: View, partition: int, producer: str, sequence: int) -> tuple[int, int] | None:
+    """Where the producer's message of this sequence lies; None when it cannot be found."""
+    state = view.topic(partition)
+    known = state.producers.get(producer)
+    if known is not None and known.sequence == sequence:
+        return (known.ledger, known.entry)
+    for end in reversed(state.ledgers):
+        if not end.entries:
+            continue
+        for table in view.rows([(end.ledger, 0, end.entries)]):
+            hit = pc.and_(
+                pc.equal(table.column("producer"), producer),
+                pc.equal(table.column("sequence_id"), sequence),
+            )
+            found = table.column("entry").filter(hit)
+            if len(found):
+                return (end.ledger, found[0].as_py())
+    return None
+
+
+def _check_room(view: View, txn: Txn, routed: Routed) -> None:
+    """A transaction holds at most TXN_MESSAGES_MAX messages, so that its end stays one frame."""
+    held = 0
+    for partition in txn.partitions:
+        known = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
+        held += 0 if known is None else known.count
+    if held + routed.batch.num_rows > TXN_MESSAGES_MAX:
+        raise LimitExceeded(
+            f"transaction {txn.coordinator}:{txn.sequence} would hold "
+            f"{held + routed.batch.num_rows} messages, the most is {TXN_MESSAGES_MAX}",
+            hint="commit and begin another", setting="txn_messages_max", limit=TXN_MESSAGES_MAX,
+            value=held + routed.batch.num_rows,
+        )  # fmt: skip

@@ -1,0 +1,176 @@
+"""Routing: which partition each message of a batch goes to, before any lock is taken.
+
+A key always goes to `crc32(key) mod partitions`; messages without a key go to one partition a batch,
+round robin. The batch is reordered so that each partition is one slice of it; the order within a
+partition is the order given. No Python object per message: keys are looked at once each.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
+from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded
+from txlog.settings import KEY_BYTES_MAX, TXN_MESSAGES_MAX
+
+COLUMNS: dict[str, pa.DataType] = {
+    "value": pa.binary(),
+    "key": pa.binary(),
+    "properties": PROPERTY_MAP,
+    "event_time": INSTANT,
+    "deliver_at": INSTANT,
+    "sequence_id": pa.int64(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSlice:
+    """Rows row_start..row_start+rows of the routed batch, for one partition (from 0)."""
+
+    partition: int
+    row_start: int
+    rows: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A batch in the order of its partitions; order: the input row of each routed row, or None."""
+
+    batch: pa.RecordBatch
+    slices: list[PartitionSlice]
+    order: pa.Array | None
+    payload_bytes: int
+
+
+def partition_of_key(key: bytes, partitions: int) -> int:
+    """The partition of a key; the same in every release and in Spark's crc32."""
+    return zlib.crc32(key) % partitions
+
+
+def user_batch(data: pa.Table | pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
+    """The user columns as one batch, and the partition column if there is one.
+
+    raises: InvalidArgument for a missing value column or a column of the wrong type
+    """
+    if isinstance(data, pa.Table):
+        batches = data.combine_chunks().to_batches()
+        if len(batches) > 1:
+            raise InvalidArgument("a batch of more than 2 GiB cannot be sent at once")
+        data = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=data.schema)
+    if "value" not in data.schema.names:
+        raise InvalidArgument("the batch has no column named value", hint="value is binary")
+    names: list[str] = []
+    columns: list[pa.Array] = []
+    for name, kind in COLUMNS.items():
+        at = data.schema.get_field_index(name)
+        if at < 0:
+            continue
+        column = data.column(at)
+        if column.type != kind:
+            column = _cast(name, column, kind)
+        names.append(name)
+        columns.append(column)
+    unknown = set(data.schema.names) - {*COLUMNS, "partition"}
+    if unknown:
+        raise InvalidArgument(
+            f"the batch has an unknown column {sorted(unknown)[0]}",
+            hint=f"known are {', '.join(COLUMNS)}, partition",
+        )
+    at = data.schema.get_field_index("partition")
+    wanted = None if at < 0 else _cast("partition", data.column(at), pa.int64())
+    return pa.RecordBatch.from_arrays(columns, names), wanted
+
+
+def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
+        raise InvalidArgument(
+            f"column {name} is {column.type}, it must be {kind}", hint="cast it before sending"
+        ) from exc
+
+
+def route(
+    data: pa.Table | pa.RecordBatch, partitions: int, turn: int, message_bytes_max: int
+) -> Routed:
+    """Route a batch over the partitions; turn: the partition for messages without a key.
+
+    raises: InvalidArgument (columns, partition out of range), InvalidMessage (too large),
+            LimitExceeded (more messages than a transaction may hold)
+    """
+    batch, wanted = user_batch(data)
+    if batch.num_rows > TXN_MESSAGES_MAX:
+        raise LimitExceeded(
+            f"a batch of {batch.num_rows} messages exceeds {TXN_MESSAGES_MAX}",
+            setting="txn_messages_max", limit=TXN_MESSAGES_MAX, value=batch.num_rows,
+        )  # fmt: skip
+    sizes = _sizes(batch, message_bytes_max)
+    if not batch.num_rows:
+        return Routed(batch, [], None, 0)
+    target = _targets(batch, partitions, turn, wanted)
+    if isinstance(target, int):
+        total = int(pc.sum(sizes).as_py() or 0)
+        return Routed(batch, [PartitionSlice(target, 0, batch.num_rows, total)], None, total)
+    order = pc.sort_indices(target)  # stable: ties keep their order
+    batch = batch.take(order)
+    sizes = sizes.take(order)
+    slices: list[PartitionSlice] = []
+    at = total = 0
+    counted = pc.value_counts(target.take(order))
+    for item in counted.to_pylist():
+        size = int(pc.sum(sizes.slice(at, item["counts"])).as_py() or 0)
+        slices.append(PartitionSlice(item["values"], at, item["counts"], size))
+        at += item["counts"]
+        total += size
+    return Routed(batch, slices, order, total)
+
+
+def _sizes(batch: pa.RecordBatch, message_bytes_max: int) -> pa.Array:
+    """Bytes of key and value of each message; refuses one above the limits."""
+    sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0)
+    if "key" in batch.schema.names:
+        keys = pc.fill_null(pc.binary_length(batch.column("key")), 0)
+        longest = pc.max(keys).as_py() or 0
+        if longest > KEY_BYTES_MAX:
+            raise InvalidMessage(f"a key has {longest} bytes, the largest is {KEY_BYTES_MAX}")
+        sizes = pc.add(sizes, keys)
+    largest = pc.max(sizes).as_py() or 0
+    if largest > message_bytes_max:
+        raise InvalidMessage(
+            f"a message has {largest} bytes, max_message_bytes is {message_bytes_max}",
+            hint="send less; chunking of large messages is not in this version",
+            setting="max_message_bytes", limit=message_bytes_max, value=largest,
+        )  # fmt: skip
+    return sizes
+
+
+def _targets(
+    batch: pa.RecordBatch, partitions: int, turn: int, wanted: pa.Array | None
+) -> pa.Array | int:
+    """The partition of each row, or one number when it is the same for all."""
+    if wanted is not None:
+        bounds = pc.min_max(wanted).as_py()
+        low, high = bounds["min"], bounds["max"]
+        if wanted.null_count or low < 0 or high >= partitions:
+            raise InvalidArgument(
+                f"partition {low if low is not None and low < 0 else high} is not one of 0 to "
+                f"{partitions - 1}"
+            )
+        return int(low) if low == high else wanted
+    if partitions == 1:
+        return 0
+    if "key" not in batch.schema.names:
+        return turn % partitions
+    keys = pc.dictionary_encode(batch.column("key"))
+    of_key = [partition_of_key(key, partitions) for key in keys.dictionary.to_pylist()]
+    if not of_key:
+        return turn % partitions
+    if len(of_key) == 1 and not keys.null_count:
+        return of_key[0]
+    targets = pa.array(of_key, pa.int64()).take(keys.indices)
+    return pc.fill_null(targets, turn % partitions)

@@ -1,0 +1,145 @@
+"""The catalog fold: topics, partitions, subscriptions, settings, and who owns which ledger.
+
+Ledger: system/catalog. Ops
+  SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
+  TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
+
+Invariants
+  1. A topic, partition, subscription, ledger, consumer number is never given out twice (Law 6).
+  2. Names are unique after case folding.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from txlog.engine.model.fold import Fold, broken, unexpected
+from txlog.engine.model.ops import (
+    ConsumerAttached,
+    ConsumerDetached,
+    LedgerRolled,
+    Op,
+    SettingSet,
+    SubscriptionCreated,
+    TopicCreated,
+    TxnOpened,
+)
+
+
+class Topic(msgspec.Struct, array_like=True):
+    """A topic: name tenant/namespace/name, partitions first_partition.. in order."""
+
+    number: int
+    name: str
+    first_partition: int
+    partitions: int
+    created_ms: int
+    subscriptions: list[int]
+
+
+class Subscription(msgspec.Struct, array_like=True):
+    """A durable subscription of one topic."""
+
+    number: int
+    topic: int
+    name: str
+    type: str
+    isolation: str
+    created_ms: int
+    consumer: int = 0
+    consumer_name: str = ""
+    consumer_since_ms: int = 0
+
+
+class Catalog(msgspec.Struct, array_like=True):
+    """State of the fold; numbers start at 1."""
+
+    settings: dict[str, int | str] = {}
+    topics: dict[int, Topic] = {}
+    subscriptions: dict[int, Subscription] = {}
+    owners: dict[int, tuple[int, str]] = {}  # ledger -> (partition, role)
+    next_topic: int = 1
+    next_partition: int = 1
+    next_subscription: int = 1
+    next_ledger: int = 1
+    next_consumer: int = 1
+    unkeyed_txns: int = 0
+    by_name: dict[str, int] = {}  # folded full name -> topic
+    first_of: list[tuple[int, int]] = []  # (first partition, topic), rising
+
+
+def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
+    """Apply one op."""
+    if isinstance(op, TxnOpened):
+        if op.key is None:
+            state.unkeyed_txns += 1
+    elif isinstance(op, LedgerRolled):
+        _own(state, lsn, op.new, op.partition, op.role)
+    elif isinstance(op, TopicCreated):
+        folded = op.name.casefold()
+        if folded in state.by_name or op.topic in state.topics:
+            raise broken("catalog", lsn, f"topic {op.name} exists")
+        state.topics[op.topic] = Topic(
+            op.topic, op.name, op.first_partition, op.partitions, time_ms, []
+        )
+        state.by_name[folded] = op.topic
+        state.first_of.append((op.first_partition, op.topic))
+        state.next_topic = op.topic + 1
+        state.next_partition = op.first_partition + op.partitions
+    elif isinstance(op, SubscriptionCreated):
+        state.subscriptions[op.subscription] = Subscription(
+            op.subscription, op.topic, op.name, op.kind, op.isolation, time_ms
+        )
+        state.topics[op.topic].subscriptions.append(op.subscription)
+        state.next_subscription = op.subscription + 1
+    elif isinstance(op, ConsumerAttached):
+        held = state.subscriptions[op.subscription]
+        held.consumer, held.consumer_name, held.consumer_since_ms = op.consumer, op.name, time_ms
+        state.next_consumer = op.consumer + 1
+    elif isinstance(op, ConsumerDetached):
+        held = state.subscriptions[op.subscription]
+        if held.consumer == op.consumer:
+            held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
+    elif isinstance(op, SettingSet):
+        state.settings[op.name] = op.value
+    else:
+        raise unexpected("catalog", lsn, op)
+
+
+def _own(state: Catalog, lsn: int, ledger: int, partition: int, role: str) -> None:
+    if ledger < state.next_ledger:
+        raise broken("catalog", lsn, f"ledger {ledger} was given out before")
+    state.owners[ledger] = (partition, role)
+    state.next_ledger = ledger + 1
+
+
+def topic_of(state: Catalog, partition: int) -> Topic:
+    """The topic that a partition number belongs to."""
+    low, high = 0, len(state.first_of)
+    while low < high:
+        middle = (low + high) // 2
+        if state.first_of[middle][0] <= partition:
+            low = middle + 1
+        else:
+            high = middle
+    return state.topics[state.first_of[low - 1][1]]
+
+
+def find_topic(state: Catalog, full_name: str) -> Topic | None:
+    """The topic of exactly this name."""
+    number = state.by_name.get(full_name.casefold())
+    if number is None or state.topics[number].name != full_name:
+        return None
+    return state.topics[number]
+
+
+def find_subscription(state: Catalog, topic: Topic, name: str) -> Subscription | None:
+    """The subscription of this name on the topic."""
+    for number in topic.subscriptions:
+        if state.subscriptions[number].name == name:
+            return state.subscriptions[number]
+    return None
+
+
+_decoder = msgspec.msgpack.Decoder(Catalog)
+FOLD = Fold("catalog", Catalog, apply, msgspec.msgpack.encode, _decoder.decode)

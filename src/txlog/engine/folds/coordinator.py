@@ -1,0 +1,145 @@
+"""The coordinator fold: an id counter and the status of its transactions.
+
+Ledger: system/transaction_log/<coordinator>. Ops
+  IdsReserved, CounterRaised, TxnOpened, PartitionAdded, SubscriptionAdded, StatusUpdated,
+  TxnsForgotten.
+
+    OPEN ──> COMMITTING ──> COMMITTED          the first arrow is the point of no return
+      └────> ABORTING ────> ABORTED
+
+Invariants
+  1. Every change of status is one of the arrows; replay never lowers a status.
+  2. A sequence is opened once, and only below the reserved bound.
+Source: PIP-31 "Transaction coordinator"; spec/transactions 4.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from txlog.engine.model.fold import Fold, broken, unexpected
+from txlog.engine.model.ops import (
+    CounterRaised,
+    IdsReserved,
+    Op,
+    PartitionAdded,
+    StatusUpdated,
+    SubscriptionAdded,
+    TxnOpened,
+    TxnsForgotten,
+)
+
+OPEN, COMMITTING, COMMITTED = "OPEN", "COMMITTING", "COMMITTED"
+ABORTING, ABORTED = "ABORTING", "ABORTED"
+ARROWS = {(OPEN, COMMITTING), (COMMITTING, COMMITTED), (OPEN, ABORTING), (ABORTING, ABORTED)}
+ENDED = (COMMITTED, ABORTED)
+
+
+class Txn(msgspec.Struct, array_like=True):
+    """The record of a transaction; instants in ms."""
+
+    coordinator: int
+    sequence: int
+    owner_uid: int
+    owner: str
+    timeout_ms: int
+    wall_ms: int
+    boot_id: str
+    boot_ms: int
+    key: str | None
+    epoch: int
+    status: str = OPEN
+    reason: str | None = None
+    modified_ms: int = 0
+    ended_ms: int = 0
+    decision_lsn: int = 0
+    partitions: list[int] = []
+    subscriptions: list[tuple[int, int]] = []
+    messages: int = 0
+    acks: int = 0
+    markers: list[tuple[int, int, int, int]] = []
+
+
+class Coordinator(msgspec.Struct, array_like=True):
+    """State of the fold. `unfinished`: OPEN, COMMITTING, ABORTING; `ended` in order of their end."""
+
+    next_sequence: int = 0
+    reserved_below: int = 0
+    unfinished: dict[int, Txn] = {}
+    ended: dict[int, Txn] = {}
+    committed_count: int = 0
+    aborted_count: int = 0
+    timed_out_count: int = 0
+
+
+def apply(state: Coordinator, lsn: int, time_ms: int, op: Op) -> None:
+    """Apply one op."""
+    if isinstance(op, TxnOpened):
+        if op.sequence < state.next_sequence or op.sequence >= state.reserved_below:
+            raise broken("coordinator", lsn, f"sequence {op.sequence} is not free")
+        state.next_sequence = op.sequence + 1
+        state.unfinished[op.sequence] = Txn(
+            op.coordinator, op.sequence, op.owner_uid, op.owner, op.timeout_ms, op.wall_ms,
+            op.boot_id, op.boot_ms, op.key, op.epoch, modified_ms=time_ms,
+        )  # fmt: skip
+    elif isinstance(op, StatusUpdated):
+        _update(state, lsn, time_ms, op)
+    elif isinstance(op, PartitionAdded):
+        txn = _unfinished(state, lsn, op.sequence)
+        if op.partition not in txn.partitions:
+            txn.partitions.append(op.partition)
+            txn.modified_ms = time_ms
+    elif isinstance(op, SubscriptionAdded):
+        txn = _unfinished(state, lsn, op.sequence)
+        if (op.subscription, op.partition) not in txn.subscriptions:
+            txn.subscriptions.append((op.subscription, op.partition))
+            txn.modified_ms = time_ms
+    elif isinstance(op, IdsReserved):
+        state.reserved_below = max(state.reserved_below, op.below)
+    elif isinstance(op, CounterRaised):
+        state.next_sequence = max(state.next_sequence, op.sequence)
+    elif isinstance(op, TxnsForgotten):
+        for sequence in op.sequences:
+            state.ended.pop(sequence, None)
+    else:
+        raise unexpected("coordinator", lsn, op)
+
+
+def _unfinished(state: Coordinator, lsn: int, sequence: int) -> Txn:
+    txn = state.unfinished.get(sequence)
+    if txn is None:
+        raise broken("coordinator", lsn, f"transaction {sequence} is not unfinished")
+    return txn
+
+
+def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> None:
+    txn = _unfinished(state, lsn, op.sequence)
+    if txn.status != op.expected or (op.expected, op.status) not in ARROWS:
+        raise broken(
+            "coordinator", lsn,
+            f"transaction {op.coordinator}:{op.sequence} is {txn.status}, the change "
+            f"{op.expected} to {op.status} is not allowed",
+        )  # fmt: skip
+    txn.status = op.status
+    txn.modified_ms = time_ms
+    if op.expected == OPEN:
+        txn.decision_lsn, txn.reason = lsn, op.reason
+        txn.messages, txn.acks, txn.markers = op.messages, op.acks, op.markers
+    if op.status in ENDED:
+        txn.ended_ms = time_ms
+        del state.unfinished[op.sequence]
+        state.ended[op.sequence] = txn
+        if op.status == COMMITTED:
+            state.committed_count += 1
+        else:
+            state.aborted_count += 1
+            state.timed_out_count += txn.reason == "timeout"
+
+
+def find(state: Coordinator, sequence: int) -> Txn | None:
+    """The record of a transaction, None when it was never issued or is forgotten."""
+    return state.unfinished.get(sequence) or state.ended.get(sequence)
+
+
+_decoder = msgspec.msgpack.Decoder(Coordinator)
+FOLD = Fold("coordinator", Coordinator, apply, msgspec.msgpack.encode, _decoder.decode)

@@ -1,0 +1,110 @@
+"""The topic fold: the ends of one partition, and what its producers sent last.
+
+Ledger: the partition. Ops
+  LedgerRolled (old 0: the first ledger), LedgerSealed, Appended, CommitMarker.
+
+Invariants
+  1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
+  2. A producer's last sequence never falls.
+Source: PIP-6 (deduplication by producer name and sequence), spec/transactions 7.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from txlog.engine.model.fold import Fold, broken, unexpected
+from txlog.engine.model.ops import (
+    Appended,
+    CommitMarker,
+    LedgerRolled,
+    LedgerSealed,
+    Op,
+)
+
+
+class LedgerEnd(msgspec.Struct, array_like=True):
+    """A ledger of the partition, open or closed."""
+
+    ledger: int
+    entries: int = 0
+    payload_bytes: int = 0
+    messages: int = 0
+    opened_ms: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    sealed: bool = False
+
+
+class LastSent(msgspec.Struct, array_like=True):
+    """What a producer sent last: its sequence and the position of that message."""
+
+    sequence: int
+    ledger: int
+    entry: int
+    time_ms: int
+
+
+class Topic(msgspec.Struct, array_like=True):
+    """State of the fold; the last of `ledgers` is the open one."""
+
+    ledgers: list[LedgerEnd] = []
+    producers: dict[str, LastSent] = {}
+    messages: int = 0
+    payload_bytes: int = 0
+    last_publish_ms: int = 0
+    last_message: tuple[int, int, int] | None = None
+
+
+def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
+    """Apply one op."""
+    if isinstance(op, Appended):
+        _grow(state, lsn, time_ms, op.ledger, op.first_entry, op.rows, op.rows, op.payload_bytes)
+        last = op.first_entry + op.rows - 1
+        state.last_message = (op.ledger, last, 0)
+        if op.producer is not None:
+            known = state.producers.get(op.producer)
+            if known is not None and op.last_sequence <= known.sequence:
+                raise broken("topic", lsn, f"producer {op.producer} repeats a sequence")
+            state.producers[op.producer] = LastSent(op.last_sequence, op.ledger, last, time_ms)
+    elif isinstance(op, CommitMarker):
+        _grow(state, lsn, time_ms, op.ledger, op.entry, 1, op.count, op.payload_bytes)
+        if op.count:
+            state.last_message = (op.ledger, op.entry, op.count)
+    elif isinstance(op, LedgerRolled):
+        if (state.ledgers[-1].ledger if state.ledgers else 0) != op.old:
+            raise broken("topic", lsn, f"ledger {op.old} is not the open one")
+        state.ledgers.append(LedgerEnd(op.new, opened_ms=time_ms))
+    elif isinstance(op, LedgerSealed):
+        for end in state.ledgers:
+            if end.ledger == op.file.ledger:
+                end.sealed = True
+    else:
+        raise unexpected("topic", lsn, op)
+
+
+def _grow(
+    state: Topic, lsn: int, time_ms: int, ledger: int, first: int, rows: int, messages: int,
+    payload_bytes: int,
+) -> None:  # fmt: skip
+    end = open_ledger(state)
+    if (end.ledger, end.entries) != (ledger, first):
+        raise broken("topic", lsn, f"entry {ledger}:{first} does not follow the last")
+    if not end.entries:
+        end.first_ms = time_ms
+    end.last_ms = time_ms
+    end.entries += rows
+    end.payload_bytes += payload_bytes
+    end.messages += messages
+    state.messages += messages
+    state.payload_bytes += payload_bytes
+    state.last_publish_ms = time_ms
+
+
+def open_ledger(state: Topic) -> LedgerEnd:
+    """The ledger that takes the next entry."""
+    return state.ledgers[-1]
+
+
+_decoder = msgspec.msgpack.Decoder(Topic)
+FOLD = Fold("topic", Topic, apply, msgspec.msgpack.encode, _decoder.decode)

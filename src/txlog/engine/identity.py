@@ -1,0 +1,123 @@
+"""The identity of a store: `txlog.toml`, written once at init, and the making of a new store.
+
+A directory is a store when txlog.toml exists; it is published last, so a half-made store is none.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import uuid
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from txlog.clock import Clock
+from txlog.engine.model.ops import SettingSet, encode_ops
+from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.frame import encode
+from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalName, publish_journal
+from txlog.engine.storage.witness import Witness, Witnessed, boot_bytes
+from txlog.errors import AlreadyExists, Corruption, FormatMismatch, MissingFile, StoreNotFound
+from txlog.settings import Settings
+
+IDENTITY_PATH = "txlog.toml"
+FORMAT = 1
+RESERVE_BYTES = 4 << 20
+LOCKS = ("lock", "maintenance.lock")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What txlog.toml says."""
+
+    format: int
+    uuid: str
+    created_ms: int
+
+    @property
+    def salt(self) -> bytes:
+        """Eight bytes of the store's uuid: they mark every file and frame as this store's."""
+        return uuid.UUID(self.uuid).bytes[:8]
+
+
+def _text(identity: Identity) -> str:
+    body = (
+        "# a txlog store; this file is written once, settings are kept in the catalog\n"
+        f"format = {identity.format}\n"
+        f'uuid = "{identity.uuid}"\n'
+        f"created_ms = {identity.created_ms}\n"
+    )
+    return f'{body}crc32c = "{crc32c(body.encode()):08x}"\n'
+
+
+def read_identity(disk: Disk) -> Identity:
+    """The identity of the store; raises StoreNotFound, FormatMismatch, Corruption."""
+    try:
+        data = disk.read(IDENTITY_PATH)
+    except MissingFile as exc:
+        raise StoreNotFound(
+            f"{disk.description} is not a store", hint="make one: txlog init",
+            path=disk.description,
+        ) from exc  # fmt: skip
+    try:
+        text = data.decode()
+        parsed = tomllib.loads(text)
+        identity = Identity(
+            int(parsed["format"]), str(uuid.UUID(parsed["uuid"])), int(parsed["created_ms"])
+        )
+        body = text[: text.index("crc32c =")]
+        good = parsed["crc32c"] == f"{crc32c(body.encode()):08x}"
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise _damaged(len(data)) from exc
+    if not good or _text(identity) != text:
+        raise _damaged(len(data))
+    if identity.format != FORMAT:
+        raise FormatMismatch(
+            f"{disk.description} has format {identity.format}, this txlog reads {FORMAT}",
+            hint="use the txlog that wrote it, or a newer one", path=disk.description,
+        )  # fmt: skip
+    return identity
+
+
+def _damaged(length: int) -> Corruption:
+    return Corruption(
+        f"{IDENTITY_PATH} is damaged, bytes 0 to {length}", path=IDENTITY_PATH, offset=0,
+        hint="restore the file from a copy of the store",
+    )  # fmt: skip
+
+
+def make_store(disk: Disk, settings: Settings, clock: Clock) -> Identity:
+    """Make a new store in an empty root directory; durable when it returns.
+
+    raises: AlreadyExists when the root holds a store or anything else
+    """
+    if disk.exists(IDENTITY_PATH):
+        raise AlreadyExists(f"{disk.description} is a store already", path=disk.description)
+    if disk.listdir(""):
+        raise AlreadyExists(
+            f"{disk.description} is not empty", hint="choose an empty or a new directory",
+            path=disk.description,
+        )  # fmt: skip
+    now = clock.now()
+    identity = Identity(FORMAT, str(uuid.UUID(bytes=disk.random_bytes(16), version=4)), now.wall_ms)
+    for path in ("journal", "manifest", "state", "topics", "system", "consumers", "quarantine"):
+        disk.make_dirs(path)
+    for path in LOCKS:
+        disk.write_fresh(path, b"")
+    disk.publish("reserve", [bytes(RESERVE_BYTES)])
+    ops = encode_ops([SettingSet(name, value) for name, value in settings.to_mapping().items()])
+    name = JournalName(1)
+    parts, total, crc = encode(
+        lsn=1, durable_lsn=0, time_ms=now.wall_ms, offset=FILE_HEADER_BYTES, ops=ops, rows=None,
+        columns=0, salt=identity.salt, previous_crc=0,
+    )  # fmt: skip
+    publish_journal(disk, name, identity.salt, 0, parts)
+    witness = Witness(disk, identity.salt)
+    for _ in range(2):
+        witness.write(
+            Witnessed(0, boot_bytes(now.boot_id), 0, 1, 1, FILE_HEADER_BYTES + total, crc, 0, 0,
+                      False)
+        )  # fmt: skip
+    witness.close()
+    disk.publish(IDENTITY_PATH, [_text(identity).encode()])
+    return identity

@@ -1,0 +1,37 @@
+"""The fold: a component's state as a deterministic function of its ops.
+
+`apply` sees the LSN and the time of the frame and the op, nothing else: no clock, no disk, no other
+fold (Law 7). `load(dump(state))` is the same state, so a checkpoint may stand anywhere (Law 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from txlog.engine.model.ops import Op
+from txlog.errors import Corruption
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One kind of component; the state's type is private to the fold's module."""
+
+    kind: str
+    new: Callable[[], Any]
+    apply: Callable[[Any, int, int, Op], None]
+    dump: Callable[[Any], bytes]
+    load: Callable[[bytes], Any]
+
+
+def unexpected(kind: str, lsn: int, op: Op) -> Corruption:
+    """The error for an op that this kind of fold does not take."""
+    return Corruption(
+        f"frame {lsn}: a {kind} cannot take the op {type(op).__name__}", lsn=lsn, code=604
+    )
+
+
+def broken(kind: str, lsn: int, why: str) -> Corruption:
+    """The error for an op that contradicts the state: one of our invariants does not hold."""
+    return Corruption(f"frame {lsn}: {kind}: {why}", lsn=lsn, code=604)

@@ -1,0 +1,349 @@
+"""The closed set of ops: small journaled facts in the past tense.
+
+A frame carries a list of them (msgpack, each an array with its tag first). Tags are never reused;
+new fields go last with a default; a changed meaning is a new tag. An op carries the outcome, not the
+request, so that applying it needs no second component (Law 7). `components` says which folds take it.
+
+Ids inside ops: `partition` and `subscription` are the store's internal numbers, a transaction is the
+pair (coordinator, sequence); `runs` are acknowledged ids as (ledger, first, last, index_first,
+index_last): with index_first 0 the entries first..last as wholes, else the messages
+index_first..index_last of the transaction whose marker is entry `first`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from txlog.engine.storage.segment import FileRef
+from txlog.errors import Corruption
+
+Run = tuple[int, int, int, int, int]
+Mark = tuple[int, int, int]
+Component = tuple[str, int, int]
+
+CATALOG: Component = ("catalog", 0, 0)
+FILES: Component = ("files", 0, 0)
+
+
+class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    pass
+
+
+class SettingSet(_Op, tag="set", frozen=True, array_like=True, gc=False):
+    """A setting of the store has this value."""
+
+    name: str
+    value: int | str
+
+
+class TopicCreated(_Op, tag="topic", frozen=True, array_like=True, gc=False):
+    """A topic exists; its partitions are numbered from first_partition.
+
+    The same frame holds a LedgerRolled for the first ledger of each.
+    """
+
+    topic: int
+    name: str
+    first_partition: int
+    partitions: int
+
+
+class SubscriptionCreated(_Op, tag="sub", frozen=True, array_like=True, gc=False):
+    """A durable subscription exists on a topic."""
+
+    subscription: int
+    topic: int
+    name: str
+    kind: str
+    isolation: str
+
+
+class ConsumerAttached(_Op, tag="con", frozen=True, array_like=True, gc=False):
+    """A consumer holds consumers/<id>.lock and receives on the subscription."""
+
+    subscription: int
+    consumer: int
+    name: str
+
+
+class ConsumerDetached(_Op, tag="coff", frozen=True, array_like=True, gc=False):
+    """The consumer closed itself, or was found dead."""
+
+    subscription: int
+    consumer: int
+
+
+class LedgerRolled(_Op, tag="roll", frozen=True, array_like=True, gc=False):
+    """The open ledger of a partition (role p) or of its sidecar (role s) is `new`; old 0: none."""
+
+    partition: int
+    role: str
+    old: int
+    new: int
+
+
+class LedgerSealed(_Op, tag="seal", frozen=True, array_like=True, gc=False):
+    """A closed ledger is one Parquet file from now on."""
+
+    partition: int
+    role: str
+    file: FileRef
+
+
+class IdsReserved(_Op, tag="ids", frozen=True, array_like=True, gc=False):
+    """Sequences below this bound may be given out by the coordinator."""
+
+    coordinator: int
+    below: int
+
+
+class CounterRaised(_Op, tag="ctr", frozen=True, array_like=True, gc=False):
+    """After a lossy recovery the next sequence is this one; those before it are never given out."""
+
+    coordinator: int
+    sequence: int
+
+
+class TxnOpened(_Op, tag="open", frozen=True, array_like=True, gc=False):
+    """A transaction is OPEN; start is wall and boot clock in ms."""
+
+    coordinator: int
+    sequence: int
+    owner_uid: int
+    owner: str
+    timeout_ms: int
+    wall_ms: int
+    boot_id: str
+    boot_ms: int
+    key: str | None = None
+    epoch: int = -1
+
+
+class PartitionAdded(_Op, tag="addp", frozen=True, array_like=True, gc=False):
+    """A partition takes part in the transaction."""
+
+    coordinator: int
+    sequence: int
+    partition: int
+
+
+class SubscriptionAdded(_Op, tag="adds", frozen=True, array_like=True, gc=False):
+    """A subscription takes part in the transaction, on one partition."""
+
+    coordinator: int
+    sequence: int
+    subscription: int
+    partition: int
+
+
+class StatusUpdated(_Op, tag="stat", frozen=True, array_like=True, gc=False):
+    """The status changed from expected to status; markers as (partition, ledger, entry, count)."""
+
+    coordinator: int
+    sequence: int
+    expected: str
+    status: str
+    reason: str | None = None
+    messages: int = 0
+    acks: int = 0
+    markers: list[tuple[int, int, int, int]] = []
+
+
+class TxnsForgotten(_Op, tag="forg", frozen=True, array_like=True, gc=False):
+    """Ended transactions are no longer remembered."""
+
+    coordinator: int
+    sequences: list[int]
+
+
+class Appended(_Op, tag="app", frozen=True, array_like=True, gc=False):
+    """Plain messages: rows row_start.. of the frame are entries first_entry.. of the ledger."""
+
+    partition: int
+    ledger: int
+    first_entry: int
+    row_start: int
+    rows: int
+    payload_bytes: int
+    producer: str | None = None
+    last_sequence: int = -1
+
+
+class CommitMarker(_Op, tag="mark", frozen=True, array_like=True, gc=False):
+    """The entry that makes `count` messages of a transaction visible in this partition."""
+
+    partition: int
+    ledger: int
+    entry: int
+    coordinator: int
+    sequence: int
+    count: int
+    payload_bytes: int
+
+
+class BufferAppended(_Op, tag="bapp", frozen=True, array_like=True, gc=False):
+    """Messages of an open transaction, in the sidecar; the first has index first_index (from 1)."""
+
+    partition: int
+    ledger: int
+    first_entry: int
+    row_start: int
+    rows: int
+    payload_bytes: int
+    coordinator: int
+    sequence: int
+    first_index: int
+    producer: str | None = None
+    last_sequence: int = -1
+
+
+class BufferCommitted(_Op, tag="bcom", frozen=True, array_like=True, gc=False):
+    """The sidecar's TXN_COMMIT row at (ledger, entry); the marker stands in the partition."""
+
+    partition: int
+    coordinator: int
+    sequence: int
+    ledger: int
+    entry: int
+    marker_ledger: int
+    marker_entry: int
+
+
+class BufferAborted(_Op, tag="babo", frozen=True, array_like=True, gc=False):
+    """The sidecar's TXN_ABORT row at (ledger, entry); the transaction's rows are dead."""
+
+    partition: int
+    coordinator: int
+    sequence: int
+    ledger: int
+    entry: int
+
+
+class CursorOpened(_Op, tag="curs", frozen=True, array_like=True, gc=False):
+    """The subscription starts behind this position in the partition."""
+
+    subscription: int
+    partition: int
+    mark_delete: Mark
+
+
+class Acked(_Op, tag="ack", frozen=True, array_like=True, gc=False):
+    """These messages are DELETED on the subscription; the mark-delete position is the new one."""
+
+    subscription: int
+    partition: int
+    runs: list[Run]
+    mark_delete: Mark
+    count: int
+
+
+class PendingAcked(_Op, tag="pack", frozen=True, array_like=True, gc=False):
+    """These messages are PENDING_ACK for the transaction; cumulative: up to and with this id."""
+
+    subscription: int
+    partition: int
+    coordinator: int
+    sequence: int
+    runs: list[Run]
+    cumulative: Mark | None
+    count: int
+
+
+class PendingCommitted(_Op, tag="pcom", frozen=True, array_like=True, gc=False):
+    """What the transaction held is DELETED; runs and mark_delete are the outcome."""
+
+    subscription: int
+    partition: int
+    coordinator: int
+    sequence: int
+    runs: list[Run]
+    mark_delete: Mark
+
+
+class PendingAborted(_Op, tag="pabo", frozen=True, array_like=True, gc=False):
+    """What the transaction held is PENDING again, each with one redelivery more."""
+
+    subscription: int
+    partition: int
+    coordinator: int
+    sequence: int
+
+
+Op = (
+    SettingSet | TopicCreated | SubscriptionCreated | ConsumerAttached | ConsumerDetached
+    | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
+    | SubscriptionAdded | StatusUpdated | TxnsForgotten | Appended | CommitMarker
+    | BufferAppended | BufferCommitted | BufferAborted | CursorOpened | Acked | PendingAcked
+    | PendingCommitted | PendingAborted
+)  # fmt: skip
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Op])
+
+
+def encode_ops(ops: list[Op]) -> bytes:
+    """The bytes of a frame's ops."""
+    return _encoder.encode(ops)
+
+
+def decode_ops(data: bytes, *, lsn: int) -> list[Op]:
+    """The ops of a frame; an unknown tag or shape is Corruption naming the frame."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as exc:
+        raise Corruption(f"frame {lsn} holds an op this version cannot read: {exc}", lsn=lsn,
+                         code=602) from exc  # fmt: skip
+
+
+def _catalog(_: Op) -> tuple[Component, ...]:
+    return (CATALOG,)
+
+
+def _coordinator(op: Op) -> tuple[Component, ...]:
+    return (("coordinator", op.coordinator, 0),)  # type: ignore[union-attr]
+
+
+def _topic(op: Op) -> tuple[Component, ...]:
+    return (("topic", op.partition, 0),)  # type: ignore[union-attr]
+
+
+def _buffer(op: Op) -> tuple[Component, ...]:
+    return (("buffer", op.partition, 0),)  # type: ignore[union-attr]
+
+
+def _cursor(op: Op) -> tuple[Component, ...]:
+    return (("cursor", op.subscription, op.partition),)  # type: ignore[union-attr]
+
+
+def _rolled(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, LedgerRolled)
+    return (CATALOG, ("topic" if op.role == "p" else "buffer", op.partition, 0))
+
+
+def _sealed(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, LedgerSealed)
+    return (FILES, ("topic" if op.role == "p" else "buffer", op.partition, 0))
+
+
+def _opened(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, TxnOpened)
+    return (CATALOG, ("coordinator", op.coordinator, 0))
+
+
+ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
+    SettingSet: _catalog, TopicCreated: _catalog, SubscriptionCreated: _catalog, ConsumerAttached: _catalog,
+    ConsumerDetached: _catalog, LedgerRolled: _rolled, LedgerSealed: _sealed,
+    IdsReserved: _coordinator, CounterRaised: _coordinator, TxnOpened: _opened,
+    PartitionAdded: _coordinator, SubscriptionAdded: _coordinator, StatusUpdated: _coordinator,
+    TxnsForgotten: _coordinator, Appended: _topic, CommitMarker: _topic,
+    BufferAppended: _buffer, BufferCommitted: _buffer, BufferAborted: _buffer,
+    CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
+    PendingAborted: _cursor,
+}  # fmt: skip
+
+
+def components(op: Op) -> tuple[Component, ...]:
+    """The folds that take this op, as (kind, number, number)."""
+    return ROUTES[type(op)](op)

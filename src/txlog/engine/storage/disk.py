@@ -1,0 +1,496 @@
+"""Owns every file effect of the engine: descriptors, flushes, publication, locks, free space.
+
+The real `Disk`. Nothing else calls `os` or `fcntl` (RELIABILITY R1). What holds here:
+
+1. The root is opened once; everything else goes by a directory descriptor and one name, and no
+   link is ever followed. What is not a regular file or not of the expected owner is Corruption.
+2. No bare OSError leaves: `failure` says which of our errors it is. A write that failed may have
+   left a part of its bytes; the caller zeroes it (R30). A failed flush is never repeated (R13).
+3. A published name was never used before and holds exactly the bytes given (R3). When the last
+   flush of its directory fails, the outcome is unknown (R31).
+4. flock only, on descriptors of their own (R24). A forked child closes every inherited
+   descriptor at once and never unlocks; all its handles are then AlreadyClosed (R27).
+5. A file or lock handle belongs to one thread at a time; a disk may be used by many.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import grp
+import os
+import pwd
+import stat
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from txlog.engine.storage.disk_lock import Identity, PosixLock, find_holder
+from txlog.engine.storage.disk_protocol import (
+    TEMPORARY_PREFIX,
+    Disk,
+    File,
+    LockFile,
+    as_views,
+    compare,
+    failure,
+    flush_failure,
+    split,
+)
+from txlog.errors import (
+    AlreadyExists,
+    Corruption,
+    InvalidArgument,
+    MissingFile,
+    NotAllowed,
+    OutcomeUnknown,
+    ReadOnlyStore,
+    StoreNotFound,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["TEMPORARY_PREFIX", "Disk", "File", "LockFile", "PosixDisk", "filesystem"]
+
+DIRECTORIES_MAX = 128  # directory descriptors kept open by one disk; the usual limit is 1,024
+VECTOR_MAX = 1024  # buffers Linux takes in one pwritev (IOV_MAX)
+COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
+
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not hang us
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+_TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph"})
+
+_CLOSED = 2**31 - 1  # no descriptor; some calls of Python refuse -1 with an error of its own
+
+_handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
+
+
+class _Handle:
+    """A descriptor that a forked child closes."""
+
+    __slots__ = ("__weakref__", "fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+        _handles.add(self)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, _CLOSED  # a later use finds EBADF, never a stranger's descriptor
+        with suppress(OSError):  # close promises nothing (R33)
+            os.close(fd)
+
+    def stat(self) -> os.stat_result:
+        try:
+            return os.fstat(self.fd)
+        except OSError as error:
+            raise failure(error, "look at", self.path) from error
+
+
+def _close_inherited() -> None:
+    """Close, in a forked child, what belongs to the parent. Never LOCK_UN: R27."""
+    for handle in list(_handles):
+        handle.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+class PosixFile(_Handle):
+    """`File` on a descriptor; one system call each where all goes well."""
+
+    __slots__ = ()
+
+    def pread(self, offset: int, length: int) -> bytes:
+        try:
+            data = os.pread(self.fd, length, offset)
+            while len(data) < length:  # only nothing at all is the end
+                more = os.pread(self.fd, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise failure(error, "read", self.path) from error
+        return data
+
+    def pwrite(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
+        try:
+            if type(data) is not bytes or os.pwrite(self.fd, data, offset) != len(data):
+                _write(self.fd, offset, data)  # after a short write: all again, to learn why
+        except OSError as error:
+            raise failure(error, "write", self.path) from error
+
+    def datasync(self) -> None:
+        try:
+            os.fdatasync(self.fd)
+        except OSError as error:
+            raise flush_failure(error, self.path) from error
+
+    def size(self) -> int:
+        return self.stat().st_size
+
+
+class _LockDescriptor(_Handle):
+    """A descriptor that flock is called on; the `Descriptor` of disk_lock."""
+
+    __slots__ = ()
+
+    def lock(self, wait: bool) -> bool:
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX if wait else _TRY)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise failure(error, "lock", self.path) from error
+        return True
+
+    def unlock(self) -> None:
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise failure(error, "unlock", self.path) from error
+
+    def identity(self) -> Identity:
+        return _identity(self.stat())
+
+
+class _LockSite:
+    """A name in the store that a lock file has; the `LockSite` of disk_lock."""
+
+    def __init__(self, disk: PosixDisk, path: str) -> None:
+        self.path = path
+        self._disk = disk
+
+    def open(self, create: bool = True) -> _LockDescriptor:
+        return _LockDescriptor(self._disk.open_lock(self.path, create), self.path)
+
+    def identity(self) -> Identity | None:
+        with suppress(MissingFile):
+            return _identity(self._disk.stat(self.path))
+        return None
+
+    def holder(self, identity: Identity) -> tuple[int, str] | None:
+        pid = find_holder(_read_proc("/proc/locks").decode(errors="replace"), identity)
+        if pid is None:
+            return None
+        words = _read_proc(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0")
+        return pid, b" ".join(words).decode(errors="replace")[:COMMAND_CHARS_MAX]
+
+
+class PosixDisk:
+    """`Disk` on a directory of a local file system."""
+
+    def __init__(
+        self,
+        root: str,
+        read_only: bool = False,
+        shared_group: str | None = None,
+        *,
+        allow_unsafe: bool = False,
+    ) -> None:
+        """Open the directory of a store; one that cannot be written becomes read-only.
+
+        shared_group: the group that shares the store; a root of mode 2770 says so by itself
+        allow_unsafe: a root that is a link will do, and writing to a foreign or public one
+        raises:       StoreNotFound, NotAllowed, NoResources, DiskFailed
+        """
+        fd = _open_root(root, follow=allow_unsafe)
+        self._root = _Handle(fd, root)
+        at = os.fstat(fd)
+        self.description = os.path.abspath(root)
+        self._is_shared = shared_group is not None or at.st_mode & 0o2070 == 0o2070
+        self._owners = (at.st_uid, os.geteuid(), 0)
+        self.read_only = read_only or not os.access(
+            ".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True
+        )
+        self._directories: dict[str, _Handle] = {"": self._root}
+        self._durable = {""}  # directories whose names are known to be on disk
+        self._mutex = threading.Lock()
+        is_foreign = at.st_uid != os.geteuid() and not self._is_shared
+        if not (self.read_only or allow_unsafe) and (is_foreign or at.st_mode & 0o002):
+            self._root.close()
+            reason = f"{root} {'is foreign' if is_foreign else 'can be written by everybody'}"
+            raise NotAllowed(reason, hint="open it read-only, or mend owner and mode", path=root)
+
+    @staticmethod
+    def create_root(
+        path: str, shared_group: str | None = None, *, allow_unsafe: bool = False
+    ) -> None:
+        """Make the directory of a store, private or shared with a group; an empty one will do.
+
+        raises: AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument
+        """
+        try:
+            group = -1 if shared_group is None else grp.getgrnam(shared_group).gr_gid
+        except KeyError as error:
+            raise InvalidArgument(f"no such group: {shared_group}") from error
+        above = [os.path.dirname(os.path.abspath(path))]
+        while not os.path.isdir(above[-1]) and above[-1] != "/":
+            above.append(os.path.dirname(above[-1]))
+        try:
+            os.makedirs(path, 0o700, exist_ok=True)
+            if not allow_unsafe and (kind := filesystem(path)) in _NETWORK:
+                reason = f"{path} is on a network file system ({kind})"
+                raise NotAllowed(reason, hint="--allow-unsafe-fs, without promises", path=path)
+            with closing(_Handle(_open_root(path, follow=allow_unsafe), path)) as root:
+                if os.listdir(root.fd):
+                    raise AlreadyExists(f"not an empty directory: {path}", path=path)
+                if shared_group is not None:
+                    os.fchown(root.fd, -1, group)
+                os.fchmod(root.fd, 0o700 if shared_group is None else 0o2770)
+            for directory in above:
+                with suppress(PermissionError):  # one we may pass through but not read
+                    fd = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)
+                    with closing(_Handle(fd, directory)):
+                        os.fsync(fd)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise AlreadyExists(f"not a directory: {path}", path=path) from error
+        except OSError as error:
+            raise failure(error, "create", path) from error
+
+    def open(self, path: str, write: bool = False) -> PosixFile:
+        if write:
+            self._need_writable(path)
+        return PosixFile(self._open(path, os.O_RDWR if write else os.O_RDONLY), path)
+
+    def read(self, path: str) -> bytes:
+        with closing(self.open(path)) as file:
+            return file.pread(0, file.size())
+
+    def size(self, path: str) -> int:
+        return self.stat(path).st_size
+
+    def exists(self, path: str) -> bool:
+        with suppress(MissingFile):
+            return bool(self.stat(path))
+        return False
+
+    def stat(self, path: str) -> os.stat_result:
+        """Return what the name leads to, links not followed (for this module)."""
+        parent, name = split(path)
+        with self._directory(parent, "look at", path) as fd:
+            return os.stat(name, dir_fd=fd, follow_symlinks=False)
+
+    def listdir(self, path: str) -> list[str]:
+        with suppress(MissingFile), self._directory(path, "list", path) as fd:
+            own = os.open(".", _DIRECTORY, dir_fd=fd)  # a shared descriptor has one offset
+            with closing(_Handle(own, path)):
+                return sorted(os.listdir(own))
+        return []
+
+    def make_dirs(self, path: str) -> None:
+        self._need_writable(path)
+        if path in self._durable:
+            return
+        parent, name = split(path)
+        self.make_dirs(parent)
+        with self._directory(parent, "make", path) as fd:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=fd)
+                os.chmod(name, 0o2770 if self._is_shared else 0o700, dir_fd=fd)  # umask or not
+            try:
+                os.fsync(fd)  # also when it was there: who made it may have died before this
+            except OSError:
+                with suppress(OSError):
+                    os.rmdir(name, dir_fd=fd)  # no second flush of the same name (R13)
+                raise
+        self._durable.add(path)
+
+    def publish(self, path: str, parts: Sequence[Buffer]) -> None:
+        parent, name = split(path)
+        own = TEMPORARY_PREFIX + os.urandom(8).hex()
+        temporary = f"{parent}/{own}" if parent else own
+        with self._new_file(temporary, parts) as fd:
+            with closing(self.open(temporary)) as fresh:
+                compare(fresh, parts, temporary)
+            try:
+                os.link(own, name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+            except OSError as error:
+                raise failure(error, "publish", path) from error
+            _sync_published(fd, path)
+            with suppress(OSError):  # what stays is swept
+                os.unlink(own, dir_fd=fd)
+
+    def write_fresh(self, path: str, data: Buffer) -> None:
+        with self._new_file(path, data) as directory:
+            _sync_published(directory, path)
+
+    def unlink(self, path: str, missing_ok: bool = True) -> None:
+        self._need_writable(path)
+        parent, name = split(path)
+        try:
+            with self._directory(parent, "remove", path) as fd:
+                os.unlink(name, dir_fd=fd)
+        except MissingFile:
+            if not missing_ok:
+                raise
+
+    def sync_dir(self, path: str) -> None:
+        self._need_writable(path)
+        with self._directory(path, "flush", path) as fd:
+            os.fsync(fd)
+
+    def lock_file(self, path: str, create: bool = True) -> PosixLock:
+        site = _LockSite(self, path)
+        return PosixLock(site.open(create), site, os.getpid)
+
+    def open_lock(self, path: str, create: bool) -> int:
+        """Return a new descriptor of a lock file (for this module)."""
+        if self.read_only:  # to ask for the holder; R23: not even a lock file is left
+            return self._open(path, os.O_RDONLY)
+        if create:
+            self.make_dirs(split(path)[0])
+        return self._open(path, os.O_RDWR | (os.O_CREAT if create else 0))
+
+    def random_bytes(self, n: int) -> bytes:
+        return os.urandom(n)
+
+    def free_bytes(self) -> int:
+        try:
+            at = os.fstatvfs(self._root.fd)
+        except OSError as error:
+            raise failure(error, "look at", self.description) from error
+        return at.f_bavail * at.f_frsize
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def owner(self) -> tuple[int, str]:
+        uid = os.geteuid()
+        with suppress(KeyError):
+            return uid, pwd.getpwuid(uid).pw_name
+        return uid, str(uid)
+
+    def close(self) -> None:
+        with self._mutex:
+            for handle in self._directories.values():
+                handle.close()
+            self._directories = {"": self._root}
+
+    def _need_writable(self, path: str) -> None:
+        if self.read_only:
+            raise ReadOnlyStore(f"cannot change {path}: the store is read-only", path=path)
+
+    def _open(self, path: str, flags: int) -> int:
+        parent, name = split(path)
+        with self._directory(parent, "open", path) as directory:
+            fd = os.open(name, flags | _OPEN, 0o600, dir_fd=directory)
+            try:
+                at = os.fstat(fd)
+                if not stat.S_ISREG(at.st_mode):
+                    raise Corruption(f"cannot open {path}: not a regular file", path=path)
+                if at.st_uid not in self._owners and not self._is_shared:
+                    raise Corruption(f"cannot open {path}: belongs to another user", path=path)
+                if flags & os.O_CREAT and at.st_uid == os.geteuid():
+                    os.fchmod(fd, 0o660 if self._is_shared else 0o600)  # whatever the umask says
+            except BaseException:
+                os.close(fd)
+                raise
+        return fd
+
+    @contextmanager
+    def _new_file(self, path: str, data: Buffer | Sequence[Buffer]) -> Iterator[int]:
+        """Create a file with data, flushed, and give its directory.
+
+        Its lock is held for the body, so the sweeper leaves it. Unlinked when anything fails.
+        """
+        parent, name = split(path)
+        self.make_dirs(parent)
+        fd = self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        with closing(_Handle(fd, path)), self._directory(parent, "write", path) as directory:
+            try:
+                fcntl.flock(fd, _TRY)
+                _write(fd, 0, data)
+                os.fsync(fd)
+                yield directory
+            except OutcomeUnknown:  # it has its name
+                raise
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=directory)
+                raise
+
+    @contextmanager
+    def _directory(self, path: str, action: str, subject: str) -> Iterator[int]:
+        """Give a descriptor of a directory, reached one name at a time; map errors of the body."""
+        own = -1
+        try:
+            kept = self._directories.get(path)
+            if kept is None:
+                parent, name = split(path)
+                with self._directory(parent, action, subject) as above:
+                    own = os.open(name, _DIRECTORY, dir_fd=above)
+                with self._mutex:
+                    if path not in self._directories and len(self._directories) < DIRECTORIES_MAX:
+                        kept = self._directories[path] = _Handle(own, path)
+                        own = -1
+            yield own if kept is None else kept.fd
+        except OSError as error:
+            raise failure(error, action, subject) from error
+        finally:
+            if own >= 0:
+                os.close(own)
+
+
+def filesystem(path: str) -> str:
+    """Return the kernel's name for the kind of file system path is on, "" when unknown."""
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in _read_proc("/proc/self/mountinfo").decode(errors="replace").splitlines():
+        before, _, after = line.partition(" - ")
+        if before.split()[2:3] == [number]:
+            return after.split()[0]
+    return ""
+
+
+def _open_root(path: str, follow: bool) -> int:
+    try:
+        return os.open(path.rstrip("/") or "/", _DIRECTORY & ~(os.O_NOFOLLOW if follow else 0))
+    except FileNotFoundError as error:
+        raise StoreNotFound(f"no store at {path}", path=path) from error
+    except NotADirectoryError as error:
+        if os.path.islink(path.rstrip("/")):
+            hint = f"name its target: {os.path.realpath(path)}"
+            raise NotAllowed(f"{path} is a link", hint=hint, path=path) from error
+        raise StoreNotFound(f"{path} is not a directory", path=path) from error
+    except OSError as error:
+        raise failure(error, "open", path) from error
+
+
+def _write(fd: int, offset: int, data: Buffer | Sequence[Buffer]) -> None:
+    """Write all of data, however short each transfer; an OSError says why it could not be."""
+    views = as_views(data)
+    first = 0
+    while first < len(views):
+        done = os.pwritev(fd, views[first : first + VECTOR_MAX], offset)
+        if done == 0:
+            raise OSError(errno.ENOSPC, "the device takes no more bytes")
+        offset += done
+        while first < len(views) and done >= views[first].nbytes:
+            done -= views[first].nbytes
+            first += 1
+        if done:
+            views[first] = views[first][done:]
+
+
+def _sync_published(directory: int, path: str) -> None:
+    try:
+        os.fsync(directory)
+    except OSError as error:  # R31: the name may or may not survive
+        raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
+
+
+def _read_proc(path: str) -> bytes:
+    """Return what a file of /proc holds, empty where there is none."""
+    with suppress(OSError), closing(_Handle(os.open(path, os.O_CLOEXEC), path)) as file:
+        return b"".join(iter(lambda: os.read(file.fd, 1 << 16), b""))
+    return b""
+
+
+def _identity(at: os.stat_result) -> Identity:
+    return f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}", at.st_ino

@@ -1,0 +1,201 @@
+"""Owns how a lock is waited for and whom it is held by; `disk` gives it the system calls.
+
+flock belongs to the open file description (R24): the descriptor is the holder. One that waits has
+a thread and a descriptor of its own, for nothing can call back a thread blocked in flock. A lock
+file that was unlinked or replaced meanwhile is no lock: after a first lock, and after every wait,
+the name must still lead to the file that was locked (R26).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from txlog.errors import AlreadyClosed, NoResources, StoreLocked, TxlogError
+
+Identity = tuple[str, int]
+"""Device, as /proc/locks writes it, and inode."""
+
+
+class Descriptor(Protocol):
+    """What a lock needs of an open file."""
+
+    def lock(self, wait: bool) -> bool:
+        """Take the flock; False when it is held and wait is not set."""
+
+    def unlock(self) -> None:
+        """Give the flock back; nothing on a closed descriptor."""
+
+    def identity(self) -> Identity:
+        """Return the identity of the open file."""
+
+    def close(self) -> None:
+        """Let go of descriptor and lock."""
+
+
+class LockSite(Protocol):
+    """Where a lock lives: its name in the store, and the process that asks."""
+
+    path: str
+
+    def open(self) -> Descriptor:
+        """Open the file the name leads to now, made if absent."""
+
+    def identity(self) -> Identity | None:
+        """Return the identity of the file the name leads to, None when there is none."""
+
+    def holder(self, identity: Identity) -> tuple[int, str] | None:
+        """Return pid and command line of the process that holds the file's lock."""
+
+
+class _Waiter:
+    """A thread blocked in flock (R25).
+
+    Who gives up abandons it, and then it lets go as soon as it has the lock; the next wait
+    through the same handle takes it over instead of starting another.
+    """
+
+    def __init__(self, descriptor: Descriptor) -> None:
+        self.descriptor = descriptor
+        self.done = threading.Event()
+        self.error: TxlogError | None = None
+        self._turn = threading.Lock()
+        self._is_abandoned = False
+        threading.Thread(target=self._run, name="txlog-lock-wait", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self.descriptor.lock(wait=True)
+        except TxlogError as error:
+            self.error = error
+        with self._turn:
+            self.done.set()
+            if self._is_abandoned:
+                self.descriptor.close()
+
+    def abandon(self) -> None:
+        with self._turn:
+            self._is_abandoned = True
+            if self.done.is_set():
+                self.descriptor.close()
+
+    def take_over(self) -> bool:
+        """Whether the thread still waits, now for the caller."""
+        with self._turn:
+            self._is_abandoned = self.done.is_set()  # then it has let go already
+            return not self._is_abandoned
+
+
+class PosixLock:
+    """`LockFile` by flock; one system call for a free lock that was taken before."""
+
+    __slots__ = ("_descriptor", "_getpid", "_is_current", "_pid", "_site", "_waiter", "path")
+
+    def __init__(self, descriptor: Descriptor, site: LockSite, getpid: Callable[[], int]) -> None:
+        self.path = site.path
+        self._descriptor = descriptor
+        self._site = site
+        self._getpid = getpid
+        self._pid = getpid()
+        self._waiter: _Waiter | None = None
+        self._is_current = False
+
+    def acquire(self, timeout_ms: int) -> None:
+        if self._pid != self._getpid():
+            self._need_own_process()
+        while True:
+            if not self._descriptor.lock(False):
+                self._wait(timeout_ms)
+            if self._is_current or self._check():
+                return
+
+    def try_acquire(self) -> bool:
+        self._need_own_process()
+        while self._descriptor.lock(False):
+            if self._is_current or self._check():
+                return True
+        return False
+
+    def release(self) -> None:
+        self._descriptor.unlock()
+
+    def close(self) -> None:
+        self._descriptor.close()
+        if self._waiter is not None:
+            self._waiter.abandon()
+
+    def holder(self) -> tuple[int, str] | None:
+        return self._site.holder(self._descriptor.identity())
+
+    def _need_own_process(self) -> None:
+        if self._pid != self._getpid():
+            raise AlreadyClosed(f"the lock {self.path} belongs to another process", path=self.path)
+
+    def _wait(self, timeout_ms: int) -> None:
+        """Wait for the lock; the descriptor that then holds it takes the place of ours."""
+        waiter = self._waiter
+        if timeout_ms > 0:
+            if waiter is None or not waiter.take_over():
+                waiter = self._waiter = self._start_waiter()
+            try:
+                has_ended = waiter.done.wait(timeout_ms / 1000)
+            except BaseException:
+                waiter.abandon()
+                raise
+            if has_ended:
+                self._waiter = None
+                if waiter.error is not None:
+                    waiter.descriptor.close()
+                    raise waiter.error
+                self._descriptor.close()
+                self._descriptor = waiter.descriptor
+                self._is_current = False
+                return
+            waiter.abandon()
+        pid, command = self.holder() or (None, "")
+        who = f"process {pid} ({command})" if command else f"process {pid or 'unknown'}"
+        raise StoreLocked(
+            f"the lock {self.path} is held by {who}",
+            hint="wait and repeat; a lock ends with its process",
+            path=self.path,
+            pid=pid,
+            command=command,
+            timeout_ms=timeout_ms,
+        )
+
+    def _start_waiter(self) -> _Waiter:
+        descriptor = self._site.open()
+        try:
+            return _Waiter(descriptor)
+        except RuntimeError as error:  # no thread to be had
+            descriptor.close()
+            raise NoResources(f"cannot wait for the lock {self.path}: {error}") from error
+
+    def _check(self) -> bool:
+        """Whether the name still leads to the file we locked; if not, open what it leads to now."""
+        self._is_current = self._descriptor.identity() == self._site.identity()
+        if not self._is_current:
+            self._descriptor.close()
+            self._descriptor = self._site.open()
+        return self._is_current
+
+
+def find_holder(table: str, identity: Identity) -> int | None:
+    """Return the pid that holds a file's flock by the text of /proc/locks, None when nobody does.
+
+    A line is `1: FLOCK ADVISORY WRITE 4242 fe:00:1311 0 EOF`; `->` after the number is a waiter.
+    Layered file systems show another device there than fstat, so the inode alone may do.
+    """
+    device, inode = identity
+    found: int | None = None
+    for line in table.splitlines():
+        field = line.split()
+        if len(field) < 6 or field[1] != "FLOCK":
+            continue
+        where, _, number = field[5].rpartition(":")
+        if number == str(inode):
+            if where == device:
+                return int(field[4])
+            found = int(field[4])
+    return found

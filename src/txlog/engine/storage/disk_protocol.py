@@ -1,0 +1,211 @@
+"""Owns what a disk is: its protocols, the rule for paths, and the map from OSError to our errors.
+
+`disk` (the real one) and `memory_disk` (with a model of power loss) are the two subjects; one
+suite runs over both. Paths are text relative to the root of the store, parts separated by '/',
+never absolute and never with '.' or '..'.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from txlog.errors import (
+    AlreadyClosed,
+    Corruption,
+    DiskFailed,
+    MissingFile,
+    NameTaken,
+    NoResources,
+    ReadOnlyStore,
+    StoreFull,
+    TxlogError,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+TEMPORARY_PREFIX = ".tmp-"
+"""How an unpublished name begins; readers of a directory ignore it, the sweeper removes it."""
+
+READ_BACK_BYTES = 1 << 20  # compared at a time after publication, to bound memory
+
+_ERRORS: dict[int, type[TxlogError]] = {
+    errno.ENOENT: MissingFile,
+    errno.EEXIST: NameTaken,
+    errno.EROFS: ReadOnlyStore,
+    errno.EACCES: ReadOnlyStore,
+    errno.EPERM: ReadOnlyStore,
+    errno.ENOSPC: StoreFull,
+    errno.EDQUOT: StoreFull,
+    errno.EFBIG: StoreFull,  # RLIMIT_FSIZE
+    errno.EMFILE: NoResources,
+    errno.ENFILE: NoResources,
+    errno.ENOMEM: NoResources,
+    errno.ENOLCK: NoResources,
+    errno.EBADF: AlreadyClosed,
+    errno.ELOOP: Corruption,  # a link where a file belongs
+    errno.ENOTDIR: Corruption,
+    errno.EISDIR: Corruption,
+    errno.ENXIO: Corruption,  # a socket or a device
+}
+
+
+class File(Protocol):
+    """An open regular file. Offsets and lengths in bytes."""
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Return the bytes at offset; fewer than length only at the end of the file."""
+
+    def pwrite(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
+        """Write all of data (a buffer, or a list or tuple of them) at offset, or raise.
+
+        raises: StoreFull (part may be written), DiskFailed
+        """
+
+    def datasync(self) -> None:
+        """Make every byte written to the file durable; DiskFailed is final (R13)."""
+
+    def size(self) -> int:
+        """Return the length of the file."""
+
+    def close(self) -> None:
+        """Let go of the descriptor; harmless when repeated."""
+
+
+class LockFile(Protocol):
+    """An exclusive lock for one holder among all processes; freed by the death of its process.
+
+    One handle is one holder: two handles exclude each other, also within a process. A handle must
+    not be acquired twice without a release between.
+    """
+
+    def acquire(self, timeout_ms: int) -> None:
+        """Take the lock, waiting up to timeout_ms; StoreLocked names the holder."""
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free now."""
+
+    def release(self) -> None:
+        """Give the lock back; harmless when it is not held or the handle is closed."""
+
+    def close(self) -> None:
+        """Let go of the descriptor, and with it of the lock."""
+
+    def holder(self) -> tuple[int, str] | None:
+        """Return pid and command line of the holder, None when free or unknown. Takes no lock."""
+
+
+class Disk(Protocol):
+    """One store's directory."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether every call with an effect raises ReadOnlyStore."""
+
+    @property
+    def description(self) -> str:
+        """The path of the root, for people."""
+
+    def open(self, path: str, write: bool = False) -> File:
+        """Open a file that exists; MissingFile when it does not."""
+
+    def read(self, path: str) -> bytes:
+        """Return the whole of a file; MissingFile when it is absent."""
+
+    def size(self, path: str) -> int:
+        """Return the length of a file; MissingFile when it is absent."""
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists, whatever it names."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted, temporaries included; [] when it is absent."""
+
+    def make_dirs(self, path: str) -> None:
+        """Make the directory and those above it, durably."""
+
+    def publish(self, path: str, parts: Sequence[Buffer]) -> None:
+        """Give the joined parts a name never used before, whole and durable, or not at all (R3).
+
+        raises: NameTaken, StoreFull, DiskFailed (not done); OutcomeUnknown (R31)
+        """
+
+    def write_fresh(self, path: str, data: Buffer) -> None:
+        """Create a file with data, durably but not at once: a crash may leave part of it.
+
+        raises: NameTaken, StoreFull, DiskFailed (not done); OutcomeUnknown (R31)
+        """
+
+    def unlink(self, path: str, missing_ok: bool = True) -> None:
+        """Remove a name; durable with the next sync_dir."""
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+
+    def lock_file(self, path: str, create: bool = True) -> LockFile:
+        """Open a lock file, made if absent and create; taking it is a call of its own."""
+
+    def random_bytes(self, n: int) -> bytes:
+        """Return n unpredictable bytes."""
+
+    def free_bytes(self) -> int:
+        """Return how many bytes this user may still write."""
+
+    def pid(self) -> int:
+        """Return the id of this process."""
+
+    def owner(self) -> tuple[int, str]:
+        """Return id and name of the effective user."""
+
+    def close(self) -> None:
+        """Let go of cached descriptors; open files and locks stay."""
+
+
+def failure(error: OSError, action: str, path: str) -> TxlogError:
+    """Return our error for an OSError of `action` on `path`."""
+    number = error.errno or 0
+    reason = error.strerror or str(error)
+    name = errno.errorcode.get(number, "")
+    kind = _ERRORS.get(number, DiskFailed)
+    if kind is AlreadyClosed:
+        reason = "the handle is closed, or of another process"
+    elif kind is Corruption:
+        reason = "not a regular file or directory of the store"
+    return kind(f"cannot {action} {path}: {reason}", path=path, errno=name)
+
+
+def flush_failure(error: OSError, path: str) -> TxlogError:
+    """Return our error for a flush that failed: DiskFailed whatever the reason, for it is final."""
+    if error.errno == errno.EBADF:
+        return failure(error, "flush", path)
+    name = errno.errorcode.get(error.errno or 0, "")
+    return DiskFailed(f"cannot flush {path}: {error.strerror}", path=path, errno=name)
+
+
+def split(path: str) -> tuple[str, str]:
+    """Return directory and name of a path; Corruption when a name could leave its directory."""
+    parent, _, name = path.rpartition("/")
+    if name in ("", ".", "..") or "\0" in name or path[0] == "/":
+        raise Corruption(f"no path inside a store: {path}", path=path)
+    return parent, name
+
+
+def as_views(data: Buffer | Sequence[Buffer]) -> list[memoryview]:
+    """Return data as flat views of bytes, empty ones left out."""
+    parts = data if isinstance(data, list | tuple) else (data,)
+    return [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
+
+
+def compare(file: File, parts: Buffer | Sequence[Buffer], path: str) -> None:
+    """Raise DiskFailed unless a file, opened afresh, holds exactly the parts (R3)."""
+    offset = 0
+    for view in as_views(parts):
+        for start in range(0, view.nbytes, READ_BACK_BYTES):
+            want = bytes(view[start : start + READ_BACK_BYTES])
+            if file.pread(offset, len(want)) != want:
+                raise DiskFailed(f"{path} reads back differently", path=path, offset=offset)
+            offset += len(want)
+    if file.size() != offset:
+        raise DiskFailed(f"{path} reads back longer", path=path, offset=offset)

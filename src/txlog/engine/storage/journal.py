@@ -1,0 +1,438 @@
+"""The journal: the only file that is ever appended to.
+
+Owns the end of the chain, the flush and the recovery of a store. A handle is used by one thread at a
+time (the store's mutex) and appends only while the caller holds the write lock.
+
+Invariants
+  1. Frames form one chain: lsn + 1, the previous CRC, the place in the file.
+  2. Everything at or below `durable_lsn` has been covered by a completed flush.
+  3. Never two flushes of the same bytes after one failed (R13): a failed handle answers nothing more.
+  4. Bytes cut from the journal are in `quarantine/` first (R4).
+
+Timeline of one call:  catch_up -> append (written) -> flush: mark, fdatasync, raise -> answer.
+Source: RELIABILITY 2.2 and 2.3, Laws 2 and 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.frame import Buffer, attested_lsn, encode, joined
+from txlog.engine.storage.journal_file import (
+    FILE_HEADER_BYTES,
+    FILL_BYTES,
+    JournalFile,
+    JournalName,
+    RawFrame,
+    list_journals,
+    publish_journal,
+)
+from txlog.engine.storage.witness import Witness, Witnessed, boot_bytes
+from txlog.errors import Corruption, DiskFailed, MissingFile, OutcomeUnknown, StoreFull
+
+# A frame above this size is written straight to the end: filling zeros first would write it twice.
+FILL_FRAME_BYTES_MAX = 256 << 10
+_SCAN_BYTES = 4 << 20
+
+
+class JournalMoved(Exception):
+    """The journals this handle stood on are gone or were rewritten: load the newest manifest."""
+
+
+class Journal:
+    """Reads and appends frames; see the module's docstring."""
+
+    __slots__ = (
+        "_attested", "_boot", "_checked_tail", "_cut", "_disk", "_files", "_foreign",
+        "_synced_dir", "chain_crc", "current", "durable_lsn", "end", "last_lsn", "lossy",
+        "poisoned", "reports", "salt", "witness",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
+        self._disk = disk
+        self.salt = salt
+        self._boot = boot_bytes(boot_id)
+        self.witness = Witness(disk, salt)
+        self._files: dict[JournalName, JournalFile] = {}
+        self._foreign: list[tuple[int, int]] = []
+        self._attested = 0
+        self._cut = 0
+        self._checked_tail = False
+        self._synced_dir: JournalName | None = None
+        self.chain_crc = 0
+        self.durable_lsn = 0
+        self.end = 0
+        self.last_lsn = 0
+        self.lossy = False
+        self.poisoned = False
+        self.reports: list[str] = []
+        self.current: JournalFile
+
+    def open_at(self, cut_lsn: int, chain_crc: int) -> None:
+        """Stand behind frame cut_lsn, whose CRC the manifest gives; raises Corruption."""
+        names = [name for name in list_journals(self._disk) if name.first_lsn <= cut_lsn + 1]
+        if not names or names[-1].first_lsn != cut_lsn + 1:
+            raise JournalMoved
+        try:
+            self._stand_at(names[-1], cut_lsn)
+        except MissingFile as exc:
+            raise JournalMoved from exc
+        if self.current.chain_crc != chain_crc:
+            raise Corruption(
+                f"{names[-1].path} does not continue the checkpoint at LSN {cut_lsn}",
+                path=names[-1].path, offset=32, lsn=cut_lsn + 1,
+            )  # fmt: skip
+        self._cut = cut_lsn
+        self.durable_lsn = max(self.durable_lsn, cut_lsn)
+
+    def _stand_at(self, name: JournalName, last_lsn: int) -> None:
+        self.current = self.file(name)
+        self.current.forget_window()
+        self.chain_crc = self.current.chain_crc
+        self.end = FILE_HEADER_BYTES
+        self.last_lsn = last_lsn
+        self._foreign.clear()
+        self._checked_tail = False
+
+    def file(self, name: JournalName) -> JournalFile:
+        """An open file by name; kept open, since readers may need rows of it after its deletion."""
+        found = self._files.get(name)
+        if found is None:
+            found = self._files[name] = JournalFile(self._disk, name, self.salt)
+        return found
+
+    def forget_before(self, lsn: int) -> None:
+        """Close files all of whose frames lie at or below lsn."""
+        names = sorted(self._files)
+        for name, after in zip(names, names[1:], strict=False):
+            if after.first_lsn <= lsn + 1 and name != self.current.name:
+                self._files.pop(name).close()
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read_durable(self) -> list[RawFrame]:
+        """Frames behind the last one read, up to the witness; takes no lock, changes nothing.
+
+        After a reboot every valid frame came from the disk, so all are shown (R22).
+        """
+        witnessed = self.witness.read()
+        if witnessed is not None and witnessed.boot == self._boot:
+            if witnessed.durable_lsn <= self.last_lsn:
+                self.durable_lsn = max(self.durable_lsn, witnessed.durable_lsn)
+                return []
+            frames = self._read_on(witnessed.durable_lsn, witnessed)
+            if self.last_lsn < witnessed.durable_lsn:
+                raise self._broken(witnessed.durable_lsn)
+            self.durable_lsn = max(self.durable_lsn, witnessed.durable_lsn)
+            return frames
+        frames = self._read_on(None, witnessed)
+        known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
+        if self.last_lsn < known:
+            raise self._broken(known)
+        self.durable_lsn = self.last_lsn
+        return frames
+
+    def read_until(self, lsn: int) -> list[RawFrame]:
+        """Frames behind the last one read up to lsn, all known to be durable."""
+        frames = self._read_on(lsn, None)
+        if self.last_lsn < lsn:
+            raise self._broken(lsn)
+        return frames
+
+    def _read_on(self, stop_lsn: int | None, witnessed: Witnessed | None) -> list[RawFrame]:
+        out: list[RawFrame] = []
+        emitted = self.last_lsn
+        self.current.forget_window()
+        here = self.current.name
+        settled = witnessed is not None and (witnessed.journal, witnessed.rewrite) == (
+            here.first_lsn, here.rewrite,
+        )  # fmt: skip
+        younger = [] if settled else [n for n in list_journals(self._disk) if n > here]
+        while stop_lsn is None or self.last_lsn < stop_lsn:
+            if younger and self.last_lsn + 1 >= younger[0].first_lsn:
+                self._switch(younger.pop(0))
+                continue
+            frame = self.current.read_frame(self.end, self.last_lsn + 1, self.chain_crc)
+            if frame is None:
+                break
+            self.last_lsn = frame.lsn
+            self.chain_crc = frame.crc
+            self.end = frame.offset + frame.total_bytes
+            self._attested = max(self._attested, frame.durable_lsn)
+            if frame.lsn > emitted:
+                out.append(frame)
+            if frame.lsn > self.durable_lsn:
+                self._foreign.append((frame.offset, frame.total_bytes))
+        if self.last_lsn < emitted:
+            raise JournalMoved
+        return out
+
+    def _switch(self, name: JournalName) -> None:
+        """Go on in a younger file; frames it repeats are read again but not handed out."""
+        try:
+            opened = self.file(name)
+        except MissingFile as exc:
+            raise JournalMoved from exc
+        if name.first_lsn == self.last_lsn + 1 and opened.chain_crc != self.chain_crc:
+            raise Corruption(
+                f"{name.path} does not continue the chain", path=name.path, offset=32,
+                lsn=name.first_lsn,
+            )  # fmt: skip
+        self._stand_at(name, name.first_lsn - 1)
+
+    def _broken(self, known: int) -> Corruption:
+        path = self.current.name.path
+        return Corruption(
+            f"{path} is damaged at byte {self.end}: LSN {self.last_lsn + 1} to {known} "
+            "were durable and cannot be read",
+            hint="txlog verify shows the extent; restore the file from a copy",
+            path=path, offset=self.end, lsn=self.last_lsn + 1, last_lsn=known,
+        )  # fmt: skip
+
+    # --- recovery, under the write lock ------------------------------------------------------
+
+    def catch_up(self) -> list[RawFrame]:
+        """Read what others appended and bring the tail in order; only under the write lock.
+
+        raises:  Corruption, when bytes known to be durable are damaged; JournalMoved
+        returns: the new frames, all valid; `lossy` is raised when answered frames may be gone
+        source:  the decision table of RELIABILITY 2.3
+        """
+        witnessed = self.witness.read()
+        frames = self._read_on(None, witnessed)
+        known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
+        if self.last_lsn < known:
+            raise self._broken(known)
+        rebooted = witnessed is not None and witnessed.boot != self._boot
+        if not (self._checked_tail and self.current.is_blank(self.end)):
+            self._settle_tail(known)
+            self._checked_tail = True
+        if witnessed is None:
+            self.reports.append("both witness records were damaged: rewritten")
+            self.durable_lsn = known
+            self._raise(flushing=0)
+            return frames
+        if rebooted:
+            self.lossy = True
+            self.durable_lsn = known
+            return frames
+        self.durable_lsn = max(self.durable_lsn, witnessed.durable_lsn)
+        if witnessed.poisoned or witnessed.flushing_lsn > witnessed.durable_lsn:
+            self.lossy = self.lossy or witnessed.poisoned
+            self._roll_forward()
+        return frames
+
+    def _settle_tail(self, known: int) -> None:
+        """Cut what is not a valid frame behind the end, or find that it was durable once."""
+        file = self.current.file
+        size = file.size()
+        self.current.size = size
+        first_bad = last_bad = -1
+        attested = 0
+        at = self.end
+        while at < size:
+            block = file.pread(at, min(_SCAN_BYTES, size - at))
+            if not block:
+                break
+            stripped = block.rstrip(b"\0")
+            if stripped:
+                if first_bad < 0:
+                    first_bad = at
+                last_bad = at + len(stripped)
+            at += len(block)
+        if first_bad < 0:
+            return
+        tail = file.pread(self.end, last_bad - self.end)
+        attested = attested_lsn(tail, self.end, self.salt)
+        if attested > self.last_lsn:
+            raise self._broken(max(attested, known))
+        name = f"quarantine/{self.last_lsn + 1:020d}-{self._disk.random_bytes(4).hex()}.tail"
+        self._disk.publish(name, [tail])
+        self._zero(self.end, last_bad - self.end)
+        file.datasync()
+        self.reports.append(
+            f"recovery cut {len(tail)} bytes of an unfinished frame behind LSN {self.last_lsn}; "
+            f"copy in {name}"
+        )
+
+    def _zero(self, offset: int, length: int) -> None:
+        done = 0
+        while done < length:
+            step = min(FILL_BYTES, length - done)
+            self.current.file.pwrite(offset + done, bytes(step))
+            done += step
+
+    def _roll_forward(self) -> None:
+        """R13: copy valid unwitnessed frames to a new file; never flush the old bytes again."""
+        count = self.last_lsn - self.durable_lsn
+        if count <= 0:
+            self._raise(flushing=0)
+            return
+        old = self.current
+        start, chain, end = self._place_of(self.durable_lsn + 1)
+        frames = old.file.pread(start, end - start)
+        rewritten, chain_last = self._rebased(frames, self.durable_lsn + 1, chain)
+        first = self.durable_lsn + 1
+        same = [n.rewrite for n in list_journals(self._disk) if n.first_lsn == first]
+        name = JournalName(first, max(same) + 1 if same else 0)
+        publish_journal(self._disk, name, self.salt, chain, rewritten)
+        last = self.last_lsn
+        self._stand_at(name, first - 1)
+        self._read_on(last, None)
+        assert self.last_lsn == last  # Law 2: every valid frame went along
+        assert self.chain_crc == chain_last
+        self._foreign.clear()
+        self._synced_dir = name
+        self.durable_lsn = last
+        self._raise(flushing=0)
+        self.reports.append(f"recovery rolled forward {count} frames to LSN {last}")
+
+    def _place_of(self, lsn: int) -> tuple[int, int, int]:
+        """(offset of frame lsn, chain CRC before it, end of the last valid frame) here."""
+        at, chain, number = FILE_HEADER_BYTES, self.current.chain_crc, self.current.name.first_lsn
+        while number < lsn:
+            frame = self.current.read_frame(at, number, chain)
+            if frame is None:
+                raise self._broken(lsn)
+            at, chain, number = at + frame.total_bytes, frame.crc, number + 1
+        return at, chain, self.end
+
+    def _rebased(self, frames: bytes, lsn: int, chain: int) -> tuple[list[Buffer], int]:
+        """The same frames encoded for a new file, where offsets and CRCs differ."""
+        out: list[Buffer] = []
+        at, target, previous = 0, FILE_HEADER_BYTES, chain
+        while at < len(frames):
+            frame = self.current.read_frame(self.end - len(frames) + at, lsn, chain)
+            if frame is None:
+                raise self._broken(lsn)
+            ops_at = at + frame.rows_offset - frame.offset - len(frame.ops)
+            rows_at = ops_at + len(frame.ops)
+            parts, total, crc = encode(
+                lsn=lsn, durable_lsn=frame.durable_lsn, time_ms=frame.time_ms, offset=target,
+                ops=frame.ops, rows=frames[rows_at : rows_at + frame.rows_bytes],
+                columns=frame.columns, salt=self.salt, previous_crc=previous,
+            )  # fmt: skip
+            out.extend(parts)
+            chain, previous = frame.crc, crc
+            at, target, lsn = at + frame.total_bytes, target + total, lsn + 1
+        return out, previous
+
+    # --- writing, under the write lock -------------------------------------------------------
+
+    def append(self, ops: bytes, rows: Buffer | None, columns: int, time_ms: int) -> RawFrame:
+        """Write the next frame; durable only after flush.
+
+        raises: StoreFull (nothing was done), DiskFailed (the journal was cut back, nothing done)
+        """
+        offset, lsn = self.end, self.last_lsn + 1
+        parts, total, crc = encode(
+            lsn=lsn, durable_lsn=self.durable_lsn, time_ms=time_ms, offset=offset, ops=ops,
+            rows=rows, columns=columns, salt=self.salt, previous_crc=self.chain_crc,
+        )  # fmt: skip
+        file = self.current.file
+        try:
+            if offset + total > self.current.size:
+                self.current.size = file.size()
+                if offset + total > self.current.size and total <= FILL_FRAME_BYTES_MAX:
+                    file.pwrite(self.current.size, bytes(FILL_BYTES))
+                    self.current.size += FILL_BYTES
+            file.pwrite(offset, joined(parts) if total <= FILL_FRAME_BYTES_MAX else parts)
+        except (StoreFull, DiskFailed):
+            self._cut_back(offset)
+            raise
+        self.current.size = max(self.current.size, offset + total)
+        self.end, self.last_lsn, self.chain_crc = offset + total, lsn, crc
+        rows_bytes = 0 if rows is None else memoryview(rows).nbytes
+        return RawFrame(
+            lsn, time_ms, self.durable_lsn, columns, ops, self.current.name, offset, total,
+            offset + 64 + len(ops), rows_bytes, crc,
+        )  # fmt: skip
+
+    def _cut_back(self, offset: int) -> None:
+        """R30: nothing of a failed append may stay; if that fails, the handle is poisoned."""
+        try:
+            self._zero(offset, max(0, self.current.file.size() - offset))
+        except (StoreFull, DiskFailed):
+            self._poison()
+
+    def _poison(self) -> None:
+        self.poisoned = True
+        try:
+            self._raise(flushing=self.last_lsn, poisoned=True)
+        except (StoreFull, DiskFailed):
+            self.reports.append("the witness could not be marked after a failed write")
+
+    def flush(self, *, sync: bool = True) -> None:
+        """Make every frame durable and say so in the witness; OutcomeUnknown when it fails.
+
+        sync: False leaves the bytes to the operating system (durability "os")
+        """
+        if self.durable_lsn >= self.last_lsn:
+            return
+        try:
+            if sync:
+                if self._synced_dir != self.current.name:
+                    self._disk.sync_dir("journal")  # R14
+                    self._synced_dir = self.current.name
+                for offset, length in self._foreign:  # R11
+                    self.current.file.pwrite(offset, self.current.file.pread(offset, length))
+                self._raise(flushing=self.last_lsn)
+                self.current.file.datasync()
+        except (DiskFailed, StoreFull) as exc:
+            self._poison()
+            raise OutcomeUnknown(
+                f"the flush of LSN {self.durable_lsn + 1} to {self.last_lsn} failed: {exc}",
+                hint="ask by id, or repeat the call with the same producer and sequence",
+                lsn=self.last_lsn, path=self.current.name.path,
+            ) from exc  # fmt: skip
+        self._foreign.clear()
+        self.durable_lsn = self.last_lsn
+        self._raise(flushing=0)
+
+    def _raise(self, *, flushing: int, poisoned: bool = False) -> None:
+        last = self.witness.last
+        self.witness.write(
+            Witnessed(
+                seq=0 if last is None else last.seq,
+                boot=self._boot,
+                generation=0 if last is None else last.generation,
+                journal=self.current.name.first_lsn,
+                rewrite=self.current.name.rewrite,
+                durable_lsn=self.durable_lsn,
+                end=self.end,
+                chain_crc=self.chain_crc,
+                flushing_lsn=flushing,
+                poisoned=poisoned,
+            )
+        )
+
+    def confirm_boot(self) -> None:
+        """Say in the witness that this boot has taken over, after a lossy recovery."""
+        self._raise(flushing=0)
+
+    def cut(self) -> tuple[int, int]:
+        """Flush, start the next file; returns (last LSN of the old, its CRC). Source: R14."""
+        self.flush()
+        if self.end == FILE_HEADER_BYTES:
+            return self.last_lsn, self.chain_crc
+        name = JournalName(self.last_lsn + 1)
+        publish_journal(self._disk, name, self.salt, self.chain_crc, [])
+        lsn, chain = self.last_lsn, self.chain_crc
+        self._stand_at(name, lsn)
+        self._synced_dir = name
+        self._checked_tail = True
+        self._raise(flushing=0)
+        return lsn, chain
+
+    def note_generation(self, generation: int) -> None:
+        """Record the newest manifest in the witness, so that its loss is noticed."""
+        if self.witness.last is not None:
+            self.witness.write(replace(self.witness.last, generation=generation))
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for opened in self._files.values():
+            opened.close()
+        self._files.clear()
+        self.witness.close()

@@ -1,0 +1,168 @@
+"""One journal file: its name, its header, and reading frames out of it.
+
+Owns the names `journal/<first-lsn, 20 digits>[.r<n>].journal` and the 512-byte file header. The name
+is the cut: what an older file holds at or after the first LSN of a younger one is void. `.r<n>` is
+the n-th rewriting of an unwitnessed tail that begins at the same LSN (RELIABILITY R13, R14).
+
+    off size field
+      0    8  magic "TXLOGJNL"        24    8  first lsn
+      8    4  version, 1              32    4  CRC32C of the frame before the first
+     12    4  rewrite number          36    4  CRC32C of bytes 0..35
+     16    8  store salt              40  472  zero
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from txlog.engine.storage.disk_protocol import Disk, File
+from txlog.engine.storage.frame import (
+    HEADER_BYTES,
+    Buffer,
+    FrameHeader,
+    decode_header,
+    is_genuine,
+)
+from txlog.errors import Corruption
+
+JOURNAL_DIR = "journal"
+FILE_HEADER_BYTES = 512
+FILL_BYTES = 1 << 20
+_HEADER = struct.Struct("<8sII8sQI")
+_MAGIC = b"TXLOGJNL"
+_NAME = re.compile(r"(\d{20})(?:\.r(\d+))?\.journal")
+_WINDOW_BYTES = 1 << 20
+
+assert _HEADER.size == 36
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JournalName:
+    """What a journal file's name says; ordered as the files follow one another."""
+
+    first_lsn: int
+    rewrite: int = 0
+
+    @property
+    def path(self) -> str:
+        """Path below the store's root."""
+        suffix = f".r{self.rewrite}" if self.rewrite else ""
+        return f"{JOURNAL_DIR}/{self.first_lsn:020d}{suffix}.journal"
+
+
+def list_journals(disk: Disk) -> list[JournalName]:
+    """Every journal file there is, in order."""
+    found = (_NAME.fullmatch(name) for name in disk.listdir(JOURNAL_DIR))
+    return sorted(JournalName(int(m[1]), int(m[2] or 0)) for m in found if m)
+
+
+def file_header(name: JournalName, salt: bytes, chain_crc: int) -> bytes:
+    """The first 512 bytes of a journal file."""
+    body = _HEADER.pack(_MAGIC, 1, name.rewrite, salt, name.first_lsn, chain_crc)
+    return (body + struct.pack("<I", crc32c(body))).ljust(FILE_HEADER_BYTES, b"\0")
+
+
+@dataclass(frozen=True, slots=True)
+class RawFrame:
+    """A checked frame as it lies in a journal file; ops and rows are still encoded."""
+
+    lsn: int
+    time_ms: int
+    durable_lsn: int
+    columns: int
+    ops: bytes
+    journal: JournalName
+    offset: int
+    total_bytes: int
+    rows_offset: int
+    rows_bytes: int
+    crc: int
+
+
+class JournalFile:
+    """An open journal file; reads frames through a window, checks all of them."""
+
+    __slots__ = ("_disk", "_salt", "_window", "_window_at", "chain_crc", "file", "name", "size")
+
+    def __init__(self, disk: Disk, name: JournalName, salt: bytes) -> None:
+        self._disk = disk
+        self._salt = salt
+        self.name = name
+        self.file: File = disk.open(name.path, write=not disk.read_only)
+        self.size = self.file.size()
+        self._window = b""
+        self._window_at = 0
+        head = self.file.pread(0, FILE_HEADER_BYTES)
+        self.chain_crc = self._check_header(head)
+
+    def _check_header(self, head: bytes) -> int:
+        good = len(head) == FILE_HEADER_BYTES and not any(head[40:])
+        if good:
+            magic, version, rewrite, salt, first, chain = _HEADER.unpack_from(head)
+            crc = int(struct.unpack_from("<I", head, 36)[0])
+            good = (
+                (magic, version, salt) == (_MAGIC, 1, self._salt)
+                and (first, rewrite) == (self.name.first_lsn, self.name.rewrite)
+                and crc == crc32c(head[:36])
+            )
+            if good:
+                return int(chain)
+        raise Corruption(
+            f"the header of {self.name.path} is damaged, bytes 0 to {FILE_HEADER_BYTES}",
+            hint="txlog verify shows the extent; restore the file from a copy",
+            path=self.name.path, offset=0, lsn=self.name.first_lsn,
+        )  # fmt: skip
+
+    def _bytes(self, offset: int, length: int) -> memoryview:
+        at = offset - self._window_at
+        if at < 0 or at + length > len(self._window):
+            ahead = 0 if length == HEADER_BYTES and offset == self._window_at else _WINDOW_BYTES
+            self._window = self.file.pread(offset, max(length, ahead))
+            self._window_at = offset
+            at = 0
+        return memoryview(self._window)[at : at + length]
+
+    def forget_window(self) -> None:
+        """Drop cached bytes: others append to the file between two calls."""
+        self._window = b""
+        self._window_at = -1
+
+    def read_header(self, offset: int) -> FrameHeader | None:
+        """The unchecked header at offset, None when there is none."""
+        return decode_header(self._bytes(offset, HEADER_BYTES))
+
+    def is_blank(self, offset: int) -> bool:
+        """True when the 64 bytes at offset are zeros or lie behind the end of the file."""
+        return not any(self.file.pread(offset, HEADER_BYTES))
+
+    def read_frame(self, offset: int, lsn: int, previous_crc: int) -> RawFrame | None:
+        """The frame at offset if it is whole, genuine and next in the chain, else None."""
+        header = self.read_header(offset)
+        if header is None or header.lsn != lsn or header.previous_crc != previous_crc:
+            return None
+        total = header.total_bytes
+        view = self._bytes(offset, total)
+        if not is_genuine(header, view, self._salt, offset):
+            return None
+        ops_end = HEADER_BYTES + header.ops_bytes
+        return RawFrame(
+            header.lsn, header.time_ms, header.durable_lsn, header.columns,
+            bytes(view[HEADER_BYTES:ops_end]), self.name, offset, total,
+            offset + ops_end, header.rows_bytes, header.crc,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self.file.close()
+
+
+def publish_journal(
+    disk: Disk, name: JournalName, salt: bytes, chain_crc: int, frames: list[Buffer]
+) -> None:
+    """Publish a journal file holding these encoded frames and zeros behind them (R3, R6)."""
+    head = file_header(name, salt, chain_crc)
+    disk.publish(name.path, [head, *frames, bytes(FILL_BYTES - FILE_HEADER_BYTES)])

@@ -1,0 +1,129 @@
+"""The manifest: the published file that names every live file of a checkpoint.
+
+Owns `manifest/<generation, 10 digits>.manifest`. A generation is never used twice; the two newest
+are kept, with the journals the older one needs, so that losing the newest costs time only.
+
+    off size field
+      0    8  magic "TXLOGMAN"       16    4  CRC32C of bytes 0..15 and of everything from byte 20
+      8    8  store salt             20    4  version, 1
+                                     24    8  bytes of the body
+                                     32    …  body: msgpack of Manifest
+Source: ARCHITECTURE 6, RELIABILITY R16.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import msgspec
+from crc32c import crc32c
+
+from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.segment import FileRef
+from txlog.errors import Corruption, FormatMismatch, MissingFile
+
+MANIFEST_DIR = "manifest"
+_MAGIC = b"TXLOGMAN"
+_HEAD = struct.Struct("<8s8sIIQ")
+_NAME = re.compile(r"(\d{10})\.manifest")
+VERSION = 1
+
+assert _HEAD.size == 32
+
+
+class DumpRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where the dump of one fold lies: a slice of a published state file."""
+
+    kind: str
+    a: int
+    b: int
+    path: str
+    offset: int
+    length: int
+    crc: int
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    """What a checkpoint consists of. Frames above cut_lsn are in the journals."""
+
+    generation: int
+    previous_crc: int
+    cut_lsn: int
+    chain_crc: int
+    time_ms: int
+    files: dict[int, list[FileRef]]
+    dumps: list[DumpRef]
+    dropped: list[tuple[str, int]]  # un-named files and since when, until they are unlinked
+
+
+EMPTY = Manifest(0, 0, 0, 0, 0, {}, [], [])
+_decoder = msgspec.msgpack.Decoder(Manifest)
+
+
+def manifest_path(generation: int) -> str:
+    """Path of a generation below the store's root."""
+    return f"{MANIFEST_DIR}/{generation:010d}.manifest"
+
+
+def generations(disk: Disk) -> list[int]:
+    """Every generation there is a file of, rising."""
+    found = (_NAME.fullmatch(name) for name in disk.listdir(MANIFEST_DIR))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def encode_manifest(manifest: Manifest, salt: bytes) -> bytes:
+    """The bytes of the file."""
+    body = msgspec.msgpack.encode(manifest)
+    tail = struct.pack("<IQ", VERSION, len(body)) + body
+    head = _MAGIC + salt
+    return head + struct.pack("<I", crc32c(tail, crc32c(head))) + tail
+
+
+def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
+    """The checked manifest of a generation; raises Corruption, MissingFile, FormatMismatch."""
+    path = manifest_path(generation)
+    data = disk.read(path)
+    if len(data) >= _HEAD.size:
+        magic, found, crc, version, length = _HEAD.unpack_from(data)
+        if magic == _MAGIC and found == salt and crc == crc32c(data[20:], crc32c(data[:16])):
+            if version != VERSION:
+                raise FormatMismatch(
+                    f"{path} has version {version}, this txlog reads {VERSION}", path=path
+                )
+            if length == len(data) - _HEAD.size:
+                manifest = _decoder.decode(data[_HEAD.size :])
+                if manifest.generation == generation:
+                    return manifest
+    raise Corruption(
+        f"{path} is damaged, bytes 0 to {len(data)}", path=path, offset=0,
+        hint="the predecessor is used while it is there; txlog admin checkpoint writes a new one",
+    )  # fmt: skip
+
+
+def newest_manifest(
+    disk: Disk, salt: bytes, known_generation: int
+) -> tuple[Manifest, list[str]]:
+    """The newest good manifest and what had to be passed over to get it.
+
+    known_generation: the newest that the witness knows of; its loss must not go unnoticed
+    raises: Corruption when neither of the two kept ones is good
+    """
+    found = generations(disk)
+    reports: list[str] = []
+    last: Corruption | None = None
+    if known_generation > (found[-1] if found else 0):
+        reports.append(f"{manifest_path(known_generation)} is missing: its predecessor is used")
+    for generation in reversed(found[-2:]):
+        try:
+            return read_manifest(disk, generation, salt), reports
+        except MissingFile as exc:
+            last = exc
+        except Corruption as exc:
+            reports.append(f"{exc.message}: its predecessor is used")
+            last = exc
+    if last is not None:
+        raise last
+    if known_generation:
+        raise Corruption(f"no manifest is left of {known_generation}", path=MANIFEST_DIR)
+    return EMPTY, reports

@@ -1,0 +1,362 @@
+"""The store: opens a directory, and is the only way to change it.
+
+Owns the write path (Law 3: decide, encode, append, apply, flush, witness, answer), group commit among
+threads, and following what other processes append. It builds the components and hands them out;
+decisions live in flow/, maintenance in upkeep/.
+
+    write(decide)   mutex → flock → follow → sweep → decide → append → apply → flush → release
+    refresh()       read frames up to the witness; no lock
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from txlog.clock import Clock, Instant
+from txlog.engine.flow.draft import Decision, Draft
+from txlog.engine.flow.resolve import recover_lossy, sweep
+from txlog.engine.identity import Identity
+from txlog.engine.model.ops import encode_ops
+from txlog.engine.model.schema import encode_rows
+from txlog.engine.storage.disk_protocol import Disk, LockFile
+from txlog.engine.storage.journal import JournalMoved
+from txlog.engine.storage.journal_file import RawFrame
+from txlog.engine.view import View
+from txlog.errors import (
+    AlreadyClosed,
+    MissingFile,
+    OutcomeUnknown,
+    ReadOnlyStore,
+    StoreFull,
+    TxlogError,
+)
+from txlog.settings import Settings
+
+Decide = Callable[[View, Instant], Decision]
+LOCK_PATH = "lock"
+MAINTENANCE_PATH = "maintenance.lock"
+RESERVE_PATH = "reserve"
+# How often, in frames with rows, the free space of the file system is asked for.
+SPACE_CHECK_FRAMES = 64
+SPACE_CHECK_BYTES = 1 << 20
+
+
+class _Call:
+    """A queued decision of one thread."""
+
+    __slots__ = ("answer", "coordinators", "decide", "done", "error")
+
+    def __init__(self, decide: Decide, coordinators: tuple[int, ...]) -> None:
+        self.decide = decide
+        self.coordinators = coordinators
+        self.answer: object = None
+        self.error: BaseException | None = None
+        self.done = False
+
+
+class Store:
+    """An open store; safe to call from many threads of one process."""
+
+    __slots__ = (
+        "_closed", "_lock", "_mutex", "_queue", "_since_space_check", "_view", "clock", "disk",
+        "durability", "identity", "lock_timeout_ms", "reports", "settings",
+    )  # fmt: skip
+
+    def __init__(
+        self, disk: Disk, clock: Clock, identity: Identity, *, lock_timeout_ms: int,
+        durability: str | None,
+    ) -> None:  # fmt: skip
+        self.disk = disk
+        self.clock = clock
+        self.identity = identity
+        self.lock_timeout_ms = lock_timeout_ms
+        self.reports: list[str] = []
+        self._mutex = threading.RLock()
+        self._queue: deque[_Call] = deque()
+        self._lock: LockFile | None = None
+        self._closed = False
+        self._since_space_check = SPACE_CHECK_FRAMES
+        self._view = self._load()
+        self.settings = Settings.from_mapping(self._view.catalog.settings)
+        self.durability = durability or self.settings.durability
+
+    def _load(self) -> View:
+        """A fresh view at the visible end; tried again when a checkpoint overtakes it."""
+        while True:
+            view = View.open(self.disk, self.identity.salt, self.clock.now().boot_id)
+            try:
+                view.take(view.journal.read_durable())
+            except JournalMoved:
+                view.close()
+                continue
+            self.reports.extend(view.reports)
+            return view
+
+    def close(self) -> None:
+        """Close every descriptor; what was answered stands."""
+        with self._mutex:
+            if not self._closed:
+                self._closed = True
+                self._view.close()
+                if self._lock is not None:
+                    self._lock.close()
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read(self, look: Callable[[View], object]) -> object:
+        """Run a reading function over the newest durable state, alone among the threads."""
+        with self._mutex:
+            self._refresh()
+            return look(self._view)
+
+    def refresh(self) -> int:
+        """Follow the journal up to the witness; returns the LSN of the view."""
+        with self._mutex:
+            self._refresh()
+            return self._view.lsn
+
+    def _refresh(self) -> None:
+        if self._closed:
+            raise AlreadyClosed("the store is closed", hint="open it again")
+        try:
+            self._view.take(self._view.journal.read_durable())
+            self._view.adopt_manifest()
+        except JournalMoved:
+            self._reload()
+
+    def _reload(self) -> None:
+        self._view.close()
+        self._view = self._load()
+
+    def has_unflushed(self) -> bool:
+        """True when frames lie behind the witness: their writer died, or is flushing."""
+        with self._mutex:
+            journal = self._view.journal
+            journal.current.forget_window()
+            return (
+                journal.durable_lsn < self._view.lsn
+                or journal.current.read_header(journal.end) is not None
+            )
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def write(self, decide: Decide, coordinators: tuple[int, ...] = ()) -> object:
+        """Run a decision under the write lock and make its outcome what it must be.
+
+        coordinators: those the call names; they are loaded, so that the sweep sees them
+        returns: the decision's answer, after the flush when the decision must be durable
+        raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed: nothing
+                 was done; OutcomeUnknown; Corruption
+        """
+        if self.disk.read_only:
+            raise ReadOnlyStore(
+                f"{self.disk.description} is open for reading only", path=self.disk.description
+            )
+        call = _Call(decide, coordinators)
+        self._queue.append(call)
+        with self._mutex:
+            if not call.done:
+                self._lead()
+        if call.error is not None:
+            raise call.error
+        return call.answer
+
+    def flush(self) -> None:
+        """Make everything written so far durable and visible."""
+        self.write(lambda view, now: Decision([], None, True))
+
+    def _lead(self) -> None:
+        """Group commit (R12): one lock, every queued decision, one flush, all answers."""
+        calls: list[_Call] = []
+        while self._queue:
+            calls.append(self._queue.popleft())
+        try:
+            self._acquire()
+        except TxlogError as error:
+            for call in calls:
+                call.error, call.done = error, True
+            return
+        try:
+            self._run(calls)
+        finally:
+            assert self._lock is not None
+            self._lock.release()
+            for call in calls:
+                call.done = True
+
+    def _acquire(self) -> None:
+        if self._closed:
+            raise AlreadyClosed("the store is closed", hint="open it again")
+        if self._lock is None:
+            self._lock = self.disk.lock_file(LOCK_PATH)
+        self._lock.acquire(self.lock_timeout_ms)
+
+    def _run(self, calls: list[_Call]) -> None:
+        try:
+            sync = self._follow(calls)
+            now = self.clock.now()
+            for call in calls:
+                try:
+                    decision = call.decide(self._view, now)
+                    if decision.ops:
+                        self._append(decision, now)
+                except (OutcomeUnknown, JournalMoved):
+                    raise
+                except Exception as error:  # a refused decision fails alone (R12)
+                    call.error = error
+                    continue
+                call.answer, call.error = decision.answer, decision.error
+                sync = sync or decision.sync
+            if sync:
+                self._view.journal.flush(sync=self.durability == "sync")
+        except BaseException as error:
+            # R28: whatever happened, these folds may be behind the journal or beside the disk
+            for call in calls:
+                call.error = call.error or error
+            self._discard(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _discard(self, error: BaseException) -> None:
+        try:
+            self._reload()
+        except TxlogError as second:
+            self._closed = True
+            self.reports.append(f"the store could not be read again after {error}: {second}")
+
+    def _follow(self, calls: list[_Call]) -> bool:
+        """Catch up under the lock; recovery and the sweep ride in frames before the calls'."""
+        view = self._view
+        try:
+            view.take(view.journal.catch_up())
+        except JournalMoved:
+            self._reload()
+            view = self._view
+            view.take(view.journal.catch_up())
+        view.adopt_manifest()
+        self.reports.extend(view.journal.reports)
+        view.journal.reports.clear()
+        now = self.clock.now()
+        if view.journal.lossy:
+            self._recover(now)
+        for call in calls:
+            for number in call.coordinators:
+                if number < self.settings.coordinators:
+                    view.coordinator(number)
+        draft = Draft(view, self.settings, now.wall_ms)
+        expired = sweep(draft, now)
+        if draft.ops:
+            self._append(draft.decision(), now)
+        return expired > 0
+
+    def _recover(self, now: Instant) -> None:
+        """R9: after a lossy recovery nothing stays OPEN; durable before anything else."""
+        draft = Draft(self._view, self.settings, now.wall_ms)
+        aborted = recover_lossy(self._view, draft)
+        if draft.ops:
+            self._append(draft.decision(sync=True), now)
+        self._view.journal.flush()
+        self._view.journal.confirm_boot()
+        self._view.journal.lossy = False
+        if aborted:
+            self.reports.append(
+                f"recovery aborted {aborted} open transactions: frames may have been lost"
+            )
+
+    def _append(self, decision: Decision, now: Instant) -> None:
+        view = self._view
+        columns, rows = 0, None
+        if decision.batch is not None:
+            columns, rows = encode_rows(decision.batch)
+            self._check_space(rows.size)
+        ops = encode_ops(decision.ops)
+        try:
+            raw = view.journal.append(ops, rows, columns, now.wall_ms)
+        except StoreFull:
+            if decision.batch is not None or not self._release_reserve():
+                raise
+            raw = view.journal.append(ops, rows, columns, now.wall_ms)
+        view.apply(raw, decision.ops)
+
+    def _check_space(self, rows_bytes: int) -> None:
+        """Sends stop before the disk is full, so that abort, ack and delete still work (R30)."""
+        self._since_space_check += 1
+        if self._since_space_check < SPACE_CHECK_FRAMES and rows_bytes < SPACE_CHECK_BYTES:
+            return
+        self._since_space_check = 0
+        free = self.disk.free_bytes()
+        if free < self.settings.free_bytes_min + rows_bytes:
+            self._since_space_check = SPACE_CHECK_FRAMES
+            raise StoreFull(
+                f"{free} bytes are free, sends stop below free_bytes_min "
+                f"{self.settings.free_bytes_min}; nothing was written",
+                hint="free space, or acknowledge and trim", path=self.disk.description,
+                setting="free_bytes_min",
+            )  # fmt: skip
+
+    def _release_reserve(self) -> bool:
+        """Give the blocks of the reserve back, so that an abort or an ack finds room."""
+        if not self.disk.exists(RESERVE_PATH):
+            return False
+        self.disk.unlink(RESERVE_PATH)
+        self.reports.append("the disk is full: the reserve was given up to finish this call")
+        return True
+
+    # --- for maintenance ---------------------------------------------------------------------
+
+    def locked(self, act: Callable[[View], object]) -> object:
+        """Run an act of maintenance on the journal under the write lock, after following."""
+        with self._mutex:
+            self._acquire()
+            assert self._lock is not None
+            try:
+                self._follow([])
+                return act(self._view)
+            except TxlogError:
+                self._reload()
+                raise
+            finally:
+                self._lock.release()
+
+    def tail_bytes(self) -> tuple[int, int]:
+        """(frames, bytes) behind the newest checkpoint, for deciding about the next one."""
+        with self._mutex:
+            view = self._view
+            return view.lsn - view.manifest.cut_lsn, view.journal.end
+
+    def holds_lock(self, path: str) -> bool:
+        """True while some process holds the lock file."""
+        try:
+            lock = self.disk.lock_file(path, create=False)
+        except MissingFile:
+            return False
+        try:
+            if lock.try_acquire():
+                lock.release()
+                return False
+            return True
+        finally:
+            lock.close()
+
+    def writer(self) -> dict[str, object] | None:
+        """Who holds the write lock now, or None."""
+        lock = self.disk.lock_file(LOCK_PATH, create=False)
+        try:
+            held = lock.holder()
+        finally:
+            lock.close()
+        return None if held is None else {"pid": held[0], "command": held[1], "since_time": None}
+
+    def find_frame(self, lsn: int) -> RawFrame | None:
+        """A frame that is still in the journal."""
+        with self._mutex:
+            view = View.open(self.disk, self.identity.salt, self.clock.now().boot_id)
+            try:
+                if not view.manifest.cut_lsn < lsn <= self._view.lsn:
+                    return None
+                frames = view.journal.read_until(lsn)
+                return frames[-1]
+            finally:
+                view.close()

@@ -1,0 +1,1 @@
+"""Maintenance: checkpoint and sealing; holds no lock that a producer needs while it works."""

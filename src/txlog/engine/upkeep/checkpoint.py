@@ -1,0 +1,214 @@
+"""The checkpoint: moves what the journal holds into files, so that opening costs the live state.
+
+    1 under the write lock   flush, start a new journal file: the cut
+    2 without any lock       from the previous checkpoint and the closed journals: a part file for
+                             every ledger that gained rows, one state file with the folds that changed
+    3                        publish manifest g+1
+    4                        drop what only g-1 needed, after the grace of readers
+
+A crash anywhere leaves g or g+1, both complete; unnamed files are garbage. Only the holder of the
+maintenance lock is here, and no producer waits for more than the cut. Source: ARCHITECTURE 6, R15-R18.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from crc32c import crc32c
+
+from txlog.engine.model.ops import Component
+from txlog.engine.storage.disk_protocol import Disk, LockFile
+from txlog.engine.storage.journal_file import list_journals
+from txlog.engine.storage.manifest import (
+    DumpRef,
+    Manifest,
+    encode_manifest,
+    generations,
+    manifest_path,
+)
+from txlog.engine.storage.segment import FileRef, encode_part, make_ref
+from txlog.engine.store import MAINTENANCE_PATH, RESERVE_PATH, Store
+from txlog.engine.upkeep.paths import ledger_dir, part_path
+from txlog.engine.view import FOLDS, STATE_HEAD, STATE_MAGIC, View
+from txlog.errors import StoreFull
+
+# A state file is rewritten once less than this share of it is still named.
+STATE_LIVE_SHARE_MIN = 0.5
+
+
+@dataclass(slots=True)
+class CheckpointReport:
+    """What a checkpoint did."""
+
+    generation: int = 0
+    lsn: int = 0
+    frames: int = 0
+    rows: int = 0
+    parts: int = 0
+    sealed_ledgers: int = 0
+    journals_deleted: int = 0
+    freed_bytes: int = 0
+    skipped: bool = False
+
+
+def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
+    """Write a checkpoint; the caller holds the maintenance lock.
+
+    returns: the new manifest, or the old one when no frame came since
+    raises:  StoreFull, DiskFailed: nothing changed, the numbers used are burnt (R3)
+    """
+    disk = store.disk
+    cut = store.locked(lambda view: view.journal.cut())
+    assert isinstance(cut, tuple)
+    cut_lsn, chain_crc = cut
+    now = store.clock.now()
+    view = View.open(disk, store.identity.salt, now.boot_id)
+    try:
+        old = view.manifest
+        report.lsn = cut_lsn
+        if old.cut_lsn >= cut_lsn:
+            report.skipped = True
+            report.generation = old.generation
+            return old
+        report.frames = cut_lsn - old.cut_lsn
+        view.take(view.journal.read_until(cut_lsn))
+        generation = max([old.generation, *generations(disk)]) + 1
+        files = _write_parts(view, generation, report)
+        dumps = _write_state(view, generation)
+        dropped = _dropped(old, files, dumps, now.wall_ms)
+        manifest = Manifest(
+            generation, _crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
+            dumps, dropped,
+        )  # fmt: skip
+        keep, expired = _expired(manifest, store, now.wall_ms)
+        manifest = msgspec.structs.replace(manifest, dropped=keep)
+        disk.publish(manifest_path(generation), [encode_manifest(manifest, store.identity.salt)])
+        report.generation = generation
+        store.locked(lambda live: live.journal.note_generation(generation))
+        _delete(disk, old, expired, report)
+        _restore_reserve(store)
+        store.refresh()
+        return manifest
+    finally:
+        view.close()
+
+
+def _write_parts(view: View, generation: int, report: CheckpointReport) -> dict[int, list[FileRef]]:
+    """Publish the rows of the tail, one part a ledger; returns all live files."""
+    files = {ledger: list(refs) for ledger, refs in view.manifest.files.items()}
+    for ledger, ref in view.sealed_since().items():
+        files[ledger] = [ref]
+    for ledger in sorted(view.tail.runs):
+        runs = view.tail.runs[ledger]
+        if ledger in view.sealed_since():
+            continue
+        partition, role = view.catalog.owners[ledger]
+        directory = ledger_dir(view.catalog, partition, role)
+        table = view.tail.message_table([(run, 0, run.rows) for run in runs])
+        buffers = encode_part(table, {"ledger": str(ledger), "generation": str(generation)})
+        path = part_path(directory, ledger, generation)
+        view.disk.publish(path, buffers)
+        files.setdefault(ledger, []).append(make_ref(path, ledger, buffers, table, form="part"))
+        report.parts += 1
+        report.rows += table.num_rows
+    return files
+
+
+def _write_state(view: View, generation: int) -> list[DumpRef]:
+    """Publish the dumps of the folds that changed, in one file; the others keep their place."""
+    kept = {(ref.kind, ref.a, ref.b): ref for ref in view.manifest.dumps}
+    changed = {key: _dump(view, key) for key in view.changed()}
+    for key in changed:
+        kept.pop(key, None)
+    for key in _worth_moving(view.disk, kept):
+        changed[key] = _dump(view, key)
+        kept.pop(key)
+    path = f"state/{generation:010d}.state"
+    blobs: list[bytes] = []
+    out = list(kept.values())
+    at = STATE_HEAD.size
+    for (kind, a, b), blob in sorted(changed.items()):
+        blobs.append(blob)
+        out.append(DumpRef(kind, a, b, path, at, len(blob), crc32c(blob)))
+        at += len(blob)
+    if blobs:
+        view.disk.publish(path, [STATE_HEAD.pack(STATE_MAGIC, view.salt), *blobs])
+    return out
+
+
+def _dump(view: View, key: Component) -> bytes:
+    return FOLDS[key[0]].dump(view.component(key))
+
+
+def _worth_moving(disk: Disk, kept: dict[Component, DumpRef]) -> list[Component]:
+    """Dumps in state files that are mostly garbage by now."""
+    live: dict[str, int] = {}
+    for ref in kept.values():
+        live[ref.path] = live.get(ref.path, 0) + ref.length
+    poor = {path for path, size in live.items() if size < STATE_LIVE_SHARE_MIN * disk.size(path)}
+    return [key for key, ref in kept.items() if ref.path in poor]
+
+
+def _dropped(
+    old: Manifest, files: dict[int, list[FileRef]], dumps: list[DumpRef], now_ms: int
+) -> list[tuple[str, int]]:
+    """Files the old manifest named and the new one does not, with those still in their grace."""
+    named = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
+    before = {ref.path for refs in old.files.values() for ref in refs}
+    before |= {ref.path for ref in old.dumps}
+    return [*old.dropped, *((path, now_ms) for path in sorted(before - named))]
+
+
+def _expired(
+    manifest: Manifest, store: Store, now_ms: int
+) -> tuple[list[tuple[str, int]], list[str]]:
+    """(dropped files to keep, files to unlink); one generation is always spared (R18)."""
+    grace = store.settings.reader_grace_ms
+    keep = [(path, since) for path, since in manifest.dropped if now_ms - since < max(grace, 1)]
+    kept = {path for path, _ in keep}
+    return keep, [path for path, _ in manifest.dropped if path not in kept]
+
+
+def _delete(disk: Disk, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
+    """Unlink expired files, manifests before the old one, and journals that it does not need."""
+    for path in expired:
+        if disk.exists(path):
+            report.freed_bytes += disk.size(path)
+            disk.unlink(path)
+    for generation in generations(disk):
+        if generation < old.generation:
+            disk.unlink(manifest_path(generation))
+    names = list_journals(disk)
+    for name, after in zip(names, names[1:], strict=False):
+        if after.first_lsn <= old.cut_lsn + 1:
+            report.freed_bytes += disk.size(name.path)
+            report.journals_deleted += 1
+            disk.unlink(name.path)
+
+
+def _crc_of(disk: Disk, generation: int) -> int:
+    return crc32c(disk.read(manifest_path(generation))) if generation else 0
+
+
+def _restore_reserve(store: Store) -> None:
+    """Fill the reserve again once there is room (R30)."""
+    if store.disk.exists(RESERVE_PATH):
+        return
+    if store.disk.free_bytes() > 2 * store.settings.free_bytes_min:
+        try:
+            store.disk.publish(RESERVE_PATH, [bytes(4 << 20)])
+        except StoreFull:
+            return
+
+
+def maintenance_lock(store: Store, *, wait: bool) -> LockFile | None:
+    """The held maintenance lock, or None when another process is at it and wait is False."""
+    lock = store.disk.lock_file(MAINTENANCE_PATH)
+    if wait:
+        lock.acquire(store.lock_timeout_ms)
+        return lock
+    if lock.try_acquire():
+        return lock
+    lock.close()
+    return None

@@ -1,0 +1,103 @@
+"""What a file of a store holds, shown without the store: journal, manifest, state, part, Parquet."""
+
+from __future__ import annotations
+
+import os.path
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txlog.engine.model.ops import decode_ops
+from txlog.engine.storage.frame import HEADER_BYTES, decode_header, is_genuine
+from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalName, RawFrame
+from txlog.engine.storage.manifest import Manifest
+from txlog.engine.storage.witness import decode_record
+from txlog.errors import Corruption, FormatMismatch, MissingFile
+
+Answer = dict[str, Any]
+FRAMES_SHOWN_MAX = 1000
+
+
+def describe_frame(raw: RawFrame) -> Answer:
+    """A frame's LSN, time and ops as plain values."""
+    ops = [
+        {"op": type(op).__name__, **msgspec.to_builtins(_fields(op))}
+        for op in decode_ops(raw.ops, lsn=raw.lsn)
+    ]
+    return {
+        "lsn": raw.lsn, "written_time": raw.time_ms, "op_list": ops,
+        "size_bytes": raw.total_bytes, "rows_bytes": raw.rows_bytes,
+        "file": raw.journal.path, "offset": raw.offset,
+    }  # fmt: skip
+
+
+def _fields(op: object) -> dict[str, object]:
+    return {name: getattr(op, name) for name in op.__struct_fields__}  # type: ignore[attr-defined]
+
+
+def inspect_file(path: str) -> Answer:
+    """What a file holds, judged by its first bytes.
+
+    raises: MissingFile, FormatMismatch (no file of a store), Corruption
+    """
+    if not os.path.isfile(path):
+        raise MissingFile(f"{path} is not a file", path=path)
+    data = Path(path).read_bytes()
+    base: Answer = {"kind": "file", "path": path, "size_bytes": len(data)}
+    if data.startswith(b"TXLOGJNL"):
+        return {**base, "type": "journal", **_journal(data)}
+    if data.startswith(b"TXLOGMAN"):
+        body = msgspec.msgpack.decode(data[32:], type=Manifest)
+        return {
+            **base, "type": "manifest", "generation": body.generation, "lsn": body.cut_lsn,
+            "written_time": body.time_ms, "ledgers": len(body.files), "dumps": len(body.dumps),
+            "file_list": [{"file": ref.path, "rows": ref.rows, "size_bytes": ref.bytes}
+                          for refs in body.files.values() for ref in refs],
+        }  # fmt: skip
+    if data.startswith(b"TXLOGSTA"):
+        return {**base, "type": "state", "salt": data[8:16].hex()}
+    if data.startswith(b"TXLW"):
+        record = decode_record(data[:128], data[16:24])
+        return {**base, "type": "witness", "durable_lsn": record.durable_lsn if record else None}
+    try:
+        if data.startswith(b"PAR1"):
+            parquet = pq.ParquetFile(pa.BufferReader(data))
+            return {**base, "type": "parquet", "rows": parquet.metadata.num_rows,
+                    "row_groups": parquet.metadata.num_row_groups,
+                    "column_list": parquet.schema_arrow.names}  # fmt: skip
+        if data.startswith(b"ARROW1"):
+            with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+                return {**base, "type": "arrow", "rows": reader.read_all().num_rows,
+                        "column_list": reader.schema.names}  # fmt: skip
+    except (pa.ArrowException, OSError) as exc:
+        raise Corruption(f"{path} cannot be read: {exc}", path=path, offset=0) from exc
+    raise FormatMismatch(f"{path} is no file that a store has", path=path)
+
+
+def _journal(data: bytes) -> Answer:
+    salt = data[16:24]
+    first = int.from_bytes(data[24:32], "little")
+    name = JournalName(first, int.from_bytes(data[12:16], "little"))
+    frames: list[Answer] = []
+    at, count, last = FILE_HEADER_BYTES, 0, first - 1
+    while True:
+        header = decode_header(data[at : at + HEADER_BYTES])
+        if header is None:
+            break
+        view = memoryview(data)[at : at + header.total_bytes]
+        if header.lsn != last + 1 or not is_genuine(header, view, salt, at):
+            break
+        ops_end = HEADER_BYTES + header.ops_bytes
+        raw = RawFrame(
+            header.lsn, header.time_ms, header.durable_lsn, header.columns,
+            bytes(view[HEADER_BYTES:ops_end]), name, at, header.total_bytes, at + ops_end,
+            header.rows_bytes, header.crc,
+        )  # fmt: skip
+        if count < FRAMES_SHOWN_MAX:
+            frames.append(describe_frame(raw))
+        count, last, at = count + 1, header.lsn, at + header.total_bytes
+    return {"first_lsn": first, "last_lsn": last, "frames": count, "end": at,
+            "zero_tail": not any(data[at:]), "frame_list": frames}  # fmt: skip

@@ -1,0 +1,114 @@
+"""Sealing: a closed ledger whose rows are all in parts becomes one Parquet file.
+
+A partition ledger is sealed as it stands. A sidecar ledger waits until no open transaction has rows
+in it; its file then is *clean*: committed rows only, in the order (marker, index), with the marker and
+the visible time stored in the row. The frame LedgerSealed makes the file real (R17).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.engine.flow.draft import Decision
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.model.ops import LedgerSealed
+from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
+from txlog.engine.model.tail import repeat_runs
+from txlog.engine.storage.manifest import Manifest, generations
+from txlog.engine.storage.segment import FileRef, SegmentReader, encode_sealed, make_ref
+from txlog.engine.store import Store
+from txlog.engine.upkeep.paths import ledger_dir, sealed_path
+from txlog.engine.view import View
+from txlog.errors import Corruption
+
+
+def sealable(view: View, manifest: Manifest) -> list[tuple[int, str, int, int]]:
+    """(partition, role, ledger, entries) of closed ledgers that are wholly in parts."""
+    out: list[tuple[int, str, int, int]] = []
+    parts = {ledger for ledger, refs in manifest.files.items() if refs[0].form == "part"}
+    for ledger in sorted(parts):
+        partition, role = view.catalog.owners[ledger]
+        state = view.topic(partition) if role == "p" else view.buffer(partition)
+        for end in state.ledgers[:-1]:
+            if end.ledger != ledger or end.sealed:
+                continue
+            waits = role == "s" and isinstance(end, buffers.SidecarLedger) and end.open_txns
+            stored = sum(ref.rows for ref in manifest.files[ledger])
+            if not waits and stored == end.entries:
+                out.append((partition, role, ledger, end.entries))
+    return out
+
+
+def seal_ledgers(store: Store, manifest: Manifest) -> int:
+    """Seal what can be sealed; returns how many ledgers. The caller holds the maintenance lock."""
+    view = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
+    try:
+        view.take(view.journal.read_durable())
+        work = sealable(view, manifest)
+        number = max([manifest.generation, *generations(store.disk)])
+        for partition, role, ledger, entries in work:
+            _seal(store, view, number, partition, role, ledger, entries)
+        return len(work)
+    finally:
+        view.close()
+
+
+def _seal(
+    store: Store, view: View, number: int, partition: int, role: str, ledger: int, entries: int
+) -> None:  # fmt: skip
+    table = view.ledger_table(ledger, 0, entries)
+    if role == "s":
+        table = clean_rows(view, partition, ledger, table)
+    data = encode_sealed(table, has_keys=table.column("key").null_count < table.num_rows)
+    directory = ledger_dir(view.catalog, partition, role)
+    path = sealed_path(directory, ledger, number)
+    while store.disk.exists(path):  # left by a pass that died before its frame
+        number += 1
+        path = sealed_path(directory, ledger, number)
+    ref = make_ref(path, ledger, data, table, form="sealed", clean=role == "s")
+    store.disk.publish(path, data)
+    _compare(store, ref, table)
+    op = LedgerSealed(partition, role, ref)
+    store.write(lambda live, now: Decision([op], None, True))
+
+
+def clean_rows(view: View, partition: int, ledger: int, table: pa.Table) -> pa.Table:
+    """The committed rows of a sidecar ledger in the order (marker, index), markers in the row."""
+    pieces: list[pa.Table] = []
+    markers: list[tuple[int, buffers.Marker]] = []
+    ends: list[int] = []
+    total = 0
+    state = view.buffer(partition)
+    for number in sorted(state.markers):
+        for marker in state.markers[number]:
+            for where, row, rows, _ in marker.ranges:
+                if where == ledger:
+                    pieces.append(table.slice(row, rows))
+                    markers.append((number, marker))
+                    total += rows
+                    ends.append(total)
+    if not pieces:
+        return MESSAGE.empty_table()
+    rows = pa.concat_tables(pieces)
+    if pc.any(pc.not_equal(rows.column("kind"), KIND_DATA)).as_py():
+        raise Corruption(f"ledger {ledger}: a marker points at rows that are not data", code=604)
+    for name, values, kind in (
+        ("marker_ledger", [number for number, _ in markers], pa.int64()),
+        ("marker_entry", [marker.entry for _, marker in markers], pa.int64()),
+        ("visible_time", [marker.time_ms for _, marker in markers], INSTANT),
+        ("lsn", [marker.lsn for _, marker in markers], pa.int64()),
+    ):
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, name, repeat_runs(values, ends, kind))
+    return conform(rows)
+
+
+def _compare(store: Store, ref: FileRef, table: pa.Table) -> None:
+    """R17: read the sealed file back and compare every row with its source."""
+    file = store.disk.open(ref.path)
+    try:
+        if not SegmentReader(file, ref).rows(0, ref.rows).equals(table):
+            raise Corruption(f"{ref.path} does not hold the rows it was made from", path=ref.path)
+    finally:
+        file.close()

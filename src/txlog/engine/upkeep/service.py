@@ -1,0 +1,43 @@
+"""When a checkpoint is due, and running one with everything that belongs to it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+from txlog.engine.store import Store
+from txlog.engine.upkeep.checkpoint import CheckpointReport, checkpoint, maintenance_lock
+from txlog.engine.upkeep.seal import seal_ledgers
+
+
+def due(store: Store) -> bool:
+    """True when the journal behind the newest checkpoint has grown past its settings."""
+    frames, size = store.tail_bytes()
+    return frames >= store.settings.checkpoint_frames or size >= store.settings.checkpoint_bytes
+
+
+def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
+    """Write a checkpoint and seal what can be sealed.
+
+    wait:    for a checkpoint of another process; else give way to it
+    returns: the fields of `txlog admin checkpoint`; skipped when there was nothing to do
+    raises:  StoreLocked, StoreFull, DiskFailed, Corruption
+    """
+    began = time.monotonic()
+    report = CheckpointReport()
+    lock = maintenance_lock(store, wait=wait)
+    if lock is None:
+        report.skipped = True
+    else:
+        try:
+            manifest = checkpoint(store, report)
+            report.sealed_ledgers = seal_ledgers(store, manifest)
+            if report.sealed_ledgers:
+                checkpoint(store, report)
+                report.skipped = False
+        finally:
+            lock.release()
+            lock.close()
+    answer = asdict(report)
+    answer["elapsed_ms"] = round((time.monotonic() - began) * 1000)
+    return answer

@@ -1,0 +1,295 @@
+"""The view: what a store holds at one LSN, over the newest checkpoint and the frames behind it.
+
+Owns the loaded folds, the frames' ops that wait for folds nobody has used yet, the tail and the open
+segment files. `apply` is the only thing that mutates a fold (Law 3). A component is loaded when it is
+first asked for: its dump, if the manifest names one, then the ops that waited. Opening a store
+therefore costs the catalog and the journal tail, never the number of topics.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from txlog.engine.folds import buffer, catalog, coordinator, cursor, topic
+from txlog.engine.model.fold import Fold
+from txlog.engine.model.ops import (
+    CATALOG,
+    FILES,
+    Component,
+    LedgerSealed,
+    Op,
+    components,
+    decode_ops,
+)
+from txlog.engine.model.schema import conform
+from txlog.engine.model.tail import Slice, Tail
+from txlog.engine.storage.disk_protocol import Disk, File
+from txlog.engine.storage.journal import Journal, JournalMoved
+from txlog.engine.storage.journal_file import RawFrame
+from txlog.engine.storage.manifest import (
+    EMPTY,
+    DumpRef,
+    Manifest,
+    generations,
+    newest_manifest,
+    read_manifest,
+)
+from txlog.engine.storage.segment import FileRef, SegmentReader
+from txlog.errors import Corruption, MissingFile, SnapshotExpired
+
+FOLDS: dict[str, Fold] = {
+    fold.kind: fold
+    for fold in (catalog.FOLD, coordinator.FOLD, topic.FOLD, buffer.FOLD, cursor.FOLD)
+}
+STATE_HEAD = struct.Struct("<8s8s")
+STATE_MAGIC = b"TXLOGSTA"
+RELOADS_MAX = 20
+Request = tuple[int, int, int]  # ledger, first row, row after the last
+
+
+class View:
+    """One consistent state of the store; used by one thread at a time."""
+
+    __slots__ = (
+        "_dumps", "_loaded", "_readers", "_sealed", "_waiting", "disk", "journal", "lsn",
+        "manifest", "reports", "salt", "tail",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
+        self.disk = disk
+        self.salt = salt
+        self.journal = Journal(disk, salt, boot_id)
+        self.tail = Tail(self.journal)
+        self.manifest: Manifest = EMPTY
+        self.lsn = 0
+        self.reports: list[str] = []
+        self._dumps: dict[Component, DumpRef] = {}
+        self._loaded: dict[Component, Any] = {}
+        self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
+        self._sealed: dict[int, FileRef] = {}
+        self._readers: dict[str, tuple[File, SegmentReader]] = {}
+
+    # --- loading -----------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls, disk: Disk, salt: bytes, boot_id: str, *, generation: int | None = None
+    ) -> View:
+        """A view at the newest checkpoint (or a named one); frames are not read yet.
+
+        raises: Corruption, SnapshotExpired when checkpoints overtook every try
+        """
+        for _ in range(RELOADS_MAX):
+            view = cls(disk, salt, boot_id)
+            try:
+                view._stand(generation)
+            except JournalMoved:
+                view.close()
+                continue
+            return view
+        names = generations(disk)
+        if names and generation is None:
+            raise Corruption(
+                f"the journal behind manifest {names[-1]} is missing", path="journal", code=602
+            )
+        raise SnapshotExpired("the store moved on faster than it could be read")
+
+    def _stand(self, generation: int | None) -> None:
+        witnessed = self.journal.witness.read()
+        if generation is None:
+            known = 0 if witnessed is None else witnessed.generation
+            self.manifest, reports = newest_manifest(self.disk, self.salt, known)
+            self.reports.extend(reports)
+        else:
+            self.manifest = read_manifest(self.disk, generation, self.salt)
+        self.journal.open_at(self.manifest.cut_lsn, self.manifest.chain_crc)
+        self.lsn = self.manifest.cut_lsn
+        self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in self.manifest.dumps}
+
+    def adopt_manifest(self) -> None:
+        """Take a newer manifest: what it moved into files leaves the tail and the waiting ops."""
+        witnessed = self.journal.witness.last
+        if witnessed is None or witnessed.generation <= self.manifest.generation:
+            return
+        try:
+            newer = read_manifest(self.disk, witnessed.generation, self.salt)
+        except (MissingFile, Corruption):
+            return  # the next open reports it; this view is complete without it
+        if newer.cut_lsn > self.lsn:
+            return
+        for key in list(self._waiting):
+            left = [item for item in self._waiting[key] if item[0] > newer.cut_lsn]
+            if left:
+                self._waiting[key] = left
+            else:
+                del self._waiting[key]
+        self.manifest = newer
+        self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in newer.dumps}
+        self._sealed = {
+            ledger: ref for ledger, ref in self._sealed.items()
+            if not any(known.path == ref.path for known in newer.files.get(ledger, []))
+        }  # fmt: skip
+        live = {ref.path for refs in newer.files.values() for ref in refs}
+        for path in [path for path in self._readers if path not in live]:
+            self._readers.pop(path)[0].close()
+        self.tail.drop_through(newer.cut_lsn)
+        self.journal.forget_before(newer.cut_lsn)
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for file, _ in self._readers.values():
+            file.close()
+        self._readers.clear()
+        self.journal.close()
+
+    # --- frames ------------------------------------------------------------------------------
+
+    def take(self, frames: list[RawFrame]) -> None:
+        """Apply frames that were read from the journal."""
+        for raw in frames:
+            self.apply(raw, decode_ops(raw.ops, lsn=raw.lsn))
+
+    def apply(self, raw: RawFrame, ops: list[Op]) -> None:
+        """Apply one frame; Law 3: nothing else mutates a fold."""
+        assert raw.lsn == self.lsn + 1  # Law 2: frames without a gap
+        self.lsn = raw.lsn
+        self.tail.note(raw, ops)
+        for op in ops:
+            for key in components(op):
+                if key is FILES:
+                    assert isinstance(op, LedgerSealed)
+                    self._sealed[op.file.ledger] = op.file
+                    continue
+                state = self._loaded.get(key)
+                if state is not None:
+                    FOLDS[key[0]].apply(state, raw.lsn, raw.time_ms, op)
+                else:
+                    self._waiting.setdefault(key, []).append((raw.lsn, raw.time_ms, op))
+
+    # --- components --------------------------------------------------------------------------
+
+    def component(self, key: Component) -> Any:
+        """The state of a component at this view's LSN, loading it when needed."""
+        state = self._loaded.get(key)
+        if state is None:
+            fold = FOLDS[key[0]]
+            ref = self._dumps.get(key)
+            state = fold.new() if ref is None else self._load_dump(fold, ref)
+            for lsn, time_ms, op in self._waiting.pop(key, []):
+                fold.apply(state, lsn, time_ms, op)
+            self._loaded[key] = state
+        return state
+
+    def _load_dump(self, fold: Fold, ref: DumpRef) -> Any:
+        file = self.disk.open(ref.path)
+        try:
+            data = file.pread(ref.offset, ref.length)
+        finally:
+            file.close()
+        if len(data) != ref.length or crc32c(data) != ref.crc:
+            raise Corruption(
+                f"{ref.path} is damaged, bytes {ref.offset} to {ref.offset + ref.length} "
+                f"({fold.kind} {ref.a})",
+                hint="txlog verify shows the extent; restore the file from a copy",
+                path=ref.path, offset=ref.offset, expected=ref.crc, found=crc32c(data),
+            )  # fmt: skip
+        return fold.load(data)
+
+    def changed(self) -> list[Component]:
+        """Components that have a state other than their dump, loaded here or not."""
+        return sorted({*self._waiting, *self._loaded})
+
+    def known(self) -> set[Component]:
+        """Every component that exists: dumped, waiting or loaded."""
+        return {*self._dumps, *self._waiting, *self._loaded}
+
+    @property
+    def catalog(self) -> catalog.Catalog:
+        """Topics, subscriptions, settings."""
+        state: catalog.Catalog = self.component(CATALOG)
+        return state
+
+    def coordinator(self, number: int) -> coordinator.Coordinator:
+        """A transaction coordinator."""
+        state: coordinator.Coordinator = self.component(("coordinator", number, 0))
+        return state
+
+    def loaded_coordinators(self) -> list[tuple[int, coordinator.Coordinator]]:
+        """Coordinators this view has loaded."""
+        return [(key[1], state) for key, state in self._loaded.items() if key[0] == "coordinator"]
+
+    def topic(self, partition: int) -> topic.Topic:
+        """The ends of a partition, by its number."""
+        state: topic.Topic = self.component(("topic", partition, 0))
+        return state
+
+    def buffer(self, partition: int) -> buffer.Buffer:
+        """The sidecar of a partition."""
+        state: buffer.Buffer = self.component(("buffer", partition, 0))
+        return state
+
+    def cursor(self, subscription: int, partition: int) -> cursor.Cursor:
+        """The cursor of a subscription on a partition."""
+        state: cursor.Cursor = self.component(("cursor", subscription, partition))
+        return state
+
+    # --- rows --------------------------------------------------------------------------------
+
+    def files(self, ledger: int) -> list[FileRef]:
+        """The live files of a ledger, in order: its sealed file, or the parts so far."""
+        sealed = self._sealed.get(ledger)
+        return [sealed] if sealed is not None else self.manifest.files.get(ledger, [])
+
+    def sealed_since(self) -> dict[int, FileRef]:
+        """Ledgers sealed by frames above the manifest's cut."""
+        return dict(self._sealed)
+
+    def reader(self, ref: FileRef) -> SegmentReader:
+        """The open reader of a file; kept, so that the file may be unlinked under it."""
+        found = self._readers.get(ref.path)
+        if found is None:
+            file = self.disk.open(ref.path)
+            found = self._readers[ref.path] = (file, SegmentReader(file, ref))
+        return found[1]
+
+    def rows(self, requests: list[Request]) -> list[pa.Table]:
+        """Rows of ledgers, in the order of the requests, as few tables as their places allow.
+
+        requests: (ledger, first row, row after the last); a row that exists nowhere is Corruption
+        """
+        out: list[pa.Table] = []
+        slices: list[Slice] = []
+        for ledger, start, stop in requests:
+            at = start
+            for ref in self.files(ledger):
+                first = 0 if ref.form == "sealed" else ref.first
+                low, high = max(at, first), min(stop, first + ref.rows)
+                if low < high:
+                    self._drain(out, slices)
+                    out.append(self.reader(ref).rows(low - first, high - first))
+                    at = high
+            if at < stop:
+                found = self.tail.slices(ledger, at, stop)
+                slices.extend(found)
+                at += sum(high - low for _, low, high in found)
+            if at != stop:
+                raise Corruption(
+                    f"ledger {ledger}: rows {at} to {stop} are in no file and no frame",
+                    hint="txlog verify shows the extent", ledger=ledger, code=604,
+                )  # fmt: skip
+        self._drain(out, slices)
+        return out
+
+    def _drain(self, out: list[pa.Table], slices: list[Slice]) -> None:
+        if slices:
+            out.append(self.tail.message_table(slices))
+            slices.clear()
+
+    def ledger_table(self, ledger: int, start: int, stop: int) -> pa.Table:
+        """Rows start..stop of one ledger as one table of MESSAGE."""
+        tables = [conform(table) for table in self.rows([(ledger, start, stop)])]
+        return pa.concat_tables(tables)

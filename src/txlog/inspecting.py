@@ -1,0 +1,154 @@
+"""`inspect`: what a word means in a store, and what a file holds, with or without a store."""
+
+from __future__ import annotations
+
+import os.path
+from typing import Any
+
+
+from txlog import report
+from txlog.bounds import Bound, Range
+from txlog.engine.flow.bounds import resolve_range
+from txlog.engine.flow.dispatch import plan, received
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds.cursor import covers
+from txlog.engine.store import Store
+from txlog.engine.upkeep.dump import describe_frame, inspect_file
+from txlog.engine.view import View
+from txlog.errors import Corruption, InvalidArgument, MessageNotFound, NotFound, TxlogError
+from txlog.ids import MessageId, TopicName, TxnId
+
+Answer = dict[str, Any]
+PREFIXES = ("topic", "sub", "txn", "msg", "ledger", "lsn", "file")
+
+
+def inspect(view: View, store: Store, what: str | None) -> Answer:
+    """What the word names: {kind, ...}; a bare word may name one thing only.
+
+    raises: NotFound, InvalidArgument (205: two things fit)
+    """
+    if not what:
+        return {"kind": "store", **report.status(view, store)}
+    prefix, _, rest = what.partition(":")
+    if prefix in PREFIXES and rest:
+        return _named(view, store, prefix, rest)
+    found: list[tuple[str, Answer]] = []
+    first_error: TxlogError | None = None
+    for guess in ("txn", "msg", "topic", "sub"):
+        try:
+            found.append((guess, _named(view, store, guess, what)))
+        except Corruption:
+            raise
+        except TxlogError as error:
+            if first_error is None or isinstance(error, NotFound):
+                first_error = error
+    if not found and os.path.exists(what):
+        return inspect_file(what)
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"{what} may be more than one thing", code=205,
+            hint=" or ".join(f"{kind}:{what}" for kind, _ in found),
+        )  # fmt: skip
+    if not found:
+        raise NotFoundHere(what, first_error)
+    return found[0][1]
+
+
+class NotFoundHere(NotFound):
+    """Nothing in the store has this name."""
+
+    codes = (308,)
+    code = 308
+
+    def __init__(self, what: str, cause: TxlogError | None) -> None:
+        super().__init__(
+            f"nothing in the store is called {what}",
+            hint=cause.message if cause is not None else None,
+        )
+
+
+def _named(view: View, store: Store, kind: str, text: str) -> Answer:
+    if kind == "file":
+        return inspect_file(text)
+    if kind == "txn":
+        return {"kind": "transaction", **report.transaction(view, store, TxnId.parse(text))}
+    if kind == "topic":
+        name = TopicName.parse(text, allow_partition=True)
+        found = report.topic(view, report.lookup.topic(view, name), store)
+        if name.partition is None:
+            return {"kind": "topic", **found}
+        row = found["partition_list"][name.partition]
+        return {"kind": "partition", "topic": found["topic"], **row}
+    if kind == "sub":
+        rows = [r for r in report.subscriptions(view, None, store) if r["subscription"] == text]
+        if not rows:
+            raise NotFoundHere(text, None)
+        return {"kind": "subscription", **rows[0]}
+    if kind == "ledger":
+        return _ledger(view, _number(text))
+    if kind == "lsn":
+        return _frame(view, store, _number(text))
+    return _message(view, MessageId.parse(text))
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidArgument(f"{text} is not a number", code=203)
+    return int(text)
+
+
+def _message(view: View, wanted: MessageId) -> Answer:
+    owner = view.catalog.owners.get(wanted.ledger)
+    if owner is None or owner[1] != "p":
+        raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
+    topic = catalogs.topic_of(view.catalog, owner[0])
+    index = owner[0] - topic.first_partition
+    place = resolve_range(view, topic, Range(start=Bound("id", wanted)), [index])[index]
+    found = plan(view, owner[0], place.behind, 1)
+    piece = found.pieces[0] if found.pieces else None
+    if piece is None or (piece.ledger, piece.entry) != (wanted.ledger, wanted.entry) or (
+        wanted.index not in (0, piece.index)
+    ):
+        raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
+    table = received(view, report.short(topic), index, owner[0], found.pieces)
+    message = (wanted.ledger, wanted.entry, wanted.index or piece.index)
+    done = []
+    for number in topic.subscriptions:
+        cursor = view.cursor(number, owner[0])
+        whole = cursor.acked.entries.get(message[0])
+        inner = cursor.acked.inner.get(message[:2])
+        if (
+            covers(cursor.mark_delete, message)
+            or (whole is not None and message[1] in whole)
+            or (inner is not None and message[2] in inner)
+        ):
+            done.append(view.catalog.subscriptions[number].name)
+    files = view.files(wanted.ledger)
+    return {"kind": "message", "record": table, "acknowledged_list": done,
+            "file": files[0].path if files else None, "row": wanted.entry}  # fmt: skip
+
+
+def _ledger(view: View, number: int) -> Answer:
+    owner = view.catalog.owners.get(number)
+    if owner is None:
+        raise NotFoundHere(f"ledger {number}", None)
+    topic = catalogs.topic_of(view.catalog, owner[0])
+    state = view.topic(owner[0]) if owner[1] == "p" else view.buffer(owner[0])
+    end = next(end for end in state.ledgers if end.ledger == number)
+    return {
+        "kind": "ledger", "ledger": number, "topic": report.short(topic),
+        "partition": owner[0] - topic.first_partition, "sidecar": owner[1] == "s",
+        "state": "sealed" if end.sealed else "open" if end is state.ledgers[-1] else "closed",
+        "rows": end.entries, "size_bytes": report.file_bytes(view, [number]),
+        "file_list": [{"file": ref.path, "rows": ref.rows, "size_bytes": ref.bytes,
+                       "crc32c": f"{ref.crc:08x}"} for ref in view.files(number)],
+    }  # fmt: skip
+
+
+def _frame(view: View, store: Store, lsn: int) -> Answer:
+    raw = store.find_frame(lsn)
+    if raw is None:
+        raise NotFoundHere(f"LSN {lsn}", None)
+    return {"kind": "frame", **describe_frame(raw), "durable": lsn <= view.journal.durable_lsn}
+
+

@@ -1,0 +1,224 @@
+"""Owns Producer: sends messages, one by one or as Arrow batches, plain or in a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+import pyarrow as pa
+
+from txlog.engine.flow import produce
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.produce import Stored
+from txlog.engine.flow.route import COLUMNS, Routed, route
+from txlog.engine.store import Store
+from txlog.errors import InvalidArgument, InvalidMessage
+from txlog.ids import MessageId, TopicName, TxnId, check_name
+from txlog.settings import PROPERTIES_MAX
+from txlog.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """Where a message is: its id, or in a transaction its index (from 1) in the partition."""
+
+    partition: int
+    message_id: MessageId | None
+    txn_index: int | None
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReceipt:
+    """What one partition got; first and last are ids of plain messages, else None."""
+
+    partition: int
+    messages: int
+    first: MessageId | None
+    last: MessageId | None
+
+
+class BatchReceipt:
+    """What became of a batch; the lists by row are made when asked for."""
+
+    __slots__ = ("_in_txn", "_routed", "_stored", "bytes", "duplicates", "messages", "partitions")
+
+    def __init__(self, routed: Routed, stored: list[Stored], *, in_txn: bool) -> None:
+        self._routed = routed
+        self._stored = stored
+        self._in_txn = in_txn
+        self.bytes = routed.payload_bytes
+        self.duplicates = sum(piece.duplicates for piece in stored)
+        self.messages = sum(piece.rows - piece.duplicates for piece in stored)
+        self.partitions: list[PartitionReceipt] = []
+        for piece in stored:
+            kept = piece.rows - piece.duplicates
+            first = last = None
+            if kept and not in_txn:
+                first = MessageId(piece.ledger, piece.first_entry)
+                last = MessageId(piece.ledger, piece.first_entry + kept - 1)
+            self.partitions.append(PartitionReceipt(piece.partition, kept, first, last))
+
+    def receipts(self) -> list[SendReceipt]:
+        """One receipt a row, in the order the rows were given."""
+        out: list[SendReceipt] = []
+        for piece in self._stored:
+            for original in piece.originals:
+                out.append(self._duplicate(piece.partition, original))
+            for step in range(piece.rows - piece.duplicates):
+                if self._in_txn:
+                    out.append(
+                        SendReceipt(piece.partition, None, piece.first_index + step, False)
+                    )
+                else:
+                    where = MessageId(piece.ledger, piece.first_entry + step)
+                    out.append(SendReceipt(piece.partition, where, None, False))
+        if self._routed.order is None:
+            return out
+        ordered = list(out)
+        for receipt, row in zip(out, self._routed.order.to_pylist(), strict=True):
+            ordered[row] = receipt
+        return ordered
+
+    def ids(self) -> list[MessageId | None]:
+        """The id of each row; None in a transaction, or when an original is gone."""
+        return [receipt.message_id for receipt in self.receipts()]
+
+    def _duplicate(self, partition: int, original: tuple[int, int] | None) -> SendReceipt:
+        if original is None:
+            return SendReceipt(partition, None, None, True)
+        if self._in_txn:
+            return SendReceipt(partition, None, original[1], True)
+        return SendReceipt(partition, MessageId(*original), None, True)
+
+
+class Producer:
+    """Sends to a topic. With a name, sends are idempotent: a repeated sequence is stored once.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         with client.producer("orders", name="till-7") as producer:
+    ...             first = producer.send(b"one", sequence_id=1)
+    ...             again = producer.send(b"one", sequence_id=1)
+    ...         first.message_id == again.message_id, again.duplicate
+    (True, True)
+    """
+
+    __slots__ = ("_name", "_number", "_partitions", "_store", "_turn", "topic")
+
+    def __init__(self, store: Store, topic: str, name: str | None) -> None:
+        self._store = store
+        self.topic = TopicName.parse(topic, allow_partition=True)
+        self._name = None if name is None else check_name("producer", name)
+        found = store.read(lambda view: find_topic(view, self.topic))
+        self._number: int = found.number  # type: ignore[attr-defined]
+        self._partitions: int = found.partitions  # type: ignore[attr-defined]
+        self._turn = 0
+
+    @property
+    def producer_name(self) -> str | None:
+        """The name, None for a producer without deduplication."""
+        return self._name
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence stored under this producer's name in any partition; -1: none."""
+        if self._name is None:
+            return -1
+        name = self._name
+        first = self._store.read(
+            lambda view: max(
+                known.sequence if (known := view.topic(number).producers.get(name)) else -1
+                for number in range(
+                    view.catalog.topics[self._number].first_partition,
+                    view.catalog.topics[self._number].first_partition + self._partitions,
+                )
+            )
+        )
+        assert isinstance(first, int)
+        return first
+
+    def send(
+        self, value: bytes | None, *, key: bytes | None = None,
+        properties: Mapping[str, str] | None = None, event_time: int | None = None,
+        deliver_at: int | None = None, sequence_id: int | None = None,
+        partition: int | None = None, txn: Transaction | TxnId | None = None,
+    ) -> SendReceipt:  # fmt: skip
+        """Send one message; durable when it returns, in a transaction with the commit.
+
+        event_time, deliver_at: ms since 1970 UTC
+        raises: InvalidMessage, InvalidArgument, LimitExceeded, TransactionNotFound, ...
+        """
+        given: dict[str, object] = {"value": value}
+        for name, item in (("key", key), ("event_time", event_time), ("deliver_at", deliver_at),
+                           ("sequence_id", sequence_id), ("partition", partition)):  # fmt: skip
+            if item is not None:
+                given[name] = item
+        if properties:
+            if len(properties) > PROPERTIES_MAX:
+                raise InvalidMessage(
+                    f"a message has {len(properties)} properties, the most is {PROPERTIES_MAX}"
+                )
+            given["properties"] = list(properties.items())
+        try:
+            columns = [
+                pa.array([item], COLUMNS.get(name, pa.int64())) for name, item in given.items()
+            ]
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
+            raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
+        batch = pa.RecordBatch.from_arrays(columns, list(given))
+        return self.send_batch(batch, txn=txn).receipts()[0]
+
+    def send_batch(
+        self, data: pa.Table | pa.RecordBatch, *, txn: Transaction | TxnId | None = None
+    ) -> BatchReceipt:
+        """Send rows; one frame, so all of them or none.
+
+        data:   value binary, optionally key binary, properties map<string,string>, event_time and
+                deliver_at timestamp[ms, UTC], sequence_id int64, partition int32
+        raises: as send
+        """
+        settings = self._store.settings
+        if self.topic.partition is not None:
+            fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
+            data = data.append_column("partition", fixed)
+        routed = route(data, self._partitions, self._turn, settings.max_message_bytes)
+        self._turn += 1
+        txn_id = txn.id if isinstance(txn, Transaction) else txn
+        number, name, store = self._number, self._name, self._store
+        if txn_id is None:
+            answer = store.write(
+                lambda view, now: produce.send(
+                    view, settings, now, view.catalog.topics[number], routed, name
+                )
+            )
+        else:
+            named = txn_id
+            uid = store.disk.owner()[0]
+            answer = store.write(
+                lambda view, now: produce.send_in_txn(
+                    view, settings, now, uid, view.catalog.topics[number], routed, name, named
+                ),
+                (named.coordinator,),
+            )
+        assert isinstance(answer, list)
+        return BatchReceipt(routed, answer, in_txn=txn_id is not None)
+
+    def flush(self) -> None:
+        """Make everything written so far durable."""
+        self._store.flush()
+
+    def close(self) -> None:
+        """Nothing is buffered, so nothing is lost; the name stays free for others."""
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()

@@ -1,0 +1,143 @@
+"""Owns Reader: reads committed messages without a subscription, changing nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+
+import pyarrow as pa
+
+from txlog.bounds import Bound, Range
+from txlog.engine.flow.bounds import resolve_range
+from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.folds.cursor import IdSet
+from txlog.engine.model.ops import Mark
+from txlog.engine.store import Store
+from txlog.engine.view import View
+from txlog.errors import InvalidArgument
+from txlog.ids import MessageId, TopicName
+from txlog.message import Message, messages
+
+BATCH_MESSAGES = 1000
+
+
+class Reader:
+    """Reads a topic from a position on; iterating ends at the end of the log.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         _ = client.producer("orders").send(b"one", key=b"k")
+    ...         with client.reader("orders") as reader:
+    ...             message = reader.read_next()
+    ...             message.value, message.key, reader.has_message_available()
+    (b'one', b'k', False)
+    """
+
+    __slots__ = ("_buffered", "_places", "_skips", "_store", "_stops", "_turn", "short", "topic")
+
+    def __init__(
+        self, store: Store, topic: str, wanted: Range, partitions: list[int] | None
+    ) -> None:
+        self._store = store
+        self.topic = TopicName.parse(topic, allow_partition=True)
+        self.short = self.topic.topic.short
+        self._buffered: Iterator[Message] = iter(())
+        self._turn = 0
+        self._places: dict[int, Mark] = {}
+        self._stops: dict[int, Mark | None] = {}
+        self._skips: dict[int, int | None] = {}
+        store.read(lambda view: self._start(view, wanted, partitions))
+
+    def _start(self, view: View, wanted: Range, partitions: list[int] | None) -> None:
+        found = find_topic(view, self.topic)
+        if self.topic.partition is not None:
+            partitions = [self.topic.partition]
+        for number in partitions or ():
+            if not 0 <= number < found.partitions:
+                raise InvalidArgument(
+                    f"{self.short} has no partition {number}, it has {found.partitions}", code=203
+                )
+        chosen = range(found.partitions) if partitions is None else partitions
+        for number, place in resolve_range(view, found, wanted, list(chosen)).items():
+            self._places[number] = place.behind
+            self._stops[number] = place.stop
+            self._skips[number] = place.subscription
+
+    def _number(self, view: View, partition: int) -> int:
+        return find_topic(view, self.topic).first_partition + partition
+
+    def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
+        """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log."""
+        table = self._store.read(lambda view: self._take(view, max_messages))
+        assert isinstance(table, pa.Table)
+        return table
+
+    def _take(self, view: View, limit: int) -> pa.Table:
+        tables: list[pa.Table] = []
+        order = sorted(self._places)
+        for step in range(len(order)):
+            partition = order[(self._turn + step) % len(order)]
+            number = self._number(view, partition)
+            found = self._plan(view, partition, number, limit)
+            if not found.messages:
+                self._places[partition] = found.behind
+                continue
+            tables.append(received(view, self.short, partition, number, found.pieces))
+            self._places[partition] = found.behind  # only once its rows could be read
+            limit -= found.messages
+            if limit <= 0:
+                self._turn = (self._turn + step) % len(order)
+                break
+        return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
+
+    def _plan(self, view: View, partition: int, number: int, limit: int) -> Plan:
+        skip: tuple[IdSet, ...] = ()
+        subscription = self._skips[partition]
+        if subscription is not None:
+            skip = (view.cursor(subscription, number).acked,)
+        place, stop = self._places[partition], self._stops[partition]
+        return plan(view, number, place, limit, skip, stop)
+
+    def read_next(self) -> Message | None:
+        """The next message, None at the end of the log."""
+        for message in self._buffered:
+            return message
+        self._buffered = messages(self.receive_batch())
+        return next(self._buffered, None)
+
+    def has_message_available(self) -> bool:
+        """True when a visible message follows."""
+        def look(view: View) -> bool:
+            return any(
+                self._plan(view, partition, self._number(view, partition), 1).messages
+                for partition in self._places
+            )
+
+        return bool(self._store.read(look))
+
+    def __iter__(self) -> Iterator[Message]:
+        while (message := self.read_next()) is not None:
+            yield message
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def range_from(start: Bound | MessageId | None) -> Range:
+    """The range that begins at a bound or an id and has no end."""
+    if isinstance(start, MessageId):
+        start = Bound("id", start)
+    return Range(start=start or Bound("start"), stop=None)

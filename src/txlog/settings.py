@@ -1,0 +1,178 @@
+"""Owns the settings of a store and the hard limits: every bound has its name and value here.
+
+A Settings is a value: it is recorded in the catalog at init, and a component takes it as a
+parameter. Unknown names, wrong types and values out of bounds are refused by `from_mapping`, which
+names the setting, its bound and the value asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Final
+
+from txlog.errors import InvalidArgument, LimitExceeded
+from txlog.ids import COORDINATORS_MAX
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+
+# Hard limits (RELIABILITY 7.5): checked before anything is allocated; no setting lifts them.
+MESSAGE_BYTES_MAX: Final = 64 * MIB
+KEY_BYTES_MAX: Final = 64 * KIB
+PROPERTIES_MAX: Final = 1_000
+TXN_MESSAGES_MAX: Final = 1_000_000
+TOPICS_MAX: Final = 100_000
+PARTITIONS_MAX: Final = 10_000
+TRANSACTION_KEY_BYTES_MAX: Final = 512
+# An instant must fit the year 9999, so that it can be printed: 9999-12-31T23:59:59.999Z.
+INSTANT_MS_MAX: Final = 253_402_300_799_999
+
+DURABILITIES: Final = ("sync", "os")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of one store (spec/transactions 3, CLI 8.1)."""
+
+    coordinators: int = 16
+    durability: str = "sync"
+    txn_timeout_default_ms: int = MINUTE_MS
+    txn_timeout_max_ms: int = DAY_MS
+    # unfinished transactions per coordinator; 0 lifts the bound
+    txn_active_max: int = 10_000
+    # ended transactions remembered; 0 switches it off, negative lifts that one bound
+    txn_ended_retention_ms: int = HOUR_MS
+    txn_ended_retention_count: int = 100_000
+    # ids dealt from one reserved block, so that a power cut never reuses one
+    txn_ids_reserved: int = 1_024
+    # overdue transactions that one call finishes for others before its own work
+    sweep_max: int = 1_000
+    # a checkpoint falls due after so much journal: it bounds the time to open
+    checkpoint_bytes: int = 64 * MIB
+    checkpoint_frames: int = 8_192
+    # a ledger rolls over at the first of these
+    ledger_entries_max: int = 1_000_000
+    ledger_bytes_max: int = 256 * MIB
+    ledger_age_max_ms: int = 4 * HOUR_MS
+    # key, payload and properties of one message
+    max_message_bytes: int = 5 * MIB
+    # producer names remembered per partition; the longest idle goes first
+    dedup_producers_max: int = 10_000
+    dedup_idle_ms: int = 7 * DAY_MS
+    # messages in hand per consumer
+    unacked_max: int = 50_000
+    lock_timeout_ms: int = 30 * SECOND_MS
+    # produce stops below this, so that abort, acknowledge and delete still have room
+    free_bytes_min: int = 64 * MIB
+    # how long files that are no longer named stay for readers of older snapshots
+    reader_grace_ms: int = 10 * MINUTE_MS
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, object]) -> Settings:
+        """Return the defaults changed by values.
+
+        raises: InvalidArgument for an unknown name, a wrong type or a value below its minimum;
+                LimitExceeded for a value above its maximum
+        """
+        for name, value in values.items():
+            _check_one(name, value)
+        settings = cls(**values)  # type: ignore[arg-type]  # every name and type was checked above
+        settings._check_together()
+        return settings
+
+    def to_mapping(self) -> dict[str, int | str]:
+        """Return all settings by name, in the order of the fields."""
+        return asdict(self)
+
+    def _check_together(self) -> None:
+        if self.txn_timeout_default_ms > self.txn_timeout_max_ms:
+            raise LimitExceeded(
+                f"txn_timeout_default_ms is {self.txn_timeout_default_ms}, "
+                f"more than txn_timeout_max_ms {self.txn_timeout_max_ms}",
+                setting="txn_timeout_default_ms",
+                limit=self.txn_timeout_max_ms,
+                value=self.txn_timeout_default_ms,
+            )
+        if self.txn_ended_retention_ms < 0 and self.txn_ended_retention_count < 0:
+            raise InvalidArgument(
+                "txn_ended_retention_ms and txn_ended_retention_count are both negative: "
+                "ended transactions would be kept for ever",
+                setting="txn_ended_retention_ms",
+                value=self.txn_ended_retention_ms,
+            )
+
+
+_WORD_MAX: Final = (1 << 63) - 1
+
+# name -> (smallest, largest) for the integer settings
+BOUNDS: Final[dict[str, tuple[int, int]]] = {
+    "coordinators": (1, COORDINATORS_MAX),
+    "txn_timeout_default_ms": (1, 366 * DAY_MS),
+    "txn_timeout_max_ms": (1, 366 * DAY_MS),
+    "txn_active_max": (0, 1_000_000),
+    "txn_ended_retention_ms": (-1, INSTANT_MS_MAX),
+    "txn_ended_retention_count": (-1, 10_000_000),
+    "txn_ids_reserved": (1, 1 << 32),
+    "sweep_max": (1, 1_000_000),
+    "checkpoint_bytes": (64 * KIB, 16 * GIB),
+    "checkpoint_frames": (1, 100_000_000),
+    "ledger_entries_max": (1, 1_000_000_000),
+    "ledger_bytes_max": (4 * KIB, 64 * GIB),
+    "ledger_age_max_ms": (1, INSTANT_MS_MAX),
+    "max_message_bytes": (1, MESSAGE_BYTES_MAX),
+    "dedup_producers_max": (1, 10_000_000),
+    "dedup_idle_ms": (1, INSTANT_MS_MAX),
+    "unacked_max": (1, 100_000_000),
+    "lock_timeout_ms": (0, DAY_MS),
+    "free_bytes_min": (0, _WORD_MAX),
+    "reader_grace_ms": (0, 366 * DAY_MS),
+}
+
+assert {f.name for f in fields(Settings)} == {"durability", *BOUNDS}  # every setting is bounded
+
+
+def _check_one(name: str, value: object) -> None:
+    if name == "durability":
+        if value not in DURABILITIES:
+            raise InvalidArgument(
+                f"durability is {value!r}, it must be one of {', '.join(DURABILITIES)}",
+                setting=name,
+                value=value,
+            )
+        return
+    if name not in BOUNDS:
+        raise InvalidArgument(f"unknown setting {name!r}", setting=name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidArgument(
+            f"{name} is {value!r}, it must be an integer", setting=name, value=value
+        )
+    check_setting(name, value)
+
+
+def check_setting(name: str, value: int) -> int:
+    """Return value if it lies within the bounds of the setting.
+
+    raises: InvalidArgument below, LimitExceeded above; both name the setting and the numbers
+    """
+    smallest, largest = BOUNDS[name]
+    if value < smallest:
+        raise InvalidArgument(
+            f"{name} is {value}, the smallest is {smallest}",
+            setting=name,
+            limit=smallest,
+            value=value,
+        )
+    if value > largest:
+        raise LimitExceeded(
+            f"{name} is {value}, the largest is {largest}",
+            setting=name,
+            limit=largest,
+            value=value,
+        )
+    return value

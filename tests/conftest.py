@@ -1,0 +1,20 @@
+"""Owns what all tests share: hypothesis without a clock, a database or chance between two runs.
+
+`HYPOTHESIS_SEED_FREE=1` lets hypothesis draw anew; a failure prints the blob that repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "txlog",
+    deadline=None,
+    database=None,
+    derandomize=os.environ.get("HYPOTHESIS_SEED_FREE") != "1",
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("txlog")

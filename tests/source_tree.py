@@ -1,0 +1,88 @@
+"""Owns how tests look at the project's own code: its modules, their trees, what they import."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+PACKAGE = "txlog"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: its dotted name, the line, and whether a function hides it."""
+
+    target: str
+    line: int
+    deferred: bool
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of the package; path is relative to the package: `engine/storage/disk`."""
+
+    file: Path
+    name: str
+    path: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The parsed text."""
+        return ast.parse(self.file.read_text(encoding="utf-8"), str(self.file))
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        """All imports, those for type checking and inside functions included."""
+        return list(_imports(self.tree, deferred=False))
+
+
+def modules() -> list[Module]:
+    """Return the modules below src/txlog, in the order of their paths."""
+    found = []
+    for file in sorted((SOURCE / PACKAGE).rglob("*.py")):
+        parts = list(file.relative_to(SOURCE).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        found.append(Module(file, ".".join(parts), "/".join(parts[1:])))
+    return found
+
+
+def own_targets(module: Module, known: set[str]) -> Iterator[tuple[str, Import]]:
+    """Yield the names of our own modules that module imports, `from package import module` too."""
+    for item in module.imports:
+        name = item.target
+        if name.split(".")[0] != PACKAGE:
+            continue
+        while name not in known and "." in name:
+            name = name.rpartition(".")[0]  # the last part is a name in the module, not a module
+        if name != module.name:
+            yield name, item
+
+
+def _imports(node: ast.AST, *, deferred: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(alias.name, child.lineno, deferred)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute"
+            for alias in child.names:
+                yield Import(f"{child.module}.{alias.name}", child.lineno, deferred)
+        elif isinstance(child, ast.Call) and _called(child) == "import_module" and child.args:
+            name = child.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield Import(name.value, child.lineno, deferred)
+        inside = deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from _imports(child, deferred=inside)
+
+
+def _called(call: ast.Call) -> str:
+    """Return the last name of what is called: `sleep` for `time.sleep(1)`."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""

@@ -1,0 +1,249 @@
+"""The way in and out: help, version, imports, usage errors, signals, pipes, exit codes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from txlog.cli import catalogue, dispatch
+from txlog.cli.command import Command
+from txlog.cli.main import main
+
+ROOT = Path(__file__).resolve().parent.parent
+PATHS = sorted(catalogue.COMMANDS)
+
+
+def run(
+    *args: str, stdin: bytes | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run txlog in a process of its own, with nothing of the caller's environment."""
+    bare = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.defpath, **(env or {})}
+    return subprocess.run(
+        [sys.executable, "-m", "txlog", *args],
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        env=bare,
+        timeout=120,
+    )
+
+
+def test_root_help_is_short_and_ends_with_zero() -> None:
+    """CLI.md 2: `txlog` alone prints the root help, at most 24 lines."""
+    done = run()
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(done.stdout.splitlines()) <= 24
+    assert max(len(line) for line in done.stdout.decode().splitlines()) <= 80
+
+
+def test_the_table_and_the_modules_agree() -> None:
+    """Every entry leads to a command of that path, which has examples and help."""
+    for path in PATHS:
+        command = dispatch.load(path)
+        assert isinstance(command, Command)
+        assert command.path == path
+        assert command.examples
+        assert inspect.getdoc(command.function)
+
+
+def test_version(capfd: pytest.CaptureFixture[str]) -> None:
+    """CLI.md 2: `txlog 0.1.0`; with --json what it stands on."""
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out == "txlog 0.1.0\n"
+    assert main(["--version", "--json"]) == 0
+    answer = json.loads(capfd.readouterr().out)
+    assert list(answer) == [
+        "txlog", "format_min", "format_max", "python", "pyarrow", "duckdb", "pyspark", "platform",
+    ]  # fmt: skip
+    assert main(["topic", "list", "-V"]) == 0
+    assert capfd.readouterr().out == "txlog 0.1.0\n"
+
+
+_IMPORTS = """
+import sys
+from txlog.cli.main import main
+code = main({args!r})
+heavy = {{"pyarrow", "duckdb", "pyspark", "rich", "orjson"}} & set(sys.modules)
+light = {light!r} and "typer" in sys.modules
+print(code, sorted(heavy), light, file=sys.stderr)
+"""
+
+
+def imported_by(args: list[str], light: bool = False) -> str:
+    code = _IMPORTS.format(args=args, light=light)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env={"PYTHONPATH": str(ROOT / "src")},
+        timeout=60,
+    )
+    return done.stderr.decode().strip()
+
+
+def test_version_does_not_import_typer() -> None:
+    """CLI.md 10: judged by sys.modules."""
+    assert imported_by(["--version"], light=True) == "0 [] False"
+
+
+def test_no_help_imports_what_is_heavy() -> None:
+    """CLI.md 10: no --help imports pyarrow or duckdb; all commands in one process."""
+    code = f"""
+import sys
+from txlog.cli.main import main
+codes = {{main([*path.split(), flag]) for path in {PATHS!r} for flag in ("-h", "--help")}}
+codes |= {{main(["--help"]), main([])}}
+print(codes, sorted({{"pyarrow", "duckdb", "pyspark", "rich"}} & set(sys.modules)), file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env={"PYTHONPATH": str(ROOT / "src")},
+        timeout=60,
+    )
+    assert done.stderr.decode().strip() == "{0} []"
+
+
+def test_a_noun_alone_prints_its_help_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    """CLI.md 2: and ends with 2; the plural is an alias."""
+    assert main(["topics"]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "txlog topic create" in err
+    assert main(["topic", "--help"]) == 0
+    assert "txlog topic create" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["prodcue"], "did you mean: txlog produce"),
+        (["txn", "comit"], "did you mean: txlog txn commit"),
+        (["subscripton", "list"], "did you mean: txlog subscription"),
+    ],
+)
+def test_an_unknown_name_names_the_nearest(
+    args: list[str], hint: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """CLI.md 2: exit 2; with --json the error is one object on stderr."""
+    assert main([*args, "--json"]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    error = json.loads(err)["error"]
+    assert (error["code"], error["hint"]) == ("TXL-201", hint)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--no-such"],
+        ["-S"],
+        ["-x", "status"],
+        ["status", "--no-such"],
+        ["status", "extra"],
+        ["topic", "create"],
+        ["topic", "create", "a", "--partitions", "many"],
+        ["consume", "a", "-f", "yaml"],
+        ["consume", "a", "--ack", "never", "-s", "b"],
+        ["consume", "a", "--type", "queue", "-s", "b"],
+        ["consume", "a", "-o", "1:2:3:4"],
+        ["consume", "a", "-F", "--until", "end"],
+        ["consume", "a", "--ack", "none"],
+        ["consume", "a", "-s", "b", "-o", "start"],
+        ["consume", "a", "-s", ".."],
+        ["consume", "a/1", "-p", "2"],
+        ["consume", "a", "-n", "-1"],
+        ["consume", "a", "--max-wait", "soon"],
+        ["produce", "a", "--in", "xml"],
+        ["produce", "a", "-m", "x", "file"],
+        ["produce", "a", "-k", "x", "-K", "="],
+        ["produce", "a", "--txn", "--txn-every", "3"],
+        ["produce", "a", "--txn-every", "0"],
+        ["produce", "a", "--expect", "3"],
+        ["produce", "a", "--seq-from", "3"],
+        ["produce", "a", "--batch", "0"],
+        ["produce", "a", "-H", "x"],
+        ["produce", "a", "--json", "--ack-format", "ndjson"],
+        ["produce", "a", "--ack-format", "%s"],
+        ["produce", "a", "--event-time", "soon"],
+        ["produce", "a", "--durability", "maybe"],
+        ["produce", "a/1", "-p", "2"],
+        ["peek", "a", "--first", "1", "--last", "1"],
+        ["peek", "a", "--at", "x"],
+        ["status", "--watch", "0s"],
+        ["status", "--color", "pink"],
+        ["status", "--now", "soon"],
+        ["txn", "commit"],
+        ["txn", "run"],
+        ["txn", "list", "--state", "odd"],
+        ["txn", "abort", "--all-stuck", "0:1"],
+        ["topic", "list", "--regex", "("],
+        ["topic", "list", "--columns", "nope"],
+        ["init", ""],
+        ["demo", "--kills", "-1"],
+    ],
+)
+def test_a_wrong_call_ends_with_two_before_a_store_is_needed(
+    args: list[str],
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CLI.md 5: usage errors; stdout stays empty and there is no traceback."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("TXLOG")]:
+        monkeypatch.delenv(name)
+    assert main(args) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith(("error: ", '{"error"'))
+    assert "Traceback" not in err
+
+
+def test_no_store_is_not_found(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI.md 3: exit 3, TXL-301, with the hint txlog init."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TXLOG_STORE", raising=False)
+    assert main(["topic", "list", "--json"]) == 3
+    error = json.loads(capfd.readouterr().err)["error"]
+    assert error["code"] == "TXL-301"
+    assert "txlog init" in error["hint"]
+
+
+def test_global_flags_stand_anywhere_and_the_last_wins(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """CLI.md 2: before and after the verb."""
+    for args in (
+        ["--json", "-S", str(tmp_path / "no"), "topic", "list"],
+        ["topic", "list", f"--store={tmp_path / 'no'}", "--json"],
+        ["-S/other", "topic", "list", "--json", "-S", str(tmp_path / "no")],
+    ):
+        assert main(args) == 3
+        assert json.loads(capfd.readouterr().err)["error"]["store"] == str(tmp_path / "no")
+
+
+def test_field_help_needs_no_store(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI.md 4: -f help is field, type, meaning; produce too."""
+    monkeypatch.chdir(tmp_path)
+    for path in PATHS:
+        command = dispatch.load(path)
+        if path == "inspect":
+            continue  # its fields are those of what it finds
+        needed = {"sub create": ["x", "-t", "x"], "sub ack": ["x", "1:1"]}
+        words = needed.get(path, ["x"])
+        if path.split()[-1] in ("list", "begin", "status", "checkpoint"):
+            words = []
+        assert main([*path.split(), *words, "-f", "help"]) == 0, path
+        lines = capfd.readouterr().out.splitlines()
+        assert [line.split("\t")[0] for line in lines] == command.fields
+        assert all(line.count("\t") == 2 for line in lines)

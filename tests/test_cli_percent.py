@@ -1,0 +1,92 @@
+"""The %-formats of records: each verb, its options, escapes, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from txlog.cli.percent import Format
+from txlog.errors import Usage
+
+ROW: dict[str, Any] = {
+    "topic": "orders",
+    "partition": 2,
+    "ledger": 17,
+    "entry": 4,
+    "index": 3,
+    "key": b"k1",
+    "value": b"a\xffb",
+    "properties": {"lang": "en", "x": "1"},
+    "publish_time": 1_795_165_924_117,
+    "event_time": None,
+    "deliver_at": 0,
+    "visible_time": 1_795_165_924_123,
+    "txn_most": 3 << 48,
+    "txn_least": 18,
+    "txn_state": "committed",
+    "producer": "till-7",
+    "sequence_id": 9,
+    "number": 5,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("%v", b"a\xffb"),
+        ("%v{hex}", b"61ff62"),
+        ("%v{base64}", b"Yf9i"),
+        ("%k{json}", b'"k1"'),
+        ("%k{unpack[>H]}", b"27441"),
+        ("%t/%p %o", b"orders/2 17:4:3"),
+        ("%o{ledger} %o{entry} %o{index}", b"17 4 3"),
+        ("%V %K %T %H", b"3 2 6 2"),
+        ("%V{big32}", b"\0\0\0\3"),
+        ("%V{little64}", b"\3\0\0\0\0\0\0\0"),
+        ("%V{4}", b"0003"),
+        ("%h{%k=%v;}", b"lang=en;x=1;"),
+        ("%d %d{event} %d{deliver}", b"1795165924117  0"),
+        ("%d{rfc3339}", b"2026-11-20T09:12:04.117Z"),
+        ("%d{deliver}{strftime[%F]}", b"1970-01-01"),
+        ("%x %x{state} %x{index}", b"3:18 committed 3"),
+        ("%P %q %i", b"till-7 9 5"),
+        (r"a\n\t\r\0\\\x41%%%{%}", b"a\n\t\r\0\\A%{}"),
+        ("ä%%", "ä%".encode()),
+    ],
+)
+def test_a_verb_prints_its_field(text: str, expected: bytes) -> None:
+    """CLI.md 7: the table of verbs."""
+    assert Format(text).apply(ROW) == expected
+
+
+def test_a_plain_message_has_no_index_and_no_transaction() -> None:
+    """An id without index is L:E, absent things are empty."""
+    row = {**ROW, "index": None, "txn_most": None, "txn_state": None, "key": None}
+    assert Format("%o|%o{index}|%x|%x{state}|%k|").apply(row) == b"17:4|||||"
+
+
+def test_a_message_of_an_open_transaction_has_no_id() -> None:
+    """CLI.md 9: its id comes with the commit."""
+    assert Format("%o %x").apply({**ROW, "ledger": None, "entry": None}) == b" 3:18"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["%s", "%e", "%y", "%a", "%z", "%", "%v{no}", "%o{no}", "%h{%k", r"\q", r"\x4", "%g", "%t{",
+     "%p{hex}", "%d{no}", "%V{big7}", "%x{no}", "%k{unpack[!!]}"],
+)  # fmt: skip
+def test_an_unknown_verb_is_a_usage_error(text: str) -> None:
+    """CLI.md 7: exit 2."""
+    with pytest.raises(Usage):
+        Format(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("%s", "%v"), ("%e", "%o{entry}"), ("%a", "%x{state}")]
+)
+def test_a_verb_of_another_tool_names_the_one_meant(text: str, meant: str) -> None:
+    """CLI.md 7: %s %e %y %a name the verb meant."""
+    with pytest.raises(Usage) as caught:
+        Format(text)
+    assert caught.value.hint == meant

@@ -1,0 +1,294 @@
+"""Tests of txlog.demo: the data, the deaths, the proof, and a short run with real kills."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import txlog
+from txlog import demo
+from txlog.demo import check, pipeline, source, supervisor
+from txlog.demo.worker import PipeGate
+from txlog.duck import Session
+from txlog.errors import AlreadyExists, CommandFailed, InvalidArgument
+
+LIMIT = 40
+NONE_COMMITTED = pa.table({"InvoiceNo": pa.array([], pa.string())})
+
+FAKE_WORKER = """
+import sys
+allow, start = int(sys.argv[-1]), {start}
+print("begun", start, flush=True)
+for done in range(start + 1, {total} + 1):
+    if done > allow:
+        print("held", done, flush=True)
+        sys.stdin.read()
+    print("done", done, flush=True)
+"""
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    """Return a session over the first invoices of the file."""
+    with source.open_source(source.locate(), LIMIT) as opened:
+        yield opened
+
+
+def test_file_holds_what_the_readme_says() -> None:
+    """Guards the data: the published totals of the whole file, prices summed as decimals."""
+    with source.open_source(source.locate(), None) as session:
+        assert source.size(session) == (541_909, 25_900)
+        assert session.row(
+            "SELECT count(DISTINCT InvoiceNo) FILTER (InvoiceNo LIKE 'C%') AS refunds,"
+            " sum(Quantity::BIGINT)::BIGINT AS quantity,"
+            " sum(Quantity::BIGINT * UnitPrice::DECIMAL(18,3)) AS value FROM chosen"
+        ) == {"refunds": 3836, "quantity": 5_176_450, "value": Decimal("9747747.934")}
+
+
+def test_lines_of_an_invoice_stand_together_also_when_the_file_scatters_them() -> None:
+    """Kills: invoices cut out of the file by runs; one invoice of the file is interrupted."""
+    with source.open_source(source.locate(), None) as session:
+        rows, starts = source.messages(session, NONE_COMMITTED)
+    assert (len(rows), len(starts) - 1, starts[0], starts[-1]) == (541_909, 25_900, 0, 541_909)
+    session_of_rows = pa.table({"value": rows.column("value"), "row": range(len(rows))})
+    with Session() as session:
+        session.register("rows", session_of_rows)
+        scattered = session.row(
+            "SELECT count(*) AS n FROM (SELECT decode(value)->>'InvoiceNo' AS invoice FROM rows"
+            " GROUP BY invoice HAVING max(row) - min(row) + 1 != count(*))"
+        )
+    assert scattered == {"n": 0}
+
+
+def test_message_of_a_line_is_compact_json_with_its_place_in_the_invoice(session: Session) -> None:
+    """Guards the format of `orders`; the price stays the text of the file."""
+    rows, starts = source.messages(session, NONE_COMMITTED)
+    assert starts[:3] == [0, 7, 9]
+    assert rows.column("key")[0].as_py() == b"17850.0"
+    assert rows.column("value")[0].as_py() == (
+        b'{"InvoiceNo":"536365","Line":1,"Lines":7,"StockCode":"85123A","Description":'
+        b'"WHITE HANGING HEART T-LIGHT HOLDER","Quantity":6,"InvoiceDate":"2010-12-01 08:26:00",'
+        b'"UnitPrice":"2.55","CustomerID":"17850.0","Country":"United Kingdom"}'
+    )
+    assert rows.column("event_time").cast(pa.int64())[0].as_py() == 1_291_191_960_000
+
+
+def test_committed_invoices_are_not_made_again(session: Session) -> None:
+    """Kills: a restarted worker that loads an invoice twice."""
+    every, starts = source.messages(session, NONE_COMMITTED)
+    committed = pa.table({"InvoiceNo": ["536365", "536367"]})
+    rest, rest_starts = source.messages(session, committed)
+    assert rest_starts[:2] == [0, 2]
+    assert len(rest) == len(every) - 7 - 12
+    assert len(rest_starts) == len(starts) - 2
+
+
+def test_nothing_is_left_when_every_invoice_is_committed(session: Session) -> None:
+    """Guards the worker that was killed between its last commit and its end."""
+    numbers = session.arrow("SELECT DISTINCT InvoiceNo FROM chosen")
+    rows, starts = source.messages(session, numbers)
+    assert (len(rows), starts) == (0, [0])
+
+
+def test_an_invoice_cut_by_a_batch_is_held_back(session: Session) -> None:
+    """Kills: totals of a part of an invoice, which is what a cut at a batch's maximum gives."""
+    rows = pa.table(source.messages(session, NONE_COMMITTED)[0])
+    with Session() as mine:
+        whole, totals = pipeline._transform(mine, rows.slice(0, 8))
+        assert whole.to_pylist() == [True] * 7 + [False]
+        assert [orjson.loads(value) for value in totals.column("value").to_pylist()] == [
+            {"InvoiceNo": "536365", "Lines": 7, "Quantity": 40, "Value": "139.120"}
+        ]
+        whole, totals = pipeline._transform(mine, rows.slice(7, 1))
+        assert (whole.to_pylist(), totals.num_rows) == ([False], 0)
+
+
+def test_deaths_are_decided_by_the_seed_and_leave_work() -> None:
+    """Guards: the same seed gives the same deaths, in order, before the last invoice."""
+    assert supervisor.deaths(1000, 5, 7, "load") == supervisor.deaths(1000, 5, 7, "load")
+    assert supervisor.deaths(1000, 5, 7, "load") != supervisor.deaths(1000, 5, 8, "load")
+    assert supervisor.deaths(1000, 5, 7, "load") != supervisor.deaths(1000, 5, 7, "invoicing")
+    for total in (1, 2, 3, 1000):
+        plan = supervisor.deaths(total, 9, 1, "load")
+        assert len(plan) == 9
+        assert plan == sorted(plan, key=lambda death: death.at)
+        assert all(death.at <= death.allow < total for death in plan)
+
+
+def test_gate_holds_a_worker_that_may_not_commit() -> None:
+    """Guards: beyond its leave a worker says so, waits, and ends when its supervisor is gone."""
+    said = io.StringIO()
+    gate = PipeGate(2, said, io.StringIO())
+    gate.begun(0)
+    gate.before_commit(2)
+    gate.committed(2)
+    with pytest.raises(SystemExit):
+        gate.before_commit(3)
+    assert said.getvalue() == "begun 0\ndone 2\nheld 3\n"
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let the supervisor start a script in place of the worker."""
+
+    def start(stage: supervisor.Stage, allow: int) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", script, str(allow)]
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    monkeypatch.setattr(supervisor, "_start", start)
+
+
+def test_every_planned_death_is_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a worker that is done before its killer looks; it is held instead."""
+    fake(monkeypatch, FAKE_WORKER.format(start=0, total=30))
+    seen: list[tuple[str, int, int, int]] = []
+    stage = supervisor.Stage("load", 30, ())
+    plan = supervisor.deaths(30, 4, 3, "load")
+    kills = supervisor.run_stage(stage, plan, lambda *report: seen.append(report))
+    assert kills == 4
+    assert seen[-1] == ("load", 30, 30, 4)
+    for kill, death in enumerate(plan):
+        assert max(done for _, done, _, killed in seen if killed == kill) <= death.allow
+
+
+def test_worker_that_fails_is_an_error_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kills: a failure taken for one of the kills, and repeated for ever."""
+    fake(monkeypatch, "raise ValueError('no such thing')")
+    with pytest.raises(CommandFailed, match="no such thing") as caught:
+        supervisor.run_stage(supervisor.Stage("load", 30, ()), [])
+    assert caught.value.fields["status"] == 1
+
+
+def test_worker_that_ends_unkilled_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a kill that is counted though nothing was killed."""
+    fake(monkeypatch, "print('done 0')")
+    plan = [supervisor.Death(at=5, allow=9, delay_ms=0)]
+    with pytest.raises(CommandFailed, match="before it could be killed"):
+        supervisor.run_stage(supervisor.Stage("load", 30, ()), plan)
+
+
+def made_rows(session: Session) -> tuple[pa.Table, pa.Table]:
+    """Return orders and outputs as a run without a fault would leave them."""
+    batch, starts = source.messages(session, NONE_COMMITTED)
+    ids = [txn for txn, (start, stop) in enumerate(pairwise(starts)) for _ in range(start, stop)]
+    orders = pa.table(batch).select(["key", "value"])
+    with Session() as mine:
+        totals = pipeline._transform(mine, orders)[1]
+    count = totals.num_rows
+    outputs = pa.table(
+        {
+            "topic": pc.if_else(totals.column("refund"), "refunds", "invoices"),
+            "txn_most": [1] * count,
+            "txn_least": [7] * count,
+            "value": totals.column("value"),
+        }
+    )
+    named = {"txn_most": [0] * len(ids), "txn_least": ids, "value": orders.column("value")}
+    return pa.table(named), outputs
+
+
+def wrong(checks: list[check.Check]) -> set[str]:
+    """Return the names of the comparisons that failed."""
+    return {row["name"] for row in checks if not row["ok"]}
+
+
+def test_proof_passes_what_is_right(session: Session) -> None:
+    """Guards the check itself: no false alarm; sums are those of the first 40 invoices."""
+    orders, outputs = made_rows(session)
+    checks, found = check.check_rows(session, orders, outputs)
+    assert wrong(checks) == set()
+    assert found["transactions"] == LIMIT + 1
+    assert found["invoices and refunds"] == LIMIT
+
+
+@pytest.mark.parametrize(
+    ("fault", "noticed"),
+    [
+        ("line missing", "lines missing"),
+        ("line twice", "lines too many"),
+        ("line altered", "lines missing"),
+        ("invoice split", "invoices by transaction"),
+        ("total missing", "invoice totals missing"),
+        ("total twice", "invoice totals too many"),
+        ("penny off", "value"),
+        ("wrong topic", "refunds"),
+    ],
+)
+def test_proof_finds_what_is_wrong(session: Session, fault: str, noticed: str) -> None:
+    """Guards the check: every kind of fault it is there for is found by name."""
+    orders, outputs = made_rows(session)
+    first = outputs.slice(0, 1)
+    if fault == "line missing":
+        orders = orders.slice(1)
+    elif fault == "line twice":
+        orders = pa.concat_tables([orders, orders.slice(3, 1)])
+    elif fault == "line altered":
+        values = [orders.column("value")[0].as_py().replace(b"2.55", b"2.56")]
+        values += orders.column("value")[1:].to_pylist()
+        orders = orders.set_column(2, "value", pa.array(values, pa.binary()))
+    elif fault == "invoice split":
+        ids = [99_999, *orders.column("txn_least")[1:].to_pylist()]
+        orders = orders.set_column(1, "txn_least", pa.array(ids, pa.int64()))
+    elif fault == "total missing":
+        outputs = outputs.slice(1)
+    elif fault == "total twice":
+        outputs = pa.concat_tables([outputs, first])
+    elif fault == "penny off":
+        value = first.column("value")[0].as_py().replace(b"139.120", b"139.130")
+        first = first.set_column(3, "value", pa.array([value], pa.binary()))
+        outputs = pa.concat_tables([first, outputs.slice(1)])
+    else:
+        first = first.set_column(0, "topic", pa.array(["refunds"]))
+        outputs = pa.concat_tables([first, outputs.slice(1)])
+    assert noticed in wrong(check.check_rows(session, orders, outputs)[0])
+
+
+def test_proof_of_an_empty_store_fails_without_breaking(session: Session) -> None:
+    """Guards: nothing at all is a wrong answer too, and not an error of the check."""
+    orders, outputs = made_rows(session)
+    checks, found = check.check_rows(session, orders.slice(0, 0), outputs.slice(0, 0))
+    assert {"lines", "value", "lines missing", "invoice totals missing"} <= wrong(checks)
+    assert found["value"] is None
+
+
+@pytest.mark.parametrize("arguments", [{"limit": 0}, {"kills": -1}])
+def test_senseless_arguments_are_refused(tmp_path: Path, arguments: dict[str, int]) -> None:
+    """Guards: refused before anything is made."""
+    with pytest.raises(InvalidArgument):
+        demo.run(str(tmp_path / "store"), **arguments)
+    assert not (tmp_path / "store").exists()
+
+
+def test_short_run_is_exact_through_real_kills(tmp_path: Path) -> None:
+    """Guards the main job: real processes, real SIGKILL, and DuckDB agrees with the file."""
+    path = str(tmp_path / "store")
+    seen: list[tuple[str, int, int, int]] = []
+    result = demo.run(
+        path, kills=2, seed=11, limit=LIMIT, progress=lambda *report: seen.append(report)
+    )
+    assert result["exact"], result["check_list"]
+    assert result["kills"] == 4
+    assert result["invoices"] + result["refunds"] == LIMIT
+    assert result["transactions"] > LIMIT
+    assert (result["path"], result["seed"]) == (path, 11)
+    assert [report for report in seen if report[1] == LIMIT] == [
+        ("load", LIMIT, LIMIT, 2),
+        ("invoicing", LIMIT, LIMIT, 2),
+    ]
+    with txlog.open(path) as client:
+        assert [row["topic"] for row in client.topics()] == ["invoices", "orders", "refunds"]
+        assert client.transactions(states=["open"]) == []
+    with pytest.raises(AlreadyExists):
+        demo.run(path, kills=0, limit=1)

