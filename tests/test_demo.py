@@ -263,12 +263,67 @@ def test_proof_of_an_empty_store_fails_without_breaking(session: Session) -> Non
     assert found["value"] is None
 
 
-@pytest.mark.parametrize("arguments", [{"limit": 0}, {"kills": -1}])
-def test_senseless_arguments_are_refused(tmp_path: Path, arguments: dict[str, int]) -> None:
+@pytest.mark.parametrize(("limit", "kills"), [(0, 1), (1, -1)])
+def test_senseless_arguments_are_refused(tmp_path: Path, limit: int, kills: int) -> None:
     """Guards: refused before anything is made."""
     with pytest.raises(InvalidArgument):
-        demo.run(str(tmp_path / "store"), **arguments)
+        demo.run(str(tmp_path / "store"), limit=limit, kills=kills)
     assert not (tmp_path / "store").exists()
+
+
+class Log:
+    """A gate that never holds, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.reports: list[int] = []
+
+    def begun(self, done: int) -> None:
+        """Remember."""
+        self.reports.append(done)
+
+    def before_commit(self, done: int) -> None:
+        """Let it commit."""
+
+    def committed(self, done: int) -> None:
+        """Remember."""
+        self.reports.append(done)
+
+
+def test_a_worker_takes_over_what_a_killed_one_left_open(tmp_path: Path) -> None:
+    """Kills: lines lost because the open transaction of a dead worker holds them back."""
+    path, file = str(tmp_path / "store"), source.locate()
+    txlog.init(path)
+    with txlog.open(path) as client:
+        pipeline.create(client)
+        dead = client.begin()["txn"]
+        client.producer(pipeline.ORDERS).send(b"not json", key=b"k", txn=dead)
+        pipeline.load(client, Log(), file, LIMIT)
+        dead = client.begin()["txn"]
+        with client.consumer(pipeline.ORDERS, pipeline.INVOICING) as consumer:
+            consumer.acknowledge(consumer.receive_batch(100), txn=dead)
+            client.producer(pipeline.INVOICES).send(b"not json", txn=dead)
+        log = Log()
+        pipeline.invoicing(client, log, 16)
+        assert (log.reports[0], log.reports[-1]) == (0, LIMIT)
+        with source.open_source(file, LIMIT) as session:
+            checks, _ = check.check_store(client, session)
+        assert wrong(checks) == set()
+
+
+def test_proof_counts_lines_that_an_open_transaction_holds(tmp_path: Path) -> None:
+    """Kills: a proof that asks for lines to receive, which does not see those held back."""
+    path, file = str(tmp_path / "store"), source.locate()
+    txlog.init(path)
+    with txlog.open(path) as client:
+        pipeline.create(client)
+        pipeline.load(client, Log(), file, 2)
+        pipeline.invoicing(client, Log(), 16)
+        pipeline.load(client, Log(), file, 3)
+        with client.consumer(pipeline.ORDERS, pipeline.INVOICING) as consumer:
+            consumer.acknowledge(consumer.receive_batch(100), txn=client.begin()["txn"])
+        with source.open_source(file, 3) as session:
+            checks, _ = check.check_store(client, session)
+    assert {"lines not acknowledged", "transactions not ended"} <= wrong(checks)
 
 
 def test_short_run_is_exact_through_real_kills(tmp_path: Path) -> None:

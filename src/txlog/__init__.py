@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from txlog.bounds import Range as Range
     from txlog.client import Client as Client
     from txlog.client import init as init
-    from txlog.client import open_store as open  # noqa: A004
+    from txlog.client import open_store as open
     from txlog.consumer import Consumer as Consumer
     from txlog.ids import MessageId as MessageId
     from txlog.ids import Position as Position
@@ -44,7 +44,7 @@ _HOMES = {
     "Reader": "reader", "Settings": "settings", "Transaction": "transaction",
 }  # fmt: skip
 
-__all__ = [  # noqa: RUF022
+__all__ = [
     "Bound", "Client", "Consumer", "Message", "MessageId", "Position", "Producer", "Range",
     "Reader", "Settings", "TopicName", "Transaction", "TxnId", "__version__", "init", "messages",
     "open",

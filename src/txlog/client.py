@@ -7,9 +7,9 @@ and MessageId, instants are milliseconds since 1970 UTC.
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from txlog.engine.flow.acknowledge import runs_of_ids
 from txlog.engine.flow.end_txn import EndAnswer
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.identity import make_store, read_identity
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.store import Store
@@ -36,6 +37,7 @@ from txlog.transaction import Transaction
 
 READ_MESSAGES = 10_000
 Answer = dict[str, Any]
+T = TypeVar("T")
 
 
 def init(
@@ -195,11 +197,11 @@ class Client:
         """Acknowledge by id, without a consumer; {acked, already, dropped, txn}."""
         wanted = TopicName.parse(topic, allow_partition=True)
 
-        def look(view: View) -> tuple[Any, Any]:
+        def look(view: View) -> tuple[Topic, Subscription]:
             found = find_topic(view, wanted)
             return found, find_subscription(view, found, subscription)
 
-        found, held = self._store.read(look)  # type: ignore[misc]
+        found, held = self._store.read(look)
         answer = acknowledge_runs(
             self._store, found, held, runs_of_ids(list(ids)), txn, cumulative=cumulative
         )
@@ -255,11 +257,14 @@ class Client:
 
     def transaction(self, timeout_ms: int | None = None) -> Transaction:
         """Begin a transaction. Raises InvalidArgument, LimitExceeded."""
-        begun = self.begin(timeout_ms)
-        return Transaction(begun["txn"], self._end)
+        return Transaction(self._begin(timeout_ms, None), self._end)
 
     def begin(self, timeout_ms: int | None = None, coordinator: int | None = None) -> Answer:
         """Begin a transaction that any process may use by its id; the fields of `txn begin`."""
+        txn_id = self._begin(timeout_ms, coordinator)
+        return self._look(lambda view: report.begun(view, txn_id, self._store))
+
+    def _begin(self, timeout_ms: int | None, coordinator: int | None) -> TxnId:
         owner = self._disk.owner()
         txn_id = self._store.write(
             lambda view, now: end_txn.begin(
@@ -268,7 +273,7 @@ class Client:
             () if coordinator is None else (coordinator,),
         )
         assert isinstance(txn_id, TxnId)
-        return self._look(lambda view: report.begun(view, txn_id, self._store))
+        return txn_id
 
     def commit(self, txn_id: TxnId) -> Answer:
         """Commit by id; the fields of `txn commit`."""
@@ -292,9 +297,7 @@ class Client:
         self._checkpoint_if_due()
         return answer
 
-    def transactions(
-        self, all: bool = False, states: Sequence[str] | None = None
-    ) -> list[Answer]:
+    def transactions(self, all: bool = False, states: Sequence[str] | None = None) -> list[Answer]:
         """Unfinished transactions, or all that are remembered; the fields of `txn list`."""
         self._sweep()
         return self._look(lambda view: report.transactions(view, self._store, all, states))
@@ -337,5 +340,5 @@ class Client:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
         return self._look(lambda view: inspecting.inspect(view, self._store, what))
 
-    def _look(self, look: Any) -> Any:
+    def _look(self, look: Callable[[View], T]) -> T:
         return self._store.read(look)

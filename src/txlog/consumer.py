@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from threading import Event
 from types import TracebackType
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -30,7 +31,7 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.message import Message, messages
 from txlog.transaction import Transaction
 
-Acknowledgeable = Message | MessageId | pa.Table | Sequence[Message | MessageId]
+Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message | MessageId]
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
 ATTACH_TRIES_MAX = 100
 
@@ -81,7 +82,7 @@ class Consumer:
         self._liveness: LockFile | None = None
         self._id = 0
         found = store.read(lambda view: self._find(view, wanted, subscription))
-        self._topic, self._subscription = found  # type: ignore[misc]
+        self._topic, self._subscription = found
         self._attach()
 
     @staticmethod
@@ -93,7 +94,7 @@ class Consumer:
         """Take the subscription, or raise ConsumerBusy; an id is never used twice."""
         number = self._subscription.number
         for _ in range(ATTACH_TRIES_MAX):
-            before, chosen = self._store.read(  # type: ignore[misc]
+            before, chosen = self._store.read(
                 lambda view: (
                     view.catalog.subscriptions[number].consumer, view.catalog.next_consumer,
                 )
@@ -154,13 +155,10 @@ class Consumer:
         if self._liveness is None:
             raise AlreadyClosed("the consumer is closed")
         table = self._store.read(lambda view: self._take(view, limit))
-        assert isinstance(table, pa.Table)
         if not table.num_rows and self._needs_writer():
             pending = self._store.read(self._pending_coordinators)
-            assert isinstance(pending, tuple)
             self._store.write(lambda view, now: Decision([], None, True), pending)
             table = self._store.read(lambda view: self._take(view, limit))
-            assert isinstance(table, pa.Table)
         return table
 
     def _needs_writer(self) -> bool:
@@ -208,14 +206,14 @@ class Consumer:
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None when none came within timeout_ms (None: wait for ever)."""
-        for message in self._buffered:
-            return message
-        while True:
+        buffered = next(self._buffered, None)
+        while buffered is None:
             table = self.receive_batch(timeout_ms=1000 if timeout_ms is None else timeout_ms)
             self._buffered = messages(table)
-            message = next(self._buffered, None)
-            if message is not None or timeout_ms is not None:
-                return message
+            buffered = next(self._buffered, None)
+            if timeout_ms is not None:
+                break
+        return buffered
 
     # --- acknowledging -----------------------------------------------------------------------
 

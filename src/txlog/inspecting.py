@@ -5,11 +5,11 @@ from __future__ import annotations
 import os.path
 from typing import Any
 
-
 from txlog import report
 from txlog.bounds import Bound, Range
 from txlog.engine.flow.bounds import resolve_range
 from txlog.engine.flow.dispatch import plan, received
+from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.cursor import covers
 from txlog.engine.store import Store
@@ -74,7 +74,7 @@ def _named(view: View, store: Store, kind: str, text: str) -> Answer:
         return {"kind": "transaction", **report.transaction(view, store, TxnId.parse(text))}
     if kind == "topic":
         name = TopicName.parse(text, allow_partition=True)
-        found = report.topic(view, report.lookup.topic(view, name), store)
+        found = report.topic(view, find_topic(view, name), store)
         if name.partition is None:
             return {"kind": "topic", **found}
         row = found["partition_list"][name.partition]
@@ -106,8 +106,10 @@ def _message(view: View, wanted: MessageId) -> Answer:
     place = resolve_range(view, topic, Range(start=Bound("id", wanted)), [index])[index]
     found = plan(view, owner[0], place.behind, 1)
     piece = found.pieces[0] if found.pieces else None
-    if piece is None or (piece.ledger, piece.entry) != (wanted.ledger, wanted.entry) or (
-        wanted.index not in (0, piece.index)
+    if (
+        piece is None
+        or (piece.ledger, piece.entry) != (wanted.ledger, wanted.entry)
+        or (wanted.index not in (0, piece.index))
     ):
         raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
     table = received(view, report.short(topic), index, owner[0], found.pieces)
@@ -150,5 +152,3 @@ def _frame(view: View, store: Store, lsn: int) -> Answer:
     if raw is None:
         raise NotFoundHere(f"LSN {lsn}", None)
     return {"kind": "frame", **describe_frame(raw), "durable": lsn <= view.journal.durable_lsn}
-
-

@@ -68,9 +68,7 @@ class BatchReceipt:
                 out.append(self._duplicate(piece.partition, original))
             for step in range(piece.rows - piece.duplicates):
                 if self._in_txn:
-                    out.append(
-                        SendReceipt(piece.partition, None, piece.first_index + step, False)
-                    )
+                    out.append(SendReceipt(piece.partition, None, piece.first_index + step, False))
                 else:
                     where = MessageId(piece.ledger, piece.first_entry + step)
                     out.append(SendReceipt(piece.partition, where, None, False))
@@ -115,8 +113,8 @@ class Producer:
         self.topic = TopicName.parse(topic, allow_partition=True)
         self._name = None if name is None else check_name("producer", name)
         found = store.read(lambda view: find_topic(view, self.topic))
-        self._number: int = found.number  # type: ignore[attr-defined]
-        self._partitions: int = found.partitions  # type: ignore[attr-defined]
+        self._number = found.number
+        self._partitions = found.partitions
         self._turn = 0
 
     @property
@@ -129,7 +127,7 @@ class Producer:
         if self._name is None:
             return -1
         name = self._name
-        first = self._store.read(
+        return self._store.read(
             lambda view: max(
                 known.sequence if (known := view.topic(number).producers.get(name)) else -1
                 for number in range(
@@ -138,8 +136,6 @@ class Producer:
                 )
             )
         )
-        assert isinstance(first, int)
-        return first
 
     def send(
         self, value: bytes | None, *, key: bytes | None = None,

@@ -37,7 +37,7 @@ class Reader:
     (b'one', b'k', False)
     """
 
-    __slots__ = ("_buffered", "_places", "_skips", "_store", "_stops", "_turn", "short", "topic")
+    __slots__ = ("_buffered", "_places", "_skips", "_stops", "_store", "_turn", "short", "topic")
 
     def __init__(
         self, store: Store, topic: str, wanted: Range, partitions: list[int] | None
@@ -72,9 +72,7 @@ class Reader:
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log."""
-        table = self._store.read(lambda view: self._take(view, max_messages))
-        assert isinstance(table, pa.Table)
-        return table
+        return self._store.read(lambda view: self._take(view, max_messages))
 
     def _take(self, view: View, limit: int) -> pa.Table:
         tables: list[pa.Table] = []
@@ -104,13 +102,15 @@ class Reader:
 
     def read_next(self) -> Message | None:
         """The next message, None at the end of the log."""
-        for message in self._buffered:
+        message = next(self._buffered, None)
+        if message is not None:
             return message
         self._buffered = messages(self.receive_batch())
         return next(self._buffered, None)
 
     def has_message_available(self) -> bool:
         """True when a visible message follows."""
+
         def look(view: View) -> bool:
             return any(
                 self._plan(view, partition, self._number(view, partition), 1).messages

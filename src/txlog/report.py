@@ -1,7 +1,7 @@
-"""What a store looks like: the answers of list, describe, show, status and inspect as plain values.
+"""What a store looks like: the answers of list, describe, show and status as plain values.
 
-Reading functions over a view; ids stay TxnId and MessageId, instants stay milliseconds. The keys are
-the fields of CLI.md.
+Reading functions over a view; ids stay TxnId and MessageId, instants stay milliseconds. The keys
+are the fields that the commands print.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   messages    produce  consume  peek      write, read, look
   consumers   sub create|list|ack         subscriptions and acknowledgements
   atomic      txn begin|commit|abort|list|show|run
-  look        inspect                     topics, transactions, messages, ledgers, files
+  look        inspect                     any topic, transaction, id, file
   upkeep      admin checkpoint
 
   txlog init shop && cd shop && txlog topic create orders

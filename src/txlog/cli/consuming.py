@@ -21,7 +21,8 @@ from txlog.cli.tables import duration, size
 from txlog.errors import ConditionNotMet, InvalidArgument, NotAllowed, SubscriptionNotFound
 
 if TYPE_CHECKING:
-    from txlog.client import Client, Consumer
+    from txlog.client import Client
+    from txlog.consumer import Consumer
 
 _BATCH_MESSAGES = 1000
 _WAIT_S = 0.05
@@ -129,6 +130,9 @@ class Job:
                 if tables:
                     with shielded():
                         consumer.acknowledge(pa.concat_tables(tables), txn=request.join)
+            if self.records.count and request.ack != "none":
+                # One flush at the end, so that the next listing, a reader, sees the positions.
+                self.client.producer(request.targets[0].topic).flush()
         finally:
             with shielded():
                 for consumer in consumers:

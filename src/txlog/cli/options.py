@@ -95,7 +95,8 @@ class Call:
         self.lock_timeout_ms = self._lock_timeout()
         self.read_only = flags.read_only or truthy("TXLOG_READ_ONLY")
         self.output: Output = output_for(command, flags, os.environ)
-        report.json = report.json or (self.output.form in ("json", "ndjson"))
+        asked = flags.format in ("json", "ndjson") and not command.input_format
+        report.json = report.json or asked
 
     def run(self, values: dict[str, Any]) -> int:
         """Run the command with its own values and close what it opened; return the exit code."""
@@ -117,7 +118,7 @@ class Call:
         raises: ReadOnlyStore (409) for a changing command with --read-only; what open raises
         """
         path = self.store_path()
-        self.report.store = path
+        self.report.store = os.path.abspath(path)
         if write and self.read_only:
             raise ReadOnlyStore(f"{self.command.path} changes the store, and it is read-only")
         api = importlib.import_module("txlog.client")

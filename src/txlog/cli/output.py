@@ -239,8 +239,17 @@ def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str
 
 
 def first_name(names: Sequence[str]) -> str:
-    """Return the first column that is not topic or partition; if there is none, topic."""
-    return next((name for name in names if name not in ("topic", "partition")), "topic")
+    """Return the first id or name that is not topic or partition; if there is none, topic.
+
+    raises: Usage (201) for a listing without one
+    """
+    for name in names:
+        kind = fields.type_of(name)
+        if name not in ("topic", "partition") and kind in ("TxnID", "message id", "string"):
+            return name
+    if "topic" not in names:
+        raise Usage("-f names: there is no name or id here")
+    return "topic"
 
 
 def delimited(form: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

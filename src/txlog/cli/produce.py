@@ -148,7 +148,7 @@ def produce(
         producer=None if producer is None else check_name("producer", producer),
         sequence_from=seq_from,
         create=create,
-        batch_messages=batch_messages,
+        batch_messages=min(batch_messages, every_messages or batch_messages),
         batch_bytes=batch_bytes,
         flush_every_ms=parse_duration(flush_every),
         durability=durability,

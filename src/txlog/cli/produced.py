@@ -15,7 +15,7 @@ from txlog.cli.tables import duration, size
 from txlog.ids import MessageId, TxnId
 
 if TYPE_CHECKING:
-    from txlog.client import BatchReceipt
+    from txlog.producer import BatchReceipt
 
 
 class Place:
@@ -67,6 +67,12 @@ class Totals:
             place.messages += part.messages
             if not in_txn:
                 place.reach(part.first, part.last)
+
+    def stored_before(self) -> str:
+        """Say what a failure does not take back."""
+        if self.durable == 1:
+            return "1 record before it is stored"
+        return f"{self.durable} records before it are stored"
 
     def committed(self, answer: Mapping[str, Any]) -> None:
         """Count one commit; its markers complete the ids."""

@@ -34,7 +34,8 @@ from txlog.ids import TxnId
 from txlog.settings import KEY_BYTES_MAX
 
 if TYPE_CHECKING:
-    from txlog.client import Client, Producer
+    from txlog.client import Client
+    from txlog.producer import Producer
 
 _PROPERTY_MAP = pa.map_(pa.string(), pa.string())
 _INSTANT = pa.timestamp("ms", "UTC")
@@ -295,7 +296,7 @@ class Job:
             error.message, error.fields = message, fields
             return error
         partly = PartlyDone(
-            f"{message}; {self.totals.durable} records before it are stored",
+            f"{message}; {self.totals.stored_before()}",
             hint=error.hint,
             done=[{"topic": self.request.topic, "messages": self.totals.durable}],
             failed_list=[

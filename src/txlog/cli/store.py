@@ -57,7 +57,7 @@ def init(
         "ledger_age_max_ms": call.duration(ledger_age),
     }
     given = {name: value for name, value in settings.items() if value is not None}
-    call.report.store = where
+    call.report.store = os.path.abspath(where)
     api = importlib.import_module("txlog.client")
     result = api.init(
         where,
@@ -108,4 +108,4 @@ def inspect(
     WHAT is topic:N sub:N txn:0:42 msg:17:4 ledger:17 lsn:N file:PATH, or is guessed; nothing is
     the store.
     """
-    call.output.single(call.client().inspect(what))
+    importlib.import_module("txlog.cli.inspectview").show(call, what)

@@ -115,6 +115,8 @@ def ack(
     client = call.client(write=True)
     name = topic if topic is not None else topic_of(client, subscription)
     answer = client.acknowledge(name, subscription, parsed, cumulative=cumulative, txn=txn)
+    if txn is None:
+        client.producer(name).flush()  # so that the next listing, a reader, sees it
     joined = "" if txn is None else f" in transaction {txn}"
     already = f", {answer['already']} already" if answer.get("already") else ""
     call.summary(f"acknowledged {answer['acked']} on {subscription}{already}{joined}")

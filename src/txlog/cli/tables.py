@@ -127,6 +127,11 @@ def readable(name: str, value: object, style: Look) -> str:
     return printable(cell(value))
 
 
+def counted(count: int, noun: str) -> str:
+    """Return `1 message`, `1,204 messages`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def duration(ms: int) -> str:
     """Return milliseconds as people say them: 8.4s, 4m, 2h10m, 3d."""
     sign, ms = ("-", -ms) if ms < 0 else ("", ms)

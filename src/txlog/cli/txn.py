@@ -13,7 +13,7 @@ from txlog.bounds import parse_duration, parse_time
 from txlog.cli.command import command
 from txlog.cli.inputlines import words_or_stdin
 from txlog.cli.options import Call
-from txlog.cli.tables import duration
+from txlog.cli.tables import counted, duration
 from txlog.cli.targets import each_target
 from txlog.cli.txnrun import run_in_transaction
 from txlog.errors import ConditionNotMet, InvalidArgument, Refused, Usage
@@ -222,13 +222,12 @@ def _wait(client: Client, answer: dict[str, Any], wait_ms: int) -> dict[str, Any
 def _say_end(call: Call, client: Client, answer: Mapping[str, Any]) -> None:
     """Print the summary line of an end: what was committed, or discarded and given back."""
     messages, acks = answer["messages"], answer["acks"]
-    plural = "" if messages == 1 else "s"
-    text = f"{answer['state']} {answer['txn']}: {messages} message{plural}"
+    text = f"{answer['state']} {answer['txn']}: {counted(messages, 'message')}"
     topics = {str(row["topic"]) for row in answer.get("marker_list") or []}
     if topics:
         where = min(topics) if len(topics) == 1 else f"{len(topics)} topics"
         text += f" in {where}"
-    text += f", {acks} acknowledgement{'' if acks == 1 else 's'}"
+    text += f", {counted(acks, 'acknowledgement')}"
     if answer.get("already"):
         text += ", already"
     elif not call.flags.quiet and not call.output.as_json:

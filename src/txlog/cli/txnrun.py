@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from txlog.cli.options import Call
 from txlog.cli.signals import Interrupted, shielded
+from txlog.cli.tables import counted
 from txlog.errors import CommandFailed, TxlogError
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def run_in_transaction(call: Call, client: Client, words: list[str], timeout_ms:
         else:
             answer = client.commit(txn)
             call.summary(
-                f"committed {txn}: {answer['messages']} messages, {answer['acks']} acknowledgements"
+                f"committed {txn}: {counted(answer['messages'], 'message')}, "
+                f"{counted(answer['acks'], 'acknowledgement')}"
             )
     return code
 

@@ -1,8 +1,8 @@
 """The store: opens a directory, and is the only way to change it.
 
-Owns the write path (Law 3: decide, encode, append, apply, flush, witness, answer), group commit among
-threads, and following what other processes append. It builds the components and hands them out;
-decisions live in flow/, maintenance in upkeep/.
+Owns the write path (Law 3: decide, encode, append, apply, flush, witness, answer), group commit
+among threads, and following what other processes append. It builds the components and hands them
+out; decisions live in flow/, maintenance in upkeep/.
 
     write(decide)   mutex → flock → follow → sweep → decide → append → apply → flush → release
     refresh()       read frames up to the witness; no lock
@@ -13,10 +13,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 from txlog.clock import Clock, Instant
 from txlog.engine.flow.draft import Decision, Draft
-from txlog.engine.flow.resolve import recover_lossy, sweep
+from txlog.engine.flow.resolve import forget_ended, recover_lossy, sweep
 from txlog.engine.identity import Identity
 from txlog.engine.model.ops import encode_ops
 from txlog.engine.model.schema import encode_rows
@@ -34,6 +35,7 @@ from txlog.errors import (
 )
 from txlog.settings import Settings
 
+T = TypeVar("T")
 Decide = Callable[[View, Instant], Decision]
 LOCK_PATH = "lock"
 MAINTENANCE_PATH = "maintenance.lock"
@@ -41,6 +43,8 @@ RESERVE_PATH = "reserve"
 # How often, in frames with rows, the free space of the file system is asked for.
 SPACE_CHECK_FRAMES = 64
 SPACE_CHECK_BYTES = 1 << 20
+# How often, in frames, ended transactions are looked through for ones to forget.
+FORGET_FRAMES = 256
 
 
 class _Call:
@@ -60,8 +64,8 @@ class Store:
     """An open store; safe to call from many threads of one process."""
 
     __slots__ = (
-        "_closed", "_lock", "_mutex", "_queue", "_since_space_check", "_view", "clock", "disk",
-        "durability", "identity", "lock_timeout_ms", "reports", "settings",
+        "_closed", "_forget_lsn", "_lock", "_mutex", "_queue", "_since_space_check", "_view",
+        "clock", "disk", "durability", "identity", "lock_timeout_ms", "reports", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +81,7 @@ class Store:
         self._queue: deque[_Call] = deque()
         self._lock: LockFile | None = None
         self._closed = False
+        self._forget_lsn = 0
         self._since_space_check = SPACE_CHECK_FRAMES
         self._view = self._load()
         self.settings = Settings.from_mapping(self._view.catalog.settings)
@@ -105,7 +110,7 @@ class Store:
 
     # --- reading -----------------------------------------------------------------------------
 
-    def read(self, look: Callable[[View], object]) -> object:
+    def read(self, look: Callable[[View], T]) -> T:
         """Run a reading function over the newest durable state, alone among the threads."""
         with self._mutex:
             self._refresh()
@@ -245,10 +250,21 @@ class Store:
             for number in call.coordinators:
                 if number < self.settings.coordinators:
                     view.coordinator(number)
+        return self._sweep(view, now)
+
+    def _sweep(self, view: View, now: Instant) -> bool:
+        """Let the sweep ride in a frame of its own; cheap while nothing can be due."""
+        due = not view.no_deadline_before(now)
+        if not due and view.lsn < self._forget_lsn:
+            return False
         draft = Draft(view, self.settings, now.wall_ms)
-        expired = sweep(draft, now)
+        expired = sweep(draft, now) if due else 0
+        if view.lsn >= self._forget_lsn:
+            self._forget_lsn = view.lsn + FORGET_FRAMES
+            forget_ended(draft, now)
         if draft.ops:
             self._append(draft.decision(), now)
+        view.note_deadlines(now)
         return expired > 0
 
     def _recover(self, now: Instant) -> None:
@@ -306,7 +322,7 @@ class Store:
 
     # --- for maintenance ---------------------------------------------------------------------
 
-    def locked(self, act: Callable[[View], object]) -> object:
+    def locked(self, act: Callable[[View], T]) -> T:
         """Run an act of maintenance on the journal under the write lock, after following."""
         with self._mutex:
             self._acquire()

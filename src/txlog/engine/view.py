@@ -1,20 +1,26 @@
 """The view: what a store holds at one LSN, over the newest checkpoint and the frames behind it.
 
-Owns the loaded folds, the frames' ops that wait for folds nobody has used yet, the tail and the open
-segment files. `apply` is the only thing that mutates a fold (Law 3). A component is loaded when it is
-first asked for: its dump, if the manifest names one, then the ops that waited. Opening a store
-therefore costs the catalog and the journal tail, never the number of topics.
+Owns the loaded folds, the frames' ops that wait for folds nobody has used yet, the tail and the
+open segment files. `apply` is the only thing that mutates a fold (Law 3). A component is loaded
+when it is first asked for: its dump, if the manifest names one, then the ops that waited. Opening a
+store therefore costs the catalog and the journal tail, never the number of topics.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 from crc32c import crc32c
 
-from txlog.engine.folds import buffer, catalog, coordinator, cursor, topic
+from txlog.clock import Instant
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds import coordinator as coordinators
+from txlog.engine.folds import cursor as cursors
+from txlog.engine.folds import topic as topics
 from txlog.engine.model.fold import Fold
 from txlog.engine.model.ops import (
     CATALOG,
@@ -22,10 +28,11 @@ from txlog.engine.model.ops import (
     Component,
     LedgerSealed,
     Op,
+    TxnOpened,
     components,
     decode_ops,
 )
-from txlog.engine.model.schema import conform
+from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Slice, Tail
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.storage.journal import Journal, JournalMoved
@@ -43,7 +50,7 @@ from txlog.errors import Corruption, MissingFile, SnapshotExpired
 
 FOLDS: dict[str, Fold] = {
     fold.kind: fold
-    for fold in (catalog.FOLD, coordinator.FOLD, topic.FOLD, buffer.FOLD, cursor.FOLD)
+    for fold in (catalogs.FOLD, coordinators.FOLD, topics.FOLD, buffers.FOLD, cursors.FOLD)
 }
 STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
@@ -55,8 +62,8 @@ class View:
     """One consistent state of the store; used by one thread at a time."""
 
     __slots__ = (
-        "_dumps", "_loaded", "_readers", "_sealed", "_waiting", "disk", "journal", "lsn",
-        "manifest", "reports", "salt", "tail",
+        "_deadline", "_dumps", "_loaded", "_readers", "_sealed", "_waiting", "disk", "journal",
+        "lsn", "manifest", "reports", "salt", "tail",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -72,13 +79,12 @@ class View:
         self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
         self._sealed: dict[int, FileRef] = {}
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
+        self._deadline: tuple[str, int] = ("", 0)
 
     # --- loading -----------------------------------------------------------------------------
 
     @classmethod
-    def open(
-        cls, disk: Disk, salt: bytes, boot_id: str, *, generation: int | None = None
-    ) -> View:
+    def open(cls, disk: Disk, salt: bytes, boot_id: str, *, generation: int | None = None) -> View:
         """A view at the newest checkpoint (or a named one); frames are not read yet.
 
         raises: Corruption, SnapshotExpired when checkpoints overtook every try
@@ -159,6 +165,11 @@ class View:
         self.lsn = raw.lsn
         self.tail.note(raw, ops)
         for op in ops:
+            if isinstance(op, TxnOpened):
+                self._deadline = (
+                    (op.boot_id, min(self._deadline[1], op.boot_ms + op.timeout_ms))
+                    if op.boot_id == self._deadline[0] else ("", 0)
+                )  # fmt: skip
             for key in components(op):
                 if key is FILES:
                     assert isinstance(op, LedgerSealed)
@@ -182,6 +193,8 @@ class View:
             for lsn, time_ms, op in self._waiting.pop(key, []):
                 fold.apply(state, lsn, time_ms, op)
             self._loaded[key] = state
+            if key[0] == "coordinator":
+                self._deadline = ("", 0)  # its transactions may be due: the next sweep looks
         return state
 
     def _load_dump(self, fold: Fold, ref: DumpRef) -> Any:
@@ -208,33 +221,48 @@ class View:
         return {*self._dumps, *self._waiting, *self._loaded}
 
     @property
-    def catalog(self) -> catalog.Catalog:
+    def catalog(self) -> catalogs.Catalog:
         """Topics, subscriptions, settings."""
-        state: catalog.Catalog = self.component(CATALOG)
+        state: catalogs.Catalog = self.component(CATALOG)
         return state
 
-    def coordinator(self, number: int) -> coordinator.Coordinator:
+    def coordinator(self, number: int) -> coordinators.Coordinator:
         """A transaction coordinator."""
-        state: coordinator.Coordinator = self.component(("coordinator", number, 0))
+        state: coordinators.Coordinator = self.component(("coordinator", number, 0))
         return state
 
-    def loaded_coordinators(self) -> list[tuple[int, coordinator.Coordinator]]:
+    def loaded_coordinators(self) -> list[tuple[int, coordinators.Coordinator]]:
         """Coordinators this view has loaded."""
         return [(key[1], state) for key, state in self._loaded.items() if key[0] == "coordinator"]
 
-    def topic(self, partition: int) -> topic.Topic:
+    def no_deadline_before(self, now: Instant) -> bool:
+        """True when no OPEN transaction of a loaded coordinator can be overdue."""
+        boot, due_ms = self._deadline
+        return boot == now.boot_id and now.boot_ms <= due_ms
+
+    def note_deadlines(self, now: Instant) -> None:
+        """After a sweep: when the next one of the loaded coordinators has something to do."""
+        dues = [
+            txn.boot_ms + txn.timeout_ms if txn.boot_id == now.boot_id else 0
+            for _, state in self.loaded_coordinators()
+            for txn in state.unfinished.values()
+            if txn.status == coordinators.OPEN
+        ]
+        self._deadline = (now.boot_id, min(dues, default=1 << 62))
+
+    def topic(self, partition: int) -> topics.Topic:
         """The ends of a partition, by its number."""
-        state: topic.Topic = self.component(("topic", partition, 0))
+        state: topics.Topic = self.component(("topic", partition, 0))
         return state
 
-    def buffer(self, partition: int) -> buffer.Buffer:
+    def buffer(self, partition: int) -> buffers.Buffer:
         """The sidecar of a partition."""
-        state: buffer.Buffer = self.component(("buffer", partition, 0))
+        state: buffers.Buffer = self.component(("buffer", partition, 0))
         return state
 
-    def cursor(self, subscription: int, partition: int) -> cursor.Cursor:
+    def cursor(self, subscription: int, partition: int) -> cursors.Cursor:
         """The cursor of a subscription on a partition."""
-        state: cursor.Cursor = self.component(("cursor", subscription, partition))
+        state: cursors.Cursor = self.component(("cursor", subscription, partition))
         return state
 
     # --- rows --------------------------------------------------------------------------------
@@ -256,10 +284,13 @@ class View:
             found = self._readers[ref.path] = (file, SegmentReader(file, ref))
         return found[1]
 
-    def rows(self, requests: list[Request]) -> list[pa.Table]:
+    def rows(
+        self, requests: list[Request], names: Sequence[str] = tuple(MESSAGE.names)
+    ) -> list[pa.Table]:
         """Rows of ledgers, in the order of the requests, as few tables as their places allow.
 
         requests: (ledger, first row, row after the last); a row that exists nowhere is Corruption
+        names:    the columns of MESSAGE that are wanted
         """
         out: list[pa.Table] = []
         slices: list[Slice] = []
@@ -269,8 +300,9 @@ class View:
                 first = 0 if ref.form == "sealed" else ref.first
                 low, high = max(at, first), min(stop, first + ref.rows)
                 if low < high:
-                    self._drain(out, slices)
-                    out.append(self.reader(ref).rows(low - first, high - first))
+                    self._drain(out, slices, names)
+                    rows = self.reader(ref).rows(low - first, high - first)
+                    out.append(rows.select(names))
                     at = high
             if at < stop:
                 found = self.tail.slices(ledger, at, stop)
@@ -281,15 +313,15 @@ class View:
                     f"ledger {ledger}: rows {at} to {stop} are in no file and no frame",
                     hint="txlog verify shows the extent", ledger=ledger, code=604,
                 )  # fmt: skip
-        self._drain(out, slices)
+        self._drain(out, slices, names)
         return out
 
-    def _drain(self, out: list[pa.Table], slices: list[Slice]) -> None:
+    def _drain(self, out: list[pa.Table], slices: list[Slice], names: Sequence[str]) -> None:
         if slices:
-            out.append(self.tail.message_table(slices))
+            out.append(self.tail.message_table(slices, names))
             slices.clear()
 
     def ledger_table(self, ledger: int, start: int, stop: int) -> pa.Table:
         """Rows start..stop of one ledger as one table of MESSAGE."""
-        tables = [conform(table) for table in self.rows([(ledger, start, stop)])]
-        return pa.concat_tables(tables)
+        tables = self.rows([(ledger, start, stop)])
+        return pa.concat_tables(tables) if tables else MESSAGE.empty_table()

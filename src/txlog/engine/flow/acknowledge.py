@@ -1,8 +1,8 @@
 """Acknowledgement, individual and cumulative, plain and in a transaction.
 
-A request is checked as a whole before anything is written. In a transaction only PENDING messages can
-be acknowledged: anything else is a conflict, and the frame that is written then is the abort of the
-transaction (spec/transactions 9.3, the complete matrix).
+A request is checked as a whole before anything is written. In a transaction only PENDING messages
+can be acknowledged: anything else is a conflict, and the frame that is written then is the abort of
+the transaction (spec/transactions 9.3, the complete matrix).
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ from txlog.engine.view import View
 from txlog.errors import MessageNotFound, NotAllowed, TransactionConflict
 from txlog.ids import MessageId, TxnId
 from txlog.settings import Settings
+
+# Typed scalars: pyarrow needs 40 us to guess the type of a Python number.
+_ZERO, _ONE = pa.scalar(0, pa.int32()), pa.scalar(1, pa.int32())
+_STAY, _STEP = pa.scalar(0, pa.int64()), pa.scalar(1, pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +71,22 @@ def runs_of_table(table: pa.Table) -> list[Run]:
         return []
     ledger = table.column("ledger").combine_chunks()
     entry = table.column("entry").combine_chunks()
-    index = pc.fill_null(table.column("index").combine_chunks(), 0)
+    index = pc.fill_null(table.column("index").combine_chunks(), _ZERO)
     if ledger.null_count or entry.null_count:
         raise MessageNotFound("a message of an open transaction has no id to acknowledge")
     if table.num_rows > 1:
+
         def delta(column: pa.Array) -> pa.Array:
             return pc.subtract(column.slice(1), column.slice(0, len(column) - 1))
 
-        plain = pc.equal(index, 0)
+        plain = pc.equal(index, _ZERO)
         both_plain = pc.and_(plain.slice(1), plain.slice(0, len(plain) - 1))
         step, inner = delta(entry), delta(index)
         follows = pc.and_(
-            pc.equal(delta(ledger), 0),
+            pc.equal(delta(ledger), _STAY),
             pc.or_(
-                pc.and_(both_plain, pc.equal(step, 1)),
-                pc.and_(pc.equal(step, 0), pc.equal(inner, 1)),
+                pc.and_(both_plain, pc.equal(step, _STEP)),
+                pc.and_(pc.equal(step, _STAY), pc.equal(inner, _ONE)),
             ),
         )
         breaks = pc.indices_nonzero(pc.invert(follows)).to_pylist()
@@ -89,8 +94,9 @@ def runs_of_table(table: pa.Table) -> list[Run]:
         breaks = []
     starts = [0, *(at + 1 for at in breaks)]
     stops = [*breaks, table.num_rows - 1]
-    firsts = [column.take(pa.array(starts)).to_pylist() for column in (ledger, entry, index)]
-    lasts = [column.take(pa.array(stops)).to_pylist() for column in (entry, index)]
+    at_start, at_stop = pa.array(starts, pa.int64()), pa.array(stops, pa.int64())
+    firsts = [column.take(at_start).to_pylist() for column in (ledger, entry, index)]
+    lasts = [column.take(at_stop).to_pylist() for column in (entry, index)]
     return [
         (at, first, last, index_first, index_last)
         for at, first, last, index_first, index_last in zip(
@@ -206,8 +212,9 @@ def _claim(
     target = _target(view, partition, wanted)
     for other, pending in cursor.pending.items():
         mine = other == pair
-        if pending.cumulative is not None and (not mine or _at_or_below(target,
-                                                                        pending.cumulative)):
+        if pending.cumulative is not None and (
+            not mine or _at_or_below(target, pending.cumulative)
+        ):
             return (MessageId(*pending.cumulative), _holder_text(other)), [], None  # fmt: skip
     asked = through(view, partition, cursor.mark_delete, target)
     undeleted = [one for run in asked for one in _undeleted(view, partition, cursor, run)]
@@ -261,8 +268,10 @@ def _check_cumulative(subscription: Subscription, runs: list[Run], cumulative: b
 def _holder(cursor: Cursor, common: tuple[int, int, int]) -> str:
     for pair, pending in cursor.pending.items():
         for ledger, first, last, index_first, index_last in pending.runs:
-            if ledger == common[0] and first <= common[1] <= last and (
-                not index_first or not common[2] or index_first <= common[2] <= index_last
+            if (
+                ledger == common[0]
+                and first <= common[1] <= last
+                and (not index_first or not common[2] or index_first <= common[2] <= index_last)
             ):
                 return _holder_text(pair)
     return "deleted"

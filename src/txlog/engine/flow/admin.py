@@ -86,10 +86,8 @@ def create_subscription(
     return draft.decision(True, sync=True)
 
 
-def roll(
-    view: View, settings: Settings, now: Instant, topics: list[Topic] | None
-) -> Decision:
-    """Decide to close the open ledgers of these topics (None: of all), so that they can be sealed."""
+def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | None) -> Decision:
+    """Decide to close the open ledgers of these topics (None: of all), for sealing."""
     draft = Draft(view, settings, now.wall_ms)
     for topic in view.catalog.topics.values() if topics is None else topics:
         for number in range(topic.first_partition, topic.first_partition + topic.partitions):
@@ -99,5 +97,3 @@ def roll(
                     old = state.ledgers[-1].ledger
                     draft.ops.append(LedgerRolled(number, role, old, draft.new_ledger()))
     return draft.decision(len(draft.ops), sync=True)
-
-

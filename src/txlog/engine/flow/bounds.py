@@ -144,9 +144,7 @@ def _subscription(view: View, topic: Topic, name: str | None) -> Subscription:
     return known[0]
 
 
-def _of_txn(
-    view: View, topic: Topic, wanted: Range, partitions: list[int]
-) -> dict[int, Place]:
+def _of_txn(view: View, topic: Topic, wanted: Range, partitions: list[int]) -> dict[int, Place]:
     assert wanted.txn is not None
     pair = (wanted.txn.coordinator, wanted.txn.sequence)
     out: dict[int, Place] = {}

@@ -9,6 +9,8 @@ Source: ARCHITECTURE 7, spec/transactions 8.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ from txlog.engine.flow.acksets import subtract
 from txlog.engine.folds.buffer import Marker
 from txlog.engine.folds.cursor import IdSet
 from txlog.engine.model.ops import Mark, Run
-from txlog.engine.model.schema import INSTANT, PROPERTY_MAP, conform
+from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.view import Request, View
 
@@ -36,9 +38,12 @@ _STORED = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
     "sequence_id", "txn_most", "txn_least",
 )  # fmt: skip
+_NO_INDEX = pa.scalar(None, pa.int64())
+_COMMITTED, _NO_STATE = pa.scalar("committed", pa.string()), pa.scalar(None, pa.string())
 
 
-class Piece(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Piece:
     """Consecutive messages: `rows` plain ones from entry on, or messages of one marker."""
 
     ledger: int
@@ -67,50 +72,62 @@ def plan(
     """
     pieces: list[Piece] = []
     total = 0
-    markers = view.buffer(partition).markers
     at = behind
+    for run, marker in _candidates(view, partition, behind, stop):
+        ledger, first, last, index_first, index_last = run
+        while total < limit and first <= last and index_first <= index_last:
+            room = limit - total
+            if marker is None:
+                part: Run = (ledger, first, min(last, first + room - 1), 0, 0)
+                first = part[2] + 1
+                at = (ledger, part[2], 0)
+            else:
+                part = (ledger, first, first, index_first, min(index_last, index_first + room - 1))
+                index_first = part[4] + 1
+                at = (ledger, first, 0 if part[4] == marker.count else part[4])
+            for left in _left(view, partition, part, skip):
+                rows = left[4] - left[3] + 1 if left[3] else left[2] - left[1] + 1
+                pieces.append(Piece(ledger, left[1], rows, left[3], marker))
+                total += rows
+        if total >= limit:
+            break
+    return Plan(pieces, total, at)
+
+
+def _candidates(
+    view: View, partition: int, behind: Mark, stop: Mark | None
+) -> Iterator[tuple[Run, Marker | None]]:
+    """Everything visible between two positions: runs of plain messages, and one run a marker."""
+    markers = view.buffer(partition).markers
     for end in view.topic(partition).ledgers:
         ledger, entries = end.ledger, end.entries
-        if ledger < behind[0] or total >= limit:
+        if ledger < behind[0]:
             continue
         if stop is not None and ledger > stop[0]:
-            break
-        first = behind[1] + (behind[2] == 0) if ledger == behind[0] else 0
-        inside = behind[2] if ledger == behind[0] else 0
+            return
         if stop is not None and ledger == stop[0]:
             entries = min(entries, stop[1] + (stop[2] > 1))
+        entry = behind[1] + (behind[2] == 0) if ledger == behind[0] else 0
         known = markers.get(ledger, [])
-        number = bisect_left(known, first, key=lambda marker: marker.entry)
-        entry = first
-        while entry < entries and total < limit:
-            marker = known[number] if number < len(known) else None
-            if marker is None or marker.entry > entry:
-                until = entries if marker is None else min(entries, marker.entry)
-                rows = min(until - entry, limit - total)
-                run: Run = (ledger, entry, entry + rows - 1, 0, 0)
-                for left in _left(view, partition, run, skip):
-                    pieces.append(Piece(ledger, left[1], left[2] - left[1] + 1, 0, None))
-                    total += left[2] - left[1] + 1
-                entry += rows
-                at = (ledger, entry - 1, 0)
-                continue
-            last = marker.count
-            if stop is not None and (ledger, entry) == stop[:2] and stop[2]:
-                last = min(last, stop[2] - 1)
-            if inside < last:
-                run = (ledger, entry, entry, inside + 1, min(last, inside + limit - total))
-                for left in _left(view, partition, run, skip):
-                    pieces.append(Piece(ledger, entry, left[4] - left[3] + 1, left[3], marker))
-                    total += left[4] - left[3] + 1
-                inside = run[4]
-            if inside < marker.count:
-                at = (ledger, entry, inside)
-                if inside < last:
-                    continue
+        for number in range(bisect_left(known, entry, key=_entry_of), len(known)):
+            marker = known[number]
+            if marker.entry >= entries:
                 break
-            at, inside = (ledger, entry, 0), 0
-            entry, number = entry + 1, number + 1
-    return Plan(pieces, total, at)
+            if marker.entry > entry:
+                yield (ledger, entry, marker.entry - 1, 0, 0), None
+            first = behind[2] + 1 if (ledger, marker.entry) == behind[:2] else 1
+            last = marker.count
+            if stop is not None and (ledger, marker.entry) == stop[:2]:
+                last = min(last, stop[2] - 1)
+            if first <= last:
+                yield (ledger, marker.entry, marker.entry, first, last), marker
+            entry = marker.entry + 1
+        if entry < entries:
+            yield (ledger, entry, entries - 1, 0, 0), None
+
+
+def _entry_of(marker: Marker) -> int:
+    return marker.entry
 
 
 def _left(view: View, partition: int, run: Run, skip: tuple[IdSet, ...]) -> list[Run]:
@@ -144,7 +161,7 @@ def received(
     if not pieces:
         return RECEIVED.empty_table()
     requests = [request for piece in pieces for request in _requests(piece)]
-    tables = [conform(table).select(_STORED) for table in view.rows(requests)]
+    tables = view.rows(requests, _STORED)
     stored = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
     ends: list[int] = []
     total = 0
@@ -167,12 +184,12 @@ def received(
         entry = pc.coalesce(repeat_runs(fixed, ends, pa.int64()), number)
         inner = [None if p.marker is None else True for p in pieces]
         is_inner = repeat_runs(inner, ends, pa.bool_())
-        index = pc.if_else(is_inner, number, None).cast(pa.int32())
+        index = pc.if_else(is_inner, number, _NO_INDEX).cast(pa.int32())
         times = [None if p.marker is None else p.marker.time_ms for p in pieces]
         visible = pc.coalesce(repeat_runs(times, ends, INSTANT), stored.column("publish_time"))
-        state = pc.if_else(is_inner, "committed", None)
+        state = pc.if_else(is_inner, _COMMITTED, _NO_STATE)
     columns = {
-        "topic": pa.repeat(topic, total),
+        "topic": pa.repeat(pa.scalar(topic, pa.string()), total),
         "partition": pa.repeat(pa.scalar(partition_number, pa.int32()), total),
         "ledger": repeat_runs([piece.ledger for piece in pieces], ends, pa.int64()),
         "entry": entry,

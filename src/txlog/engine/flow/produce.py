@@ -33,8 +33,9 @@ from txlog.settings import TXN_MESSAGES_MAX, Settings
 class Stored:
     """What became of one slice of a routed batch.
 
-    The first `duplicates` rows of the slice were there already; their ids are in `originals` (ledger,
-    entry), or None where the original cannot be found any more. In a transaction ids are (0, index).
+    The first `duplicates` rows of the slice were there already; their ids are in `originals`
+    (ledger, entry), or None where the original cannot be found any more. In a transaction ids are
+    (0, index).
     """
 
     partition: int
@@ -158,7 +159,7 @@ def _fresh(
             raise InvalidMessage(
                 f"the sequence ids for partition {piece.partition} do not rise within the batch"
             )
-    duplicates = int(pc.sum(pc.less_equal(given, last)).as_py() or 0)
+    duplicates = int(pc.sum(pc.less_equal(given, pa.scalar(last, pa.int64()))).as_py() or 0)
     kept = rows.slice(duplicates)
     return kept, duplicates, given[-1].as_py() if kept.num_rows else last
 

@@ -108,21 +108,25 @@ def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision | None:
 
 
 def sweep(draft: Draft, now: Instant) -> int:
-    """Abort overdue transactions and forget old ended ones of every loaded coordinator.
+    """Abort overdue transactions of every loaded coordinator.
 
     returns: how many transactions were aborted; at most sweep_max, oldest first
     """
     expired = 0
+    for _, state in draft.view.loaded_coordinators():
+        overdue = [txn for txn in state.unfinished.values() if is_overdue(txn, now)]
+        for txn in overdue[: draft.settings.sweep_max - expired]:
+            abort_ops(draft, txn, "timeout")
+            expired += 1
+    return expired
+
+
+def forget_ended(draft: Draft, now: Instant) -> None:
+    """Forget ended transactions of loaded coordinators that are past the retention."""
     for number, state in draft.view.loaded_coordinators():
-        if state.unfinished:
-            overdue = [txn for txn in state.unfinished.values() if is_overdue(txn, now)]
-            for txn in overdue[: draft.settings.sweep_max - expired]:
-                abort_ops(draft, txn, "timeout")
-                expired += 1
         forgotten = _forgettable(state, draft.settings, now.wall_ms)
         if forgotten:
             draft.ops.append(TxnsForgotten(number, forgotten))
-    return expired
 
 
 def _forgettable(state: Coordinator, settings: Settings, now_ms: int) -> list[int]:

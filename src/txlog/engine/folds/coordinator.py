@@ -61,7 +61,7 @@ class Txn(msgspec.Struct, array_like=True):
 
 
 class Coordinator(msgspec.Struct, array_like=True):
-    """State of the fold. `unfinished`: OPEN, COMMITTING, ABORTING; `ended` in order of their end."""
+    """State; `unfinished`: OPEN, COMMITTING, ABORTING; `ended` in order of their end."""
 
     next_sequence: int = 0
     reserved_below: int = 0

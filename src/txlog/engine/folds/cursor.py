@@ -175,17 +175,9 @@ def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
         state.acked_count += op.count
         state.last_ack_ms = time_ms
     elif isinstance(op, PendingAcked):
-        pending = state.pending.setdefault((op.coordinator, op.sequence), Pending())
-        pending.runs.extend(op.runs)
-        for run in op.runs:
-            state.held.add(run)
-        if op.cumulative is not None:
-            pending.cumulative = op.cumulative
-        pending.count += op.count
+        _hold(state, op)
     elif isinstance(op, PendingCommitted):
         pending = _take(state, lsn, op.coordinator, op.sequence)
-        for run in pending.runs:
-            state.held.discard(run)
         for run in op.runs:
             state.acked.add(run)
         _advance(state, lsn, op.mark_delete)
@@ -193,15 +185,23 @@ def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
         state.last_ack_ms = time_ms
     elif isinstance(op, PendingAborted):
         pending = _take(state, lsn, op.coordinator, op.sequence)
-        for run in pending.runs:
-            state.held.discard(run)
-            for message in _each(run):
-                state.redelivered[message] = state.redelivered.get(message, 0) + 1
+        for message in (message for run in pending.runs for message in _each(run)):
+            state.redelivered[message] = state.redelivered.get(message, 0) + 1
         state.round += 1
     elif isinstance(op, CursorOpened):
         state.mark_delete = op.mark_delete
     else:
         raise unexpected("cursor", lsn, op)
+
+
+def _hold(state: Cursor, op: PendingAcked) -> None:
+    pending = state.pending.setdefault((op.coordinator, op.sequence), Pending())
+    pending.runs.extend(op.runs)
+    for run in op.runs:
+        state.held.add(run)
+    if op.cumulative is not None:
+        pending.cumulative = op.cumulative
+    pending.count += op.count
 
 
 def _each(run: Run) -> Iterator[tuple[int, int, int]]:
@@ -215,6 +215,8 @@ def _take(state: Cursor, lsn: int, coordinator: int, sequence: int) -> Pending:
     pending = state.pending.pop((coordinator, sequence), None)
     if pending is None:
         raise broken("cursor", lsn, f"transaction {coordinator}:{sequence} holds nothing")
+    for run in pending.runs:
+        state.held.discard(run)
     return pending
 
 

@@ -1,11 +1,12 @@
 """The closed set of ops: small journaled facts in the past tense.
 
 A frame carries a list of them (msgpack, each an array with its tag first). Tags are never reused;
-new fields go last with a default; a changed meaning is a new tag. An op carries the outcome, not the
-request, so that applying it needs no second component (Law 7). `components` says which folds take it.
+new fields go last with a default; a changed meaning is a new tag. An op carries the outcome, not
+the request, so that applying it needs no second component (Law 7). `components` says which folds
+take it.
 
-Ids inside ops: `partition` and `subscription` are the store's internal numbers, a transaction is the
-pair (coordinator, sequence); `runs` are acknowledged ids as (ledger, first, last, index_first,
+Ids inside ops: `partition` and `subscription` are the store's internal numbers, a transaction is
+the pair (coordinator, sequence); `runs` are acknowledged ids as (ledger, first, last, index_first,
 index_last): with index_first 0 the entries first..last as wholes, else the messages
 index_first..index_last of the transaction whose marker is entry `first`.
 """
@@ -333,8 +334,8 @@ def _opened(op: Op) -> tuple[Component, ...]:
 
 
 ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
-    SettingSet: _catalog, TopicCreated: _catalog, SubscriptionCreated: _catalog, ConsumerAttached: _catalog,
-    ConsumerDetached: _catalog, LedgerRolled: _rolled, LedgerSealed: _sealed,
+    SettingSet: _catalog, TopicCreated: _catalog, SubscriptionCreated: _catalog, ConsumerAttached:
+    _catalog, ConsumerDetached: _catalog, LedgerRolled: _rolled, LedgerSealed: _sealed,
     IdsReserved: _coordinator, CounterRaised: _coordinator, TxnOpened: _opened,
     PartitionAdded: _coordinator, SubscriptionAdded: _coordinator, StatusUpdated: _coordinator,
     TxnsForgotten: _coordinator, Appended: _topic, CommitMarker: _topic,

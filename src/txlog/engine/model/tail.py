@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -24,12 +24,10 @@ from txlog.engine.model.ops import (
     Op,
 )
 from txlog.engine.model.schema import (
-    INSTANT,
     KIND_DATA,
     MESSAGE,
     TXN_ABORT,
     TXN_COMMIT,
-    conform,
     decode_rows,
     frame_schema,
 )
@@ -57,7 +55,7 @@ class FrameRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class TailRun(msgspec.Struct, frozen=True, gc=False):
-    """Rows first..first+rows of a ledger; txn is (coordinator, sequence), index of the first row."""
+    """Rows first..first+rows of a ledger; txn is (coordinator, sequence); index of the first."""
 
     first: int
     rows: int
@@ -200,42 +198,63 @@ class Tail:
             out.append(pa.Table.from_batches(group, frame_schema(columns)))
         return out
 
-    def message_table(self, slices: list[Slice]) -> pa.Table:
-        """The slices as stored rows: MESSAGE, in the order given."""
-        if not slices:
-            return MESSAGE.empty_table()
+    def message_table(
+        self, slices: list[Slice], names: Sequence[str] = tuple(MESSAGE.names)
+    ) -> pa.Table:
+        """The slices as stored rows, in the order given, with these columns of MESSAGE."""
+        total = sum(stop - start for _, start, stop in slices)
+        if not total:
+            return MESSAGE.empty_table().select(names)
         users = self.user_tables(slices)
         user = users[0] if len(users) == 1 else pa.concat_tables(users, promote_options="default")
-        ends: list[int] = []
-        total = 0
+        ends, begins, at = [], [], 0
         for _, start, stop in slices:
-            total += stop - start
-            ends.append(total)
-        begins = [end - (stop - start) for end, (_, start, stop) in zip(ends, slices, strict=True)]
-        runs = [run for run, _, _ in slices]
-        offset = pa.arange(0, total)
-        entry = pc.add(offset, repeat_runs(
-            [run.first + start - begin
-             for (run, start, _), begin in zip(slices, begins, strict=True)], ends, pa.int64()))
-        index = pc.add(offset, repeat_runs(
-            [run.first_index + start - begin if run.first_index else None
-             for (run, start, _), begin in zip(slices, begins, strict=True)], ends, pa.int64()))
-        ids = [None if run.txn is None else TxnId(*run.txn) for run in runs]
-        constant = {
-            "kind": repeat_runs([run.kind for run in runs], ends, pa.int8()),
-            "entry": entry,
-            "lsn": repeat_runs([run.frame.lsn for run in runs], ends, pa.int64()),
-            "publish_time": repeat_runs([run.frame.time_ms for run in runs], ends, INSTANT),
-            "producer": repeat_runs([run.producer for run in runs], ends, pa.string()),
-            "txn_most": repeat_runs([i and i.most for i in ids], ends, pa.int64()),
-            "txn_least": repeat_runs([None if i is None else i.least for i in ids], ends,
-                                     pa.int64()),
-            "txn_index": index.cast(pa.int32()),
-            "count": repeat_runs([run.count for run in runs], ends, pa.int32()),
-        }  # fmt: skip
-        for name in user.column_names:
-            constant[name] = user.column(name)
-        return conform(pa.table(constant))
+            begins.append(at)
+            at += stop - start
+            ends.append(at)
+        made: list[pa.Array | pa.ChunkedArray] = []
+        for name in names:
+            place = user.schema.get_field_index(name)
+            kind = MESSAGE.field(name).type
+            if place >= 0:
+                made.append(user.column(place))
+            elif name in _COUNTED:
+                values = _COUNTED[name](slices, begins)
+                column = pc.add(pa.arange(0, total), repeat_runs(values, ends, pa.int64()))
+                made.append(column if kind == pa.int64() else column.cast(kind))
+            elif name in _CONSTANT:
+                of = _CONSTANT[name]
+                made.append(repeat_runs([of(run) for run, _, _ in slices], ends, kind))
+            else:
+                made.append(pa.nulls(total, kind))
+        return pa.Table.from_arrays(made, schema=pa.schema([MESSAGE.field(n) for n in names]))
 
 
+def _most(run: TailRun) -> int | None:
+    return None if run.txn is None else TxnId(*run.txn).most
+
+
+def _least(run: TailRun) -> int | None:
+    return None if run.txn is None else TxnId(*run.txn).least
+
+
+# Columns that are the same for a whole run, and columns that count on within one.
+_CONSTANT: dict[str, Callable[[TailRun], object]] = {
+    "kind": lambda run: run.kind,
+    "lsn": lambda run: run.frame.lsn,
+    "publish_time": lambda run: run.frame.time_ms,
+    "producer": lambda run: run.producer,
+    "txn_most": _most,
+    "txn_least": _least,
+    "count": lambda run: run.count,
+}
+_COUNTED: dict[str, Callable[[list[Slice], list[int]], list[int | None]]] = {
+    "entry": lambda slices, begins: [
+        run.first + start - begin for (run, start, _), begin in zip(slices, begins, strict=True)
+    ],
+    "txn_index": lambda slices, begins: [
+        run.first_index + start - begin if run.first_index else None
+        for (run, start, _), begin in zip(slices, begins, strict=True)
+    ],
+}
 _NO_VALUE = pa.RecordBatch.from_arrays([pa.nulls(1, pa.binary())], schema=frame_schema(0))

@@ -1,13 +1,13 @@
 """The journal: the only file that is ever appended to.
 
-Owns the end of the chain, the flush and the recovery of a store. A handle is used by one thread at a
-time (the store's mutex) and appends only while the caller holds the write lock.
+Owns the end of the chain, the flush and the recovery of a store. A handle is used by one thread at
+a time (the store's mutex) and appends only while the caller holds the write lock.
 
 Invariants
   1. Frames form one chain: lsn + 1, the previous CRC, the place in the file.
   2. Everything at or below `durable_lsn` has been covered by a completed flush.
-  3. Never two flushes of the same bytes after one failed (R13): a failed handle answers nothing more.
-  4. Bytes cut from the journal are in `quarantine/` first (R4).
+  3. Never two flushes of the same bytes after one failed (R13): a failed handle answers nothing
+  more. 4. Bytes cut from the journal are in `quarantine/` first (R4).
 
 Timeline of one call:  catch_up -> append (written) -> flush: mark, fdatasync, raise -> answer.
 Source: RELIABILITY 2.2 and 2.3, Laws 2 and 3.
@@ -16,6 +16,7 @@ Source: RELIABILITY 2.2 and 2.3, Laws 2 and 3.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.frame import Buffer, attested_lsn, encode, joined
@@ -105,7 +106,7 @@ class Journal:
     def forget_before(self, lsn: int) -> None:
         """Close files all of whose frames lie at or below lsn."""
         names = sorted(self._files)
-        for name, after in zip(names, names[1:], strict=False):
+        for name, after in pairwise(names):
             if after.first_lsn <= lsn + 1 and name != self.current.name:
                 self._files.pop(name).close()
 
@@ -209,9 +210,10 @@ class Journal:
             self._settle_tail(known)
             self._checked_tail = True
         if witnessed is None:
+            # whose boot it was is unknown, so this may follow a power cut; confirm_boot rewrites it
             self.reports.append("both witness records were damaged: rewritten")
+            self.lossy = True
             self.durable_lsn = known
-            self._raise(flushing=0)
             return frames
         if rebooted:
             self.lossy = True
@@ -267,7 +269,7 @@ class Journal:
         """R13: copy valid unwitnessed frames to a new file; never flush the old bytes again."""
         count = self.last_lsn - self.durable_lsn
         if count <= 0:
-            self._raise(flushing=0)
+            self._raise(flushing=0, poisoned=self.lossy)  # until confirm_boot: R9 comes first
             return
         old = self.current
         start, chain, end = self._place_of(self.durable_lsn + 1)
@@ -285,7 +287,7 @@ class Journal:
         self._foreign.clear()
         self._synced_dir = name
         self.durable_lsn = last
-        self._raise(flushing=0)
+        self._raise(flushing=0, poisoned=self.lossy)
         self.reports.append(f"recovery rolled forward {count} frames to LSN {last}")
 
     def _place_of(self, lsn: int) -> tuple[int, int, int]:

@@ -1,8 +1,9 @@
 """One journal file: its name, its header, and reading frames out of it.
 
-Owns the names `journal/<first-lsn, 20 digits>[.r<n>].journal` and the 512-byte file header. The name
-is the cut: what an older file holds at or after the first LSN of a younger one is void. `.r<n>` is
-the n-th rewriting of an unwitnessed tail that begins at the same LSN (RELIABILITY R13, R14).
+Owns the names `journal/<first-lsn, 20 digits>[.r<n>].journal` and the 512-byte file header. The
+name is the cut: what an older file holds at or after the first LSN of a younger one is void.
+`.r<n>` is the n-th rewriting of an unwitnessed tail that begins at the same LSN (RELIABILITY R13,
+R14).
 
     off size field
       0    8  magic "TXLOGJNL"        24    8  first lsn
@@ -95,7 +96,7 @@ class JournalFile:
         self.file: File = disk.open(name.path, write=not disk.read_only)
         self.size = self.file.size()
         self._window = b""
-        self._window_at = 0
+        self._window_at = -1
         head = self.file.pread(0, FILE_HEADER_BYTES)
         self.chain_crc = self._check_header(head)
 
@@ -120,7 +121,8 @@ class JournalFile:
     def _bytes(self, offset: int, length: int) -> memoryview:
         at = offset - self._window_at
         if at < 0 or at + length > len(self._window):
-            ahead = 0 if length == HEADER_BYTES and offset == self._window_at else _WINDOW_BYTES
+            # the first look after others may have appended finds nothing, most of the time
+            ahead = 0 if self._window_at < 0 else _WINDOW_BYTES
             self._window = self.file.pread(offset, max(length, ahead))
             self._window_at = offset
             at = 0
@@ -137,7 +139,7 @@ class JournalFile:
 
     def is_blank(self, offset: int) -> bool:
         """True when the 64 bytes at offset are zeros or lie behind the end of the file."""
-        return not any(self.file.pread(offset, HEADER_BYTES))
+        return not any(self._bytes(offset, HEADER_BYTES))
 
     def read_frame(self, offset: int, lsn: int, previous_crc: int) -> RawFrame | None:
         """The frame at offset if it is whole, genuine and next in the chain, else None."""

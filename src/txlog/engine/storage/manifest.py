@@ -101,9 +101,7 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
     )  # fmt: skip
 
 
-def newest_manifest(
-    disk: Disk, salt: bytes, known_generation: int
-) -> tuple[Manifest, list[str]]:
+def newest_manifest(disk: Disk, salt: bytes, known_generation: int) -> tuple[Manifest, list[str]]:
     """The newest good manifest and what had to be passed over to get it.
 
     known_generation: the newest that the witness knows of; its loss must not go unnoticed

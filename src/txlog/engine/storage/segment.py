@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from crc32c import crc32c
 
 from txlog.engine.storage.columns import INSTANT, MESSAGE, conform
@@ -101,10 +100,10 @@ def encode_sealed(
     table = conform(table)
     bloom = None
     if has_keys:
-        distinct = int(pc.count_distinct(table.column("key")).as_py())
+        distinct = int(_module("pyarrow.compute").count_distinct(table.column("key")).as_py())
         bloom = {"key": {"ndv": max(1, min(distinct, GROUP_ROWS)), "fpp": 0.01}}
     sink = pa.BufferOutputStream()
-    with _parquet().ParquetWriter(
+    with _module("pyarrow.parquet").ParquetWriter(
         sink,
         MESSAGE,
         version="2.6",
@@ -142,7 +141,7 @@ def make_ref(
     groups: list[Group] = [(table.num_rows, 0, size, crc32c(data))]
     tail = size
     if form == "sealed":
-        bounds = _group_bounds(_parquet().read_metadata(pa.BufferReader(data)))
+        bounds = _group_bounds(_module("pyarrow.parquet").read_metadata(pa.BufferReader(data)))
         groups = [
             (rows, start, end - start, crc32c(data[start:end])) for rows, start, end in bounds
         ]
@@ -241,7 +240,9 @@ class SegmentReader:
             else:
                 footer = self._checked_footer()  # before the group: it is small, and may be bad
                 window = _Window(self.ref, offset, self._checked(offset, length, crc))
-                with _parquet().ParquetFile(pa.PythonFile(window, "r"), metadata=footer) as parquet:
+                with _module("pyarrow.parquet").ParquetFile(
+                    pa.PythonFile(window, "r"), metadata=footer
+                ) as parquet:
                     table = parquet.read_row_group(number, use_threads=False)
             table = conform(table)
         except (pa.ArrowException, OSError) as error:
@@ -258,7 +259,7 @@ class SegmentReader:
         if self._footer is None:
             ref = self.ref
             tail = self._checked(ref.bytes - ref.footer_bytes, ref.footer_bytes, ref.footer_crc)
-            footer = _parquet().read_metadata(pa.BufferReader(tail))
+            footer = _module("pyarrow.parquet").read_metadata(pa.BufferReader(tail))
             if [rows for rows, _, _ in _group_bounds(footer)] != [g[0] for g in ref.groups]:
                 start = ref.bytes - ref.footer_bytes
                 raise self._corrupt(start, ref.footer_bytes, "the row groups named", "others")
@@ -354,9 +355,9 @@ class _Window:
 
 
 @cache
-def _parquet() -> ModuleType:
-    """pyarrow.parquet, when first needed: short commands do without its 15 ms."""
-    return importlib.import_module("pyarrow.parquet")
+def _module(name: str) -> ModuleType:
+    """A part of pyarrow when first needed: parquet and compute cost a short command 50 ms."""
+    return importlib.import_module(name)
 
 
 def _cut(table: pa.Table) -> Iterator[pa.Table]:
@@ -395,5 +396,5 @@ def _bounds(table: pa.Table, name: str) -> tuple[int, int]:
     at = table.schema.get_field_index(name)
     if at < 0 or table.column(at).null_count == table.num_rows:
         return 0, -1
-    found = pc.min_max(table.column(at)).as_py()
+    found = _module("pyarrow.compute").min_max(table.column(at)).as_py()
     return int(found["min"]), int(found["max"])

@@ -84,12 +84,13 @@ def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
 class Witness:
     """Reads and raises the witness of one store."""
 
-    __slots__ = ("_disk", "_file", "_salt", "last")
+    __slots__ = ("_disk", "_file", "_raw", "_salt", "last")
 
     def __init__(self, disk: Disk, salt: bytes) -> None:
         self._disk = disk
         self._salt = salt
         self._file: File | None = None
+        self._raw = b""
         self.last: Witnessed | None = None
 
     def _open(self) -> File | None:
@@ -103,6 +104,9 @@ class Witness:
         if file is None:
             return None
         data = file.pread(0, _SLOT_BYTES + RECORD_BYTES)
+        if data == self._raw:
+            return self.last
+        self._raw = data
         first = decode_record(data[:RECORD_BYTES], self._salt)
         second = decode_record(data[_SLOT_BYTES:], self._salt)
         if first is None or (second is not None and second.seq > first.seq):
@@ -122,6 +126,7 @@ class Witness:
         record = replace(record, seq=seq)
         file.pwrite((seq % 2) * _SLOT_BYTES, encode_record(record, self._salt))
         self.last = record
+        self._raw = b""
 
     def close(self) -> None:
         """Close the file."""

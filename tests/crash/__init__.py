@@ -1,0 +1,1 @@
+"""Owns the tests of what survives: crashes, power cuts, failing calls, damage, dying processes."""

@@ -1,0 +1,225 @@
+"""Every crash of a short workload: what a kill and what a power cut leave must be a state that was.
+
+One run collects, before each call that has an effect, the disk as the death of the process leaves it
+and disks as a power cut may leave them. Each is then recovered and compared with the model.
+`TXLOG_SEED` repeats a run; the seed is in the message of a failure. `TXLOG_IMAGES` sets how many
+images of a power cut are made at each call.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.crash.world import (
+    PARTITIONS,
+    START_MS,
+    TOPIC,
+    Model,
+    Workload,
+    after_reboot,
+    differs,
+    new_disk,
+    observe,
+    observe_ids,
+    open_client,
+)
+from txlog.client import Client
+from txlog.clock import ManualClock
+from txlog.engine.storage.memory_disk import Killed, MemoryDisk
+from txlog.ids import MessageId
+
+SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
+IMAGES = int(os.environ.get("TXLOG_IMAGES", "5"))
+RANDOM_WORKLOADS = int(os.environ.get("TXLOG_WORKLOADS", "6"))
+RECOVERY_CRASH_SHARE = 0.01
+
+WORKLOADS = {
+    "plain": "create create send send ack send ack",
+    "transaction": "create create send begin txn_send txn_ack txn_send commit send",
+    "two open": "create create send send begin begin txn_send txn_ack send abort commit",
+    "lazy tail": "create create send begin txn_send begin txn_send ack txn_ack txn_send commit",
+    "ids": "begin begin begin abort begin begin commit begin",
+    "checkpoint": "create create send begin txn_send checkpoint txn_send commit checkpoint send",
+    "roll": "create create send begin txn_send commit begin txn_send roll commit roll send",
+}
+STEPS = [
+    "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",
+    "checkpoint", "roll",
+]  # fmt: skip
+
+
+@dataclass
+class Crash:
+    """A disk at a moment of the run, and what the answers until then allow it to hold."""
+
+    disk: MemoryDisk
+    is_power_cut: bool
+    models: list[Model]  # that a recovery may end in
+    visible: list[Model]  # that a reader may see before
+    txn_ids: list[str]
+    ids: dict[str, MessageId]
+    where: str
+
+
+def crash_of(work: Workload, disk: MemoryDisk, where: str, *, is_power_cut: bool) -> Crash:
+    """What a crash at this moment promises."""
+    after_cut = work.possible_after_cut()
+    models = [m.recovered() for m in after_cut] if is_power_cut else work.possible()
+    return Crash(disk, is_power_cut, models, after_cut, list(work.txn_ids), dict(work.ids), where)
+
+
+def crashes(steps: list[str], rng: random.Random, label: str) -> Iterator[Crash]:
+    """Run the steps and yield a crash before each call with an effect, and one at the end."""
+    disk = new_disk()
+    work = Workload(open_client(disk))
+    found: list[Crash] = []
+    at = "open"
+
+    def collect(op: str, path: str, **info: int) -> None:
+        where = f"{label}, seed {SEED}: {at}, before {op} {path}"
+        found.append(crash_of(work, disk.fork_kill(), where, is_power_cut=False))
+        for number, image in enumerate(disk.images(rng, IMAGES)):
+            text = f"{where}, image {number}"
+            found.append(crash_of(work, image, text, is_power_cut=True))
+
+    disk.step = collect
+    for number, step in enumerate(steps):
+        at = f"step {number} {step}"
+        work.run(step, rng)
+        yield from found
+        found.clear()
+    at = "the end"
+    collect("", "")
+    yield from found
+
+
+def check(crash: Crash, rng: random.Random) -> None:
+    """Recover a crashed disk and compare it with what the answers promised."""
+    clock = after_reboot() if crash.is_power_cut else ManualClock(START_MS)
+    wrong = differs(observe(open_client(crash.disk.copy(), clock)), crash.visible)
+    assert not wrong, f"{crash.where}: a reader before recovery {wrong}"
+    if rng.random() < RECOVERY_CRASH_SHARE:
+        for number, again in enumerate(crashes_of_recovery(crash, clock, rng)):
+            text = f"{crash.where}, crash {number} in its recovery"
+            recover_and_compare(again, replace(crash, where=text), clock)
+    recover_and_compare(crash.disk, crash, clock)
+
+
+def settle(disk: MemoryDisk, clock: ManualClock) -> None:
+    """Let a writer in: it recovers what is to be recovered."""
+    client = open_client(disk, clock)
+    client._store.flush()
+    client.close()
+
+
+def crashes_of_recovery(
+    crash: Crash, clock: ManualClock, rng: random.Random
+) -> Iterator[MemoryDisk]:
+    """Disks as a death in the middle of the recovery leaves them."""
+    disk = crash.disk.copy()
+    found: list[MemoryDisk] = []
+
+    def collect(op: str, path: str, **info: int) -> None:
+        found.append(disk.fork_kill())
+        if crash.is_power_cut:
+            found.extend(disk.images(rng, 3))
+
+    disk.step = collect
+    settle(disk, clock)
+    yield from found
+
+
+def recover_and_compare(disk: MemoryDisk, crash: Crash, clock: ManualClock) -> None:
+    """The promises of RELIABILITY 5.1 after a crash."""
+    settle(disk, clock)
+    client = open_client(disk, clock)
+    seen = observe(client)
+    wrong = differs(seen, crash.models)
+    assert not wrong, f"{crash.where}: {wrong}"
+    places = observe_ids(client)
+    for value, where in crash.ids.items():
+        assert places.get(value) == where, f"{crash.where}: {value} was at {where}: {places}"
+    client.close()
+
+    settle(disk, clock)
+    client = open_client(disk, clock)
+    assert observe(client) == seen, f"{crash.where}: the second recovery changed the store"
+    check_a_write(client, crash, places)
+    client.close()
+
+
+def check_a_write(client: Client, crash: Crash, places: dict[str, MessageId]) -> None:
+    """A transaction over both partitions works, and nothing of it has an old id."""
+    client.create_topic(TOPIC, PARTITIONS, if_not_exists=True)
+    txn = client.begin()["txn"]
+    assert str(txn) not in crash.txn_ids, f"{crash.where}: id {txn} was given out twice"
+    producer = client.producer(TOPIC)
+    for partition in range(PARTITIONS):
+        producer.send(f"new{partition}".encode(), partition=partition, txn=txn)
+    client.commit(txn)
+    after = observe_ids(client)
+    new = [after.pop(f"new{partition}") for partition in range(PARTITIONS)]
+    assert after == places, f"{crash.where}: {after}, was {places}"
+    assert not set(new) & {*places.values(), *crash.ids.values()}, crash.where
+
+
+def check_all(steps: list[str], label: str) -> None:
+    """Check every crash of the steps."""
+    rng = random.Random(f"{SEED} {label}")
+    count = 0
+    for crash in crashes(steps, rng, label):
+        check(crash, rng)
+        count += 1
+    print(f"{label}: {count} crashes, seed {SEED}")
+    assert count
+
+
+@pytest.mark.parametrize("label", WORKLOADS)
+def test_every_crash_of_a_workload(label: str) -> None:
+    """Acknowledged exactly there, unknown whole or absent, nothing else; see the module."""
+    check_all(WORKLOADS[label].split(), label)
+
+
+@pytest.mark.parametrize("number", range(RANDOM_WORKLOADS))
+def test_every_crash_of_a_random_workload(number: int) -> None:
+    """The same for steps that a seed chooses."""
+    rng = random.Random(f"{SEED} steps {number}")
+    steps = ["create", "create", "send", *rng.choices(STEPS, k=rng.randrange(3, 7))]
+    check_all(steps, f"random {number} ({' '.join(steps)})")
+
+
+@pytest.mark.parametrize("label", ["transaction", "lazy tail"])
+@pytest.mark.parametrize("written", [1, 63, 64, 65, 200])
+def test_a_process_that_dies_within_a_write(label: str, written: int) -> None:
+    """A frame of which only the first bytes were written did not happen; the rest goes on."""
+    total = 0
+    while True:
+        disk = new_disk()
+        work = Workload(open_client(disk))
+        count = 0
+
+        def die(op: str, path: str, **info: int) -> None:
+            nonlocal count
+            if op == "pwrite":
+                count += 1
+                if count == total + 1:
+                    raise Killed(min(written, info["length"] - 1))
+
+        disk.step = die
+        rng = random.Random(f"{SEED} {label}")
+        try:
+            for step in WORKLOADS[label].split():
+                work.run(step, rng)
+        except Killed:
+            where = f"{label}, seed {SEED}: write {total}, {written} bytes"
+            crash = crash_of(work, disk.fork_kill(), where, is_power_cut=False)
+            check(crash, rng)
+            total += 1
+            continue
+        break
+    assert total > 10

@@ -1,0 +1,297 @@
+"""Owns what the crash tests share: a model of the answers, a workload, and how a store is read.
+
+The model knows values only. A step changes the model only after the engine answered it, so that
+after any crash the store must equal the model before or behind the step that was under way.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from txlog.bounds import Range
+from txlog.client import Client
+from txlog.clock import ManualClock
+from txlog.engine.identity import make_store, read_identity
+from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.engine.store import Store
+from txlog.ids import MessageId, TxnId
+from txlog.message import Message, messages
+from txlog.settings import Settings
+
+START_MS = 1_700_000_000_000
+SETTINGS = Settings(coordinators=1, txn_ids_reserved=2)
+TOPIC, SUB, PARTITIONS = "t", "s", 2
+PRODUCER = "p"
+LAZY = frozenset({"begin", "txn_send", "ack", "txn_ack"})
+
+
+def new_disk(settings: Settings = SETTINGS, clock: ManualClock | None = None) -> MemoryDisk:
+    """A disk that holds a new store, all of it flushed."""
+    disk = MemoryDisk()
+    make_store(disk, settings, clock or ManualClock(START_MS))
+    return disk
+
+
+def open_client(disk: MemoryDisk, clock: ManualClock | None = None) -> Client:
+    """A client of the store on this disk, as a process of its own would have it."""
+    store = Store(
+        disk, clock or ManualClock(START_MS), read_identity(disk), lock_timeout_ms=0,
+        durability=None,
+    )  # fmt: skip
+    client = Client(store, disk)  # type: ignore[arg-type]  # any Disk will do
+    client.checkpoint_automatically = False
+    return client
+
+
+def after_reboot() -> ManualClock:
+    """The clock of the next boot."""
+    clock = ManualClock(START_MS)
+    clock.reboot("another boot", START_MS + 1000)
+    return clock
+
+
+@dataclass
+class Model:
+    """What the answers so far say the store holds."""
+
+    topics: set[str] = field(default_factory=set)
+    subs: set[str] = field(default_factory=set)
+    log: dict[int, list[str]] = field(default_factory=lambda: {n: [] for n in range(PARTITIONS)})
+    acked: set[str] = field(default_factory=set)
+    txns: dict[str, str] = field(default_factory=dict)
+    held: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    pending: dict[str, set[str]] = field(default_factory=dict)
+
+    def open_txns(self) -> list[str]:
+        """Ids of transactions that are open, oldest first."""
+        return [txn for txn, state in self.txns.items() if state == "open"]
+
+    def end(self, txn: str, state: str) -> None:
+        """Commit or abort."""
+        self.txns[txn] = state
+        held, pending = self.held.pop(txn, []), self.pending.pop(txn, set())
+        if state == "committed":
+            for partition, value in held:
+                self.log[partition].append(value)
+            self.acked |= pending
+
+    def recovered(self) -> Model:
+        """The same after a lossy recovery: nothing stays open."""
+        other = deepcopy(self)
+        for txn in self.open_txns():
+            other.end(txn, "aborted")
+        return other
+
+    def unclaimed(self) -> list[str]:
+        """Visible values that are neither acknowledged nor pending."""
+        taken = self.acked.union(*self.pending.values())
+        return [value for part in self.log.values() for value in part if value not in taken]
+
+    def shape(self) -> dict[str, Any]:
+        """The model as `observe` would show it."""
+        return {
+            "topics": sorted(self.topics),
+            "subs": sorted(self.subs),
+            "log": {n: part for n, part in self.log.items() if part},
+            "unacked": {
+                n: left for n, part in self.log.items()
+                if (left := [value for value in part if value not in self.acked])
+            } if self.subs else {},
+            "txns": dict(self.txns),
+        }  # fmt: skip
+
+
+def read_messages(client: Client, topic: str, wanted: Range | None = None) -> list[Message]:
+    """Every message of a range, in batches of a few so that reading goes on in the middle."""
+    return [
+        message
+        for table in client.read(topic, range=wanted, batch_messages=7)
+        for message in messages(table)
+    ]
+
+
+def observe(client: Client) -> dict[str, Any]:
+    """Everything a user can see of the store, by value."""
+    out: dict[str, Any] = {"topics": [], "subs": [], "log": {}, "unacked": {}, "txns": {}}
+    out["topics"] = [row["topic"] for row in client.topics()]
+    for topic in out["topics"]:
+        for name, wanted in (("log", None), ("unacked", Range(kind="unacked", subscription=SUB))):
+            if name == "unacked":
+                out["subs"] += [row["subscription"] for row in client.subscriptions(topic)]
+                if not out["subs"]:
+                    continue
+            for message in read_messages(client, topic, wanted):
+                assert message.value is not None
+                out[name].setdefault(message.partition, []).append(message.value.decode())
+    for row in client.transactions(all=True):
+        out["txns"][str(row["txn"])] = row["state"]
+    return out
+
+
+def observe_ids(client: Client) -> dict[str, MessageId]:
+    """Where each visible message is."""
+    found = {}
+    for row in client.topics():
+        for message in read_messages(client, row["topic"]):
+            assert message.value is not None
+            assert message.message_id is not None
+            found[message.value.decode()] = message.message_id
+    return found
+
+
+def differs(found: dict[str, Any], models: list[Model]) -> str:
+    """Why `found` is none of the models; empty when it is one."""
+    if any(found == model.shape() for model in models):
+        return ""
+    return f"found {found}, expected one of {[model.shape() for model in models]}"
+
+
+@dataclass
+class Workload:
+    """Runs steps through a client and keeps a model of each state that was answered."""
+
+    client: Client
+    models: list[Model] = field(default_factory=lambda: [Model()])
+    durable: int = 0  # index of the newest model whose state was answered as durable
+    sent: int = 0
+    ids: dict[str, MessageId] = field(default_factory=dict)  # of answered plain messages
+    txn_ids: list[str] = field(default_factory=list)
+    next_model: Model | None = None  # what the step under way will lead to
+
+    def run(self, kind: str, rng: random.Random) -> bool:
+        """Do one step; False when the state does not allow it."""
+        act = getattr(self, kind)(deepcopy(self.models[-1]), rng)
+        if act is None:
+            return False
+        self.attempt(kind, *act)
+        return True
+
+    def attempt(self, kind: str, model: Model, call: Callable[[], None]) -> None:
+        """Call, and believe the model once the call has answered."""
+        self.next_model = model
+        call()
+        self.models.append(model)
+        self.next_model = None
+        if kind not in LAZY:
+            self.durable = len(self.models) - 1
+
+    def possible(self) -> list[Model]:
+        """Models of the states that a death of the process may leave."""
+        return [self.models[-1], *([self.next_model] if self.next_model is not None else [])]
+
+    def possible_after_cut(self) -> list[Model]:
+        """Models of the states that a power cut may leave, before recovery."""
+        kept = self.models[self.durable :]
+        return [*kept, *([self.next_model] if self.next_model is not None else [])]
+
+    # --- the steps: each returns the model behind it and the call, or None --------------------
+
+    def create(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Create the topic, then the subscription."""
+        if TOPIC not in model.topics:
+            model.topics.add(TOPIC)
+            return model, lambda: void(
+                self.client.create_topic(TOPIC, PARTITIONS, if_not_exists=True)
+            )
+        if SUB in model.subs:
+            return None
+        model.subs.add(SUB)
+        return model, lambda: void(self.client.create_subscription(TOPIC, SUB, if_not_exists=True))
+
+    def send(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """A plain message with an explicit sequence."""
+        if not model.topics:
+            return None
+        value, partition, sequence = self._new_value(rng)
+        model.log[partition].append(value)
+
+        def call() -> None:
+            receipt = self.client.producer(TOPIC, PRODUCER).send(
+                value.encode(), partition=partition, sequence_id=sequence
+            )
+            assert receipt.message_id is not None
+            self.ids[value] = receipt.message_id
+
+        return model, call
+
+    def begin(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Begin a transaction; its id follows the last one."""
+        model.txns[f"0:{len(self.txn_ids)}"] = "open"
+
+        def call() -> None:
+            txn = str(self.client.begin()["txn"])
+            assert txn == f"0:{len(self.txn_ids)}"
+            self.txn_ids.append(txn)
+
+        return model, call
+
+    def txn_send(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """A message in the newest open transaction."""
+        if not (model.topics and model.open_txns()):
+            return None
+        txn = model.open_txns()[-1]
+        value, partition, sequence = self._new_value(rng)
+        model.held.setdefault(txn, []).append((partition, value))
+        return model, lambda: void(
+            self.client.producer(TOPIC, PRODUCER).send(
+                value.encode(), partition=partition, sequence_id=sequence, txn=TxnId.parse(txn)
+            )
+        )
+
+    def ack(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Acknowledge one message."""
+        if not (model.subs and model.unclaimed()):
+            return None
+        value = rng.choice(model.unclaimed())
+        model.acked.add(value)
+        return model, lambda: self._acknowledge(value, None)
+
+    def txn_ack(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Acknowledge one message in the oldest open transaction."""
+        if not (model.subs and model.unclaimed() and model.open_txns()):
+            return None
+        txn, value = model.open_txns()[0], rng.choice(model.unclaimed())
+        model.pending.setdefault(txn, set()).add(value)
+        return model, lambda: self._acknowledge(value, TxnId.parse(txn))
+
+    def commit(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Commit the newest open transaction."""
+        return self._end(model, "committed")
+
+    def abort(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Abort the newest open transaction."""
+        return self._end(model, "aborted")
+
+    def checkpoint(
+        self, model: Model, rng: random.Random
+    ) -> tuple[Model, Callable[[], None]] | None:
+        """Move the journal into parts."""
+        return model, lambda: void(self.client.checkpoint())
+
+    def roll(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Roll every ledger over, write a checkpoint, seal, write the next checkpoint."""
+        return model, lambda: void(self.client.checkpoint(roll_all=True))
+
+    def _end(self, model: Model, state: str) -> tuple[Model, Callable[[], None]] | None:
+        if not model.open_txns():
+            return None
+        txn = model.open_txns()[-1]
+        model.end(txn, state)
+        end = self.client.commit if state == "committed" else self.client.abort
+        return model, lambda: void(end(TxnId.parse(txn)))
+
+    def _acknowledge(self, value: str, txn: TxnId | None) -> None:
+        where = observe_ids(self.client)[value]
+        self.client.acknowledge(TOPIC, SUB, [where], txn=txn)
+
+    def _new_value(self, rng: random.Random) -> tuple[str, int, int]:
+        self.sent += 1
+        return f"v{self.sent}", rng.randrange(PARTITIONS), self.sent
+
+
+def void(answer: object) -> None:
+    """Drop an answer."""

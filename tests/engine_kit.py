@@ -1,0 +1,111 @@
+"""Owns what the tests of the engine share: a store in a directory, a clock, short ways to say things."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+import txlog
+from txlog import Client, Message, MessageId, Range, TxnId, messages
+from txlog.client import open_store
+from txlog.clock import ManualClock
+
+START_MS = 1_700_000_000_000
+
+
+def new_store(folder: object, clock: ManualClock, **settings: int | str) -> str:
+    """Make a store that answers without waiting for a disk; returns its path."""
+    given: dict[str, int | str] = {"durability": "os", "free_bytes_min": 0, **settings}
+    path = str(folder)
+    txlog.init(path, clock=clock, **given)
+    return path
+
+
+def open_client(path: str, clock: ManualClock, **options: Any) -> Client:
+    """Open a client that writes checkpoints only when it is told to."""
+    client = open_store(path, clock=clock, **options)
+    client.checkpoint_automatically = False
+    return client
+
+
+class Bench:
+    """A store with a clock and any number of clients: each is a process of its own to the engine."""
+
+    def __init__(self, folder: object, **settings: int | str) -> None:
+        self.clock = ManualClock(START_MS)
+        self.path = new_store(folder, self.clock, **settings)
+        self.clients: list[Client] = []
+        self.client = self.another()
+
+    def another(self, **options: Any) -> Client:
+        """One more client of the store."""
+        client = open_client(self.path, self.clock, **options)
+        self.clients.append(client)
+        return client
+
+    def reopen(self) -> Client:
+        """Close every client and open one."""
+        self.close()
+        self.client = self.another()
+        return self.client
+
+    def close(self) -> None:
+        """Close every client."""
+        for client in self.clients:
+            client.close()
+        self.clients.clear()
+
+
+def send(client: Client, *values: bytes, topic: str = "t", partition: int = 0) -> list[MessageId]:
+    """Send plain messages one by one; returns their ids."""
+    producer = client.producer(topic)
+    out = [producer.send(value, partition=partition).message_id for value in values]
+    return [one for one in out if one is not None]
+
+
+def send_txn(
+    client: Client, *values: bytes, topic: str = "t", partition: int = 0
+) -> tuple[MessageId, list[MessageId]]:
+    """Commit a transaction with these messages; returns its marker and the ids of the messages."""
+    with client.transaction() as txn:
+        for value in values:
+            client.producer(topic).send(value, partition=partition, txn=txn)
+    assert txn.outcome is not None
+    (_, ledger, entry, count) = txn.outcome.markers[0]
+    assert count == len(values)
+    return MessageId(ledger, entry), [MessageId(ledger, entry, i + 1) for i in range(count)]
+
+
+def begin(client: Client, timeout_ms: int | None = None) -> TxnId:
+    """Begin a transaction; returns its id."""
+    txn_id = client.begin(timeout_ms)["txn"]
+    assert isinstance(txn_id, TxnId)
+    return txn_id
+
+
+def rows(tables: Sequence[pa.Table] | Any) -> list[Message]:
+    """The messages of some tables."""
+    return [message for table in tables for message in messages(table)]
+
+
+def read(client: Client, topic: str = "t", range: Range | None = None, **given: Any) -> list[Message]:
+    """The committed messages of a range."""
+    return rows(client.read(topic, range=range, **given))
+
+
+def values(client: Client, topic: str = "t", range: Range | None = None, **given: Any) -> list[bytes]:
+    """The values of read."""
+    return [message.value or b"" for message in read(client, topic, range, **given)]
+
+
+def ids(client: Client, topic: str = "t", **given: Any) -> list[MessageId]:
+    """The ids of read."""
+    return [m.message_id for m in read(client, topic, **given) if m.message_id is not None]
+
+
+def pending(client: Client, topic: str = "t", subscription: str = "s") -> list[Message]:
+    """What a new consumer of the subscription is given now."""
+    with client.consumer(topic, subscription) as consumer:
+        return rows([consumer.receive_batch(100_000)])

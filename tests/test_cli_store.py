@@ -1,0 +1,389 @@
+"""The commands on a real store, as a user would call them: pipes, full disks, signals, locks."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txlog.cli.main import main
+
+ROOT = Path(__file__).resolve().parent.parent
+NOW = "2026-11-20T09:12:04.123Z"
+
+
+class Tool:
+    """txlog on one store, in this process."""
+
+    def __init__(self, path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self.path = path
+        self.capfd = capfd
+
+    def __call__(self, *args: str) -> tuple[int, str, str]:
+        code = main(["-S", str(self.path), *args])
+        out, err = self.capfd.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    def ok(self, *args: str) -> str:
+        code, out, err = self(*args)
+        assert code == 0, err
+        return out
+
+    def json(self, *args: str) -> Any:
+        lines = [json.loads(line) for line in self.ok(*args, "--json").splitlines()]
+        return lines[0] if len(lines) == 1 else lines
+
+    def error(self, *args: str) -> dict[str, Any]:
+        code, out, err = self(*args, "--json")
+        assert out == ""
+        error: dict[str, Any] = json.loads(err.splitlines()[-1])["error"]
+        assert code == error["exit"] == int(error["code"][4:]) // 100
+        return error
+
+    def spawn(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
+        environment = {"PYTHONPATH": str(ROOT / "src"), "TXLOG_STORE": str(self.path)}
+        return subprocess.Popen(
+            [sys.executable, "-m", "txlog", *args],
+            env=environment,
+            stdin=options.get("stdin", subprocess.DEVNULL),
+            stdout=options.get("stdout", subprocess.PIPE),
+            stderr=subprocess.PIPE,
+        )
+
+
+@pytest.fixture
+def tool(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Tool:
+    for name in [name for name in os.environ if name.startswith("TXLOG")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TXLOG_NOW", NOW)
+    made = Tool(tmp_path / "shop", capfd)
+    made.ok("init", str(made.path))
+    made.ok("topic", "create", "orders", "--partitions", "1")
+    return made
+
+
+def test_every_listing_has_the_columns_of_its_json(tool: Tool) -> None:
+    """CLI.md 11, 3: each column of a table is a key of the JSON."""
+    tool.ok("sub", "create", "s", "-t", "orders")
+    tool.ok("txn", "begin")
+    for args in (["topic", "list"], ["sub", "list"], ["txn", "list"]):
+        [row] = tool.json(*args)
+        header, line = tool.ok(*args, "-f", "tsv").splitlines()
+        assert set(header.split("\t")) <= set(row)
+        assert len(line.split("\t")) == len(header.split("\t"))
+        fields = [line.split("\t")[0] for line in tool.ok(*args, "-f", "help").splitlines()]
+        assert fields == list(row)
+
+
+def test_a_change_prints_a_summary_or_a_result_never_both(tool: Tool) -> None:
+    """CLI.md 4: stdout carries data only."""
+    code, out, err = tool("topic", "create", "a")
+    assert (code, out) == (0, "")
+    assert err == "created topic a, 1 partition\n"
+    code, out, err = tool("topic", "create", "b", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {"topic": "b", "partitions": 1, "created": True}
+    code, out, err = tool("topic", "create", "c", "-q")
+    assert (code, out, err) == (0, "", "")
+
+
+def test_several_targets_go_on_after_a_failure(tool: Tool) -> None:
+    """CLI.md 5: 7 when some succeeded, with what was done and what was not."""
+    code, out, err = tool("topic", "create", "a", "orders", "b", "--json")
+    assert code == 7
+    assert [json.loads(line)["topic"] for line in out.splitlines()] == ["a", "b"]
+    error = json.loads(err)["error"]
+    assert error["done"] == ["a", "b"]
+    assert [row["code"] for row in error["failed_list"]] == ["TXL-401"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["topic", "create", "orders"], 401),
+        (["topic", "describe", "nowhere"], 302),
+        (["consume", "nowhere"], 302),
+        (["produce", "nowhere", "-m", "x"], 302),
+        (["peek", "nowhere"], 302),
+        (["consume", "orders", "-s", "nobody"], 303),
+        (["sub", "ack", "nobody", "1:1"], 303),
+        (["sub", "create", "x", "-t", "nowhere"], 302),
+        (["txn", "commit", "0:99"], 304),
+        (["txn", "show", "0:99"], 304),
+        (["produce", "orders", "-m", "x", "--txn-id", "0:99"], 304),
+        (["peek", "orders", "--at", "1:99"], 307),
+        (["txn", "begin", "--coordinator", "99"], 308),
+        (["produce", "orders", "/no/such/file"], 308),
+        (["txn", "begin", "--timeout", "0s"], 203),
+        (["txn", "begin", "--timeout", "365d"], 204),
+        (["topic", "create", "x" * 300], 202),
+        (["topic", "create", "__x"], 202),
+        (["topic", "create", "a\x07b"], 202),
+        (["sub", "create", "..", "-t", "orders"], 202),
+        (["consume", "orders", "--fail-empty"], 802),
+        (["produce", "orders", "-m", "x", "--read-only"], 409),
+        (["txn", "run", "--", "/no/such/command"], 106),
+    ],
+)
+def test_what_is_wrong_has_its_code(tool: Tool, args: list[str], code: int) -> None:
+    """CLI.md 5: the code without its last two digits is the exit code."""
+    split = args.index("--") if "--" in args else len(args)
+    error = tool.error(*args[:split], "--json", *args[split:])if split < len(args) else tool.error(
+        *args
+    )  # fmt: skip
+    assert error["code"] == f"TXL-{code}"
+    assert error["retryable"] is False
+
+
+def test_an_envelope_goes_round_byte_for_byte(tool: Tool, tmp_path: Path) -> None:
+    """CLI.md 11, 11."""
+    tool.ok("topic", "create", "copy")
+    tool.ok("produce", "orders", "-m", "a", "-k", "k", "-H", "x=ü", "--event-time", "2026-11-20")
+    tool.ok("produce", "orders", "-m", "{}")
+    path = tmp_path / "envelopes"
+    path.write_text(tool.ok("consume", "orders", "-f", "envelope"))
+    tool.ok("produce", "copy", str(path), "--in", "envelope")
+    shape = "%k|%v|%h{%k=%v}|%d{event}\n"
+    assert tool.ok("consume", "copy", "-f", shape) == tool.ok("consume", "orders", "-f", shape)
+
+
+def test_joining_does_not_end_and_no_join_ignores(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI.md 8.2: TXLOG_TXN is joined, never ended."""
+    txn = tool.ok("txn", "begin").strip()
+    monkeypatch.setenv("TXLOG_TXN", txn)
+    answer = tool.json("produce", "orders", "-m", "in")
+    assert (answer["txn"], answer["txn_state"], answer["transactions"]) == (txn, "open", 0)
+    tool.ok("produce", "orders", "-m", "out", "--no-join")
+    assert tool.ok("consume", "orders", "-f", "lines") == "out\n"
+    assert tool.error("produce", "orders", "-m", "x", "--txn")["code"] == "TXL-201"
+    assert tool.json("txn", "commit")["messages"] == 1
+    assert tool.ok("consume", "orders", "-f", "lines") == "out\nin\n"
+    assert tool.json("txn", "commit")["already"] is True
+    assert tool.error("txn", "abort")["code"] == "TXL-402"
+    assert tool.error("produce", "orders", "-m", "late")["code"] == "TXL-402"
+
+
+def test_a_bad_record_aborts_the_own_transaction(tool: Tool, tmp_path: Path) -> None:
+    """CLI.md 9: exit 1 with line and txn, and nothing is visible."""
+    path = tmp_path / "bad.ndjson"
+    path.write_text('{"id":1}\n' * 2500 + "{\n")
+    error = tool.error("produce", "orders", str(path), "--in", "ndjson", "--txn")
+    assert (error["code"], error["line"]) == ("TXL-104", 2501)
+    assert tool.json("txn", "show", error["txn"])["state"] == "aborted"
+    assert tool.ok("consume", "orders") == ""
+
+
+def test_a_bad_record_after_durable_batches_is_partly_done(tool: Tool, tmp_path: Path) -> None:
+    """CLI.md 5: 7 after durable batches; whole batches are there, the unfinished one is not."""
+    path = tmp_path / "bad.ndjson"
+    path.write_text("1\n" * 5 + "x\n")
+    error = tool.error("produce", "orders", str(path), "--in", "ndjson", "--batch", "2")
+    assert (error["code"], error["line"]) == ("TXL-701", 6)
+    assert error["done"] == [{"topic": "orders", "messages": 4}]
+    assert tool.ok("consume", "orders", "-f", "lines") == "1\n" * 4
+    error = tool.error("produce", "orders", str(path), "--in", "ndjson", "--txn-every", "2")
+    assert error["code"] == "TXL-701"
+    assert tool.ok("consume", "orders", "-f", "lines") == "1\n" * 8
+
+
+def test_a_record_too_large_is_a_bad_record(tool: Tool, tmp_path: Path) -> None:
+    """CLI.md 12, 3: 104 with line as a record of an input."""
+    path = tmp_path / "large"
+    path.write_bytes(b"a\n" + b"x" * 6_000_000 + b"\n")
+    error = tool.error("produce", "orders", str(path))
+    assert (error["code"], error["class"], error["line"]) == ("TXL-104", "InvalidMessage", 2)
+    answer = tool.json("produce", "orders", str(path), "--on-error", "skip")
+    assert (answer["messages"], answer["skipped"]) == (1, 1)
+
+
+def test_sequences_make_a_repeat_harmless(tool: Tool, tmp_path: Path) -> None:
+    """CLI.md 11, 8: --producer P --seq-from N may be repeated."""
+    path = tmp_path / "lines"
+    path.write_text("a\nb\nc\n")
+    args = ("produce", "orders", str(path), "--producer", "p", "--seq-from", "10", "--batch", "2")
+    assert tool.json(*args)["messages"] == 3
+    again = tool.json(*args)
+    assert (again["messages"], again["duplicates"]) == (0, 3)
+    assert tool.ok("consume", "orders", "-f", "%q\n") == "10\n11\n12\n"
+
+
+def test_a_subscription_acknowledges_what_was_printed(tool: Tool) -> None:
+    """CLI.md 8.2: --ack none gives back, on-exit acknowledges at the end."""
+    for text in ("a", "b", "c"):
+        tool.ok("produce", "orders", "-m", text)
+    take = ("consume", "orders", "-s", "s", "-f", "lines")
+    assert tool.ok(*take, "--create", "--ack", "none") == "a\nb\nc\n"
+    assert tool.ok(*take, "-n", "2") == "a\nb\n"
+    assert tool.ok(*take, "--ack", "on-exit") == "c\n"
+    assert tool.ok(*take) == ""
+
+
+def test_filters(tool: Tool) -> None:
+    """CLI.md 8.2: --key, --prop and --grep; -n counts what is printed."""
+    tool.ok("produce", "orders", "-m", "one", "-k", "a")
+    tool.ok("produce", "orders", "-m", "two", "-k", "b", "-H", "x=1")
+    tool.ok("produce", "orders", "-m", "three")
+    assert tool.ok("consume", "orders", "-f", "lines", "--key", "a", "--key", "c") == "one\n"
+    assert tool.ok("consume", "orders", "-f", "lines", "--prop", "x=1") == "two\n"
+    assert tool.ok("consume", "orders", "-f", "lines", "--grep", "^t", "-n", "1") == "two\n"
+    assert tool.error("consume", "orders", "--grep", "(")["code"] == "TXL-201"
+
+
+def test_the_reader_of_a_pipe_that_goes_away_ends_it_with_141(tool: Tool, tmp_path: Path) -> None:
+    """CLI.md 4: exit 141, stderr empty."""
+    path = tmp_path / "lines"
+    path.write_text("x" * 100 + "\n" + "line\n" * 50_000)
+    tool.ok("produce", "orders", str(path))
+    child = tool.spawn("consume", "orders")
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.readline()
+    child.stdout.close()
+    assert child.stderr.read() == b""
+    child.stderr.close()
+    assert child.wait(60) == 141
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["topic", "list"], 1),
+        (["consume", "orders"], 1),
+        (["txn", "begin"], 10),
+        (["produce", "orders", "-m", "x", "--json"], 10),
+        (["produce", "orders", "-m", "x", "--ack-format", "ndjson"], 10),
+        ([], 1),
+    ],
+)
+def test_a_full_disk_behind_stdout(tool: Tool, args: list[str], code: int) -> None:
+    """CLI.md 4: a changing command that cannot print its result ends with 10."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    tool.ok("produce", "orders", "-m", "a")
+    with open("/dev/full", "wb") as full:
+        child = tool.spawn(*args, stdout=full)
+        _, err = child.communicate(timeout=60)
+    assert child.returncode == code
+    assert err.startswith(b"error: ") or b'"error"' in err
+    assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_aborts_the_own_transaction(tool: Tool, number: int, code: int) -> None:
+    """CLI.md 4, signals: an own open transaction is aborted."""
+    child = tool.spawn("produce", "orders", "--txn", "--batch", "1", stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    child.stdin.write(b"a\n")
+    child.stdin.flush()
+    while not tool.json("txn", "list"):
+        assert child.poll() is None
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, out, err) == (code, b"", b"")
+    [row] = tool.json("txn", "list", "--all")
+    assert (row["state"], row["reason"]) == ("aborted", "user")
+
+
+def test_a_held_lock_is_a_reason_to_try_again(tool: Tool) -> None:
+    """CLI.md 5: 501 with pid, retryable; reading goes on."""
+    tool.ok("produce", "orders", "-m", "a")
+    with open(tool.path / "lock", "rb+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        error = tool.error("produce", "orders", "-m", "b", "--lock-timeout", "1ms")
+        assert (error["code"], error["retryable"]) == ("TXL-501", True)
+        assert tool.ok("consume", "orders", "-f", "lines") == "a\n"
+    assert tool.ok("consume", "orders", "-f", "lines") == "a\n"
+
+
+def test_txn_run_ends_as_its_command_ends(tool: Tool) -> None:
+    """CLI.md 8.5: the exit code of CMD; after 0 that of the commit."""
+    inside = f"{sys.executable} -m txlog produce orders -m in -q"
+    command = f"PYTHONPATH={ROOT / 'src'} {inside}"
+    code, _, err = tool("txn", "run", "--", "sh", "-c", f"{command}; exit 3")
+    assert code == 3
+    assert err.startswith("aborted ")
+    assert tool.ok("consume", "orders") == ""
+    code, _, err = tool("txn", "run", "--", "sh", "-c", command)
+    assert (code, err.startswith("committed ")) == (0, True)
+    assert tool.ok("consume", "orders", "-f", "lines") == "in\n"
+    assert tool("txn", "run", "--", "sh", "-c", "kill -9 $$")[0] == 137
+    assert tool.ok("txn", "list", "-f", "names") == ""
+
+
+def test_peek_changes_nothing(tool: Tool, tmp_path: Path) -> None:
+    """CLI.md 8.2: last, first, at, around, and what a subscription has not acknowledged."""
+    path = tmp_path / "lines"
+    path.write_text("".join(f"{n}\n" for n in range(20)))
+    tool.ok("produce", "orders", str(path), "--txn")
+    [first, *_] = tool.ok("peek", "orders", "--first", "1", "-f", "%o\n").split()
+    marker = first.rpartition(":")[0]
+    assert tool.ok("peek", "orders", "-f", "lines").split() == [str(n) for n in range(10, 20)]
+    assert tool.ok("peek", "orders", "--first", "2", "-f", "lines").split() == ["0", "1"]
+    assert tool.ok("peek", "orders", "--last", "0", "-f", "lines") == ""
+    assert tool.ok("peek", "orders", "--at", f"{marker}:3", "-f", "lines") == "2\n"
+    assert len(tool.ok("peek", "orders", "--at", marker, "-f", "lines").split()) == 20
+    around = tool.ok("peek", "orders", "--around", f"{marker}:3", "-C", "1", "-f", "lines")
+    assert around.split() == ["1", "2", "3"]
+    assert tool.error("peek", "orders", "--at", f"{marker}:21")["code"] == "TXL-307"
+    tool.ok("sub", "create", "s", "-t", "orders")
+    tool.ok("sub", "ack", "s", marker)
+    assert tool.ok("peek", "orders", "-s", "s") == ""
+
+
+def test_inspect_guesses(tool: Tool) -> None:
+    """CLI.md 8.1: store, topic, transaction, message."""
+    tool.ok("produce", "orders", "-m", "a", "--txn")
+    [place] = tool.ok("consume", "orders", "-f", "%o\n").split()
+    assert tool.json("inspect")["kind"] == "store"
+    assert tool.json("inspect", "orders")["kind"] == "topic"
+    assert tool.json("inspect", "txn:0:0")["kind"] == "transaction"
+    message = tool.json("inspect", place)
+    assert (message["kind"], message["message_id"], message["value"]) == ("message", place, "a")
+    assert tool.error("inspect", "nothing-of-that-name")["exit"] in (2, 3)
+
+
+def test_the_store_is_found_from_below(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """CLI.md 3: flag, variable, the directory or one above, the profile, ./txlog-store."""
+    below = tool.path / "deep" / "er"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert main(["topic", "list", "-f", "names"]) == 0
+    assert tool.capfd.readouterr().out == "orders\n"
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "config" / "txlog" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'[shop]\nstore = "{tool.path}"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert main(["--profile", "shop", "topic", "list", "-f", "names"]) == 0
+    assert tool.capfd.readouterr().out == "orders\n"
+    assert main(["--profile", "other", "topic", "list"]) == 3
+    tool.capfd.readouterr()
+    monkeypatch.setenv("TXLOG_STORE", str(tool.path))
+    assert main(["topic", "list", "-f", "names"]) == 0
+    assert tool.capfd.readouterr().out == "orders\n"
+
+
+def test_checkpoint_and_status(tool: Tool) -> None:
+    """CLI.md 8.1 and 8.7: a checkpoint may be repeated; the status says what there is."""
+    tool.ok("produce", "orders", "-m", "a")
+    assert tool.json("admin", "checkpoint")["rows"] == 1
+    assert tool.ok("consume", "orders", "-f", "lines") == "a\n"
+    tool.ok("admin", "checkpoint", "--roll-all")
+    assert tool.ok("consume", "orders", "-f", "lines") == "a\n"
+    answer = tool.json("status")
+    assert answer["topic_list"][0]["messages"] == 1
+    assert answer["problem_list"] == []

@@ -1,0 +1,439 @@
+"""The engine against plain dicts: random histories of two processes, one list a partition.
+
+The model knows no frames, markers, bitmaps or files: a partition is a list of messages in the order in
+which they became visible, a subscription is a set of deleted messages, a transaction is what it sent
+and what it holds. spec/transactions 5, 7, 8, 9.2, 9.3; I-1, 3 to 5, 9 to 15, 18, 20, 22.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from tests.engine_kit import Bench, ids, pending, read
+from txlog import Bound, Client, MessageId, Range, TxnId
+from txlog.errors import (
+    InvalidTxnStatus,
+    TransactionConflict,
+    TransactionTimedOut,
+)
+
+PARTITIONS = 2
+SUBSCRIPTIONS = ("s", "u")
+OPEN, COMMITTED = "open", "committed"
+
+
+@dataclass
+class ModelTxn:
+    """A transaction of the model; state: open, committed, or the reason of its abort."""
+
+    number: TxnId
+    due_ms: int
+    state: str = OPEN
+    sent: dict[int, list[bytes]] = field(default_factory=dict)
+    sequences: dict[tuple[int, str], dict[int, int]] = field(default_factory=dict)
+    held: dict[tuple[str, int], set[MessageId]] = field(default_factory=dict)
+    cumulative: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+class EngineAgainstDicts(RuleBasedStateMachine):
+    """Every rule does the same to the engine and to the dicts, and compares the answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp()
+        self.log: list[list[tuple[MessageId, bytes]]] = [[] for _ in range(PARTITIONS)]
+        self.txns: list[ModelTxn] = []
+        self.deleted: dict[str, set[MessageId]] = {name: set() for name in SUBSCRIPTIONS}
+        self.counts: dict[tuple[str, MessageId], int] = {}
+        self.sequences: dict[tuple[int, str], dict[int, MessageId]] = {}
+        self.counter = 0
+
+    @initialize(entries=st.integers(2, 9))
+    def make(self, entries: int) -> None:
+        self.bench = Bench(
+            f"{self.folder}/store", ledger_entries_max=entries, coordinators=3,
+            txn_ids_reserved=3, reader_grace_ms=0,
+        )  # fmt: skip
+        self.clients = [self.bench.client, self.bench.another()]
+        self.clients[0].create_topic("t", PARTITIONS)
+        for name in SUBSCRIPTIONS:
+            self.clients[0].create_subscription("t", name)
+
+    # --- the model ---------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        return self.bench.clock.now().boot_ms
+
+    def value(self) -> bytes:
+        self.counter += 1
+        return b"%d" % self.counter
+
+    def expire(self) -> None:
+        """I-18: whoever looks, an overdue transaction is over."""
+        for txn in self.txns:
+            if txn.state == OPEN and self.now > txn.due_ms:
+                self.model_abort(txn, "timeout")
+
+    def model_abort(self, txn: ModelTxn, reason: str) -> None:
+        txn.state = reason
+        for (name, _), held in txn.held.items():
+            for one in held:
+                self.counts[name, one] = self.counts.get((name, one), 0) + 1
+
+    def holders(self, name: str, number: int) -> dict[MessageId, ModelTxn]:
+        return {
+            one: txn
+            for txn in self.txns if txn.state == OPEN
+            for one in txn.held.get((name, number), ())
+        }  # fmt: skip
+
+    def append(self, number: int, where: MessageId, value: bytes) -> None:
+        known = self.log[number]
+        assert not known or known[-1][0] < where  # I-1, 7: ids rise, none is given twice
+        known.append((where, value))
+
+    def messages_of(self, number: int, picked: MessageId) -> list[MessageId]:
+        """A marker's own id stands for all its messages."""
+        if picked.index:
+            return [picked]
+        return [
+            one for one, _ in self.log[number]
+            if (one.ledger, one.entry) == (picked.ledger, picked.entry)
+        ]  # fmt: skip
+
+    def pick(self, number: int, at: int, whole: bool) -> MessageId:
+        one = self.log[number][at % len(self.log[number])][0]
+        return MessageId(one.ledger, one.entry) if whole else one
+
+    def wrong_end(self, txn: ModelTxn) -> type[Exception]:
+        return TransactionTimedOut if txn.state == "timeout" else InvalidTxnStatus
+
+    # --- sending -----------------------------------------------------------------------------
+
+    clients_by_number = st.integers(0, 1)
+    partitions = st.integers(0, PARTITIONS - 1)
+    anything = st.integers(0, 1000)
+
+    @rule(who=clients_by_number, number=partitions, count=st.integers(1, 3))
+    def send(self, who: int, number: int, count: int) -> None:
+        producer = self.clients[who].producer("t")
+        for _ in range(count):
+            value = self.value()
+            receipt = producer.send(value, partition=number)
+            assert receipt.message_id is not None and not receipt.duplicate
+            self.append(number, receipt.message_id, value)
+
+    @rule(who=clients_by_number, number=partitions, name=st.sampled_from("ab"),
+          sequence=st.integers(0, 12))  # fmt: skip
+    def send_numbered(self, who: int, number: int, name: str, sequence: int) -> None:
+        """I-13; a sequence skipped by a gap is a duplicate without an original."""
+        value = self.value()
+        known = self.sequences.setdefault((number, name), {})
+        receipt = self.clients[who].producer("t", name).send(
+            value, partition=number, sequence_id=sequence
+        )
+        if known and sequence <= max(known):
+            assert (receipt.duplicate, receipt.message_id) == (True, known.get(sequence))
+            return
+        assert not receipt.duplicate and receipt.message_id is not None
+        known[sequence] = receipt.message_id
+        self.append(number, receipt.message_id, value)
+
+    @rule(who=clients_by_number, timeout=st.integers(1000, 6000))
+    def begin(self, who: int, timeout: int) -> None:
+        number = self.clients[who].begin(timeout)["txn"]
+        assert number not in [txn.number for txn in self.txns]  # I-1
+        self.txns.append(ModelTxn(number, self.now + timeout))
+
+    def txn_at(self, at: int) -> ModelTxn:
+        """One of the newest few: most of them are open."""
+        recent = self.txns[-4:]
+        return recent[at % len(recent)]
+
+    @precondition(lambda self: self.txns)
+    @rule(who=clients_by_number, at=anything, number=partitions, count=st.integers(1, 3),
+          name=st.sampled_from((None, None, "a")), sequence=st.integers(0, 4))  # fmt: skip
+    def send_in_txn(
+        self, who: int, at: int, number: int, count: int, name: str | None, sequence: int
+    ) -> None:
+        txn = self.txn_at(at)
+        self.expire()
+        producer = self.clients[who].producer("t", name)
+        given = {} if name is None else {"sequence_id": sequence}
+        for _ in range(count if name is None else 1):
+            value = self.value()
+            if txn.state != OPEN:
+                with pytest.raises(self.wrong_end(txn)):
+                    producer.send(value, partition=number, txn=txn.number, **given)  # type: ignore[arg-type]
+                return
+            receipt = producer.send(value, partition=number, txn=txn.number, **given)  # type: ignore[arg-type]
+            assert receipt.message_id is None
+            sent = txn.sent.setdefault(number, [])
+            if name is not None:
+                known = txn.sequences.setdefault((number, name), {})
+                if known and sequence <= max(known):
+                    assert receipt.duplicate
+                    assert receipt.txn_index == known.get(sequence)
+                    return
+                known[sequence] = len(sent) + 1
+            sent.append(value)
+            assert (receipt.txn_index, receipt.duplicate) == (len(sent), False)
+
+    # --- the end of a transaction ------------------------------------------------------------
+
+    @precondition(lambda self: self.txns)
+    @rule(who=clients_by_number, at=anything)
+    def commit(self, who: int, at: int) -> None:
+        txn = self.txn_at(at)
+        self.expire()
+        if txn.state not in (OPEN, COMMITTED):
+            with pytest.raises(self.wrong_end(txn)):
+                self.clients[who].commit(txn.number)
+            return
+        answer = self.clients[who].commit(txn.number)
+        assert (answer["state"], answer["already"]) == ("committed", txn.state == COMMITTED)
+        assert answer["messages"] == sum(map(len, txn.sent.values()))
+        assert answer["acks"] == sum(map(len, txn.held.values()))
+        markers = {row["partition"]: row for row in answer["marker_list"]}
+        assert {n: row["messages"] for n, row in markers.items()} == {
+            n: len(sent) for n, sent in txn.sent.items() if sent
+        }  # I-3
+        if txn.state == COMMITTED:
+            return
+        txn.state = COMMITTED
+        for number, row in sorted(markers.items()):
+            for index, value in enumerate(txn.sent[number], 1):
+                where = MessageId(row["marker"].ledger, row["marker"].entry, index)
+                self.append(number, where, value)
+        for (name, _), held in txn.held.items():
+            self.deleted[name] |= held
+
+    @precondition(lambda self: self.txns)
+    @rule(who=clients_by_number, at=anything)
+    def abort(self, who: int, at: int) -> None:
+        txn = self.txn_at(at)
+        self.expire()
+        if txn.state == COMMITTED:
+            with pytest.raises(InvalidTxnStatus):
+                self.clients[who].abort(txn.number)
+            return
+        answer = self.clients[who].abort(txn.number)
+        assert (answer["state"], answer["already"]) == ("aborted", txn.state != OPEN)
+        if txn.state == OPEN:
+            self.model_abort(txn, "user")
+        assert answer["reason"] == txn.state
+
+    # --- acknowledging -----------------------------------------------------------------------
+
+    subscriptions = st.sampled_from(SUBSCRIPTIONS)
+
+    @precondition(lambda self: all(self.log))
+    @rule(who=clients_by_number, name=subscriptions, whole=st.booleans(),
+          picks=st.lists(st.tuples(partitions, anything), min_size=1, max_size=4))  # fmt: skip
+    def acknowledge(
+        self, who: int, name: str, whole: bool, picks: list[tuple[int, int]]
+    ) -> None:
+        self.expire()
+        chosen = [self.pick(number, at, whole) for number, at in picks]
+        wanted = {
+            (number, one)
+            for (number, _), picked in zip(picks, chosen, strict=True)
+            for one in self.messages_of(number, picked)
+        }
+        answer = self.clients[who].acknowledge("t", name, chosen)
+        old = {pair for pair in wanted if pair[1] in self.deleted[name]}
+        dropped = {pair for pair in wanted if pair[1] in self.holders(name, pair[0])}
+        new = {one for _, one in wanted - old - dropped}
+        assert answer == {
+            "acked": len(new), "already": len(old), "dropped": len(dropped), "txn": None
+        }  # fmt: skip
+        self.deleted[name] |= new
+
+    @precondition(lambda self: all(self.log) and self.txns)
+    @rule(who=clients_by_number, name=subscriptions, whole=st.booleans(), which=anything,
+          picks=st.lists(st.tuples(partitions, anything), min_size=1, max_size=3))  # fmt: skip
+    def acknowledge_in_txn(
+        self, who: int, name: str, whole: bool, which: int, picks: list[tuple[int, int]]
+    ) -> None:
+        self.expire()
+        txn = self.txn_at(which)
+        chosen = [self.pick(number, at, whole) for number, at in picks]
+        wanted = {
+            (number, one)
+            for (number, _), picked in zip(picks, chosen, strict=True)
+            for one in self.messages_of(number, picked)
+        }
+        if txn.state != OPEN:
+            with pytest.raises(self.wrong_end(txn)):
+                self.clients[who].acknowledge("t", name, chosen, txn=txn.number)
+            return
+        if any(
+            one in self.deleted[name] or one in self.holders(name, number) for number, one in wanted
+        ):
+            with pytest.raises(TransactionConflict):
+                self.clients[who].acknowledge("t", name, chosen, txn=txn.number)
+            self.model_abort(txn, "conflict")
+            return
+        answer = self.clients[who].acknowledge("t", name, chosen, txn=txn.number)
+        assert answer["acked"] == len(wanted)
+        for number, one in wanted:
+            txn.held.setdefault((name, number), set()).add(one)
+
+    @precondition(lambda self: all(self.log))
+    @rule(who=clients_by_number, name=subscriptions, number=partitions, at=anything,
+          which=st.none() | anything)  # fmt: skip
+    def acknowledge_cumulative(
+        self, who: int, name: str, number: int, at: int, which: int | None
+    ) -> None:
+        self.expire()
+        stop = at % len(self.log[number])
+        target = self.log[number][stop][0]
+        through = [one for one, _ in self.log[number][: stop + 1]]
+        holders = self.holders(name, number)
+        pair = (name, number)
+        if which is None or not self.txns:
+            answer = self.clients[who].acknowledge("t", name, [target], cumulative=True)
+            new = {o for o in through if o not in self.deleted[name] and o not in holders}
+            assert (answer["acked"], answer["dropped"]) == (
+                len(new), sum(one in holders for one in through)
+            )  # fmt: skip
+            self.deleted[name] |= new
+            return
+        txn = self.txn_at(which)
+        client = self.clients[who]
+        if txn.state != OPEN:
+            with pytest.raises(self.wrong_end(txn)):
+                client.acknowledge("t", name, [target], cumulative=True, txn=txn.number)
+            return
+        others = [t for t in self.txns if t.state == OPEN and t is not txn]
+        if (
+            any(pair in other.cumulative for other in others)
+            or txn.cumulative.get(pair, -1) >= stop
+            or all(one in self.deleted[name] for one in through)
+            or any(one in holders and holders[one] is not txn for one in through)
+        ):
+            with pytest.raises(TransactionConflict):
+                client.acknowledge("t", name, [target], cumulative=True, txn=txn.number)
+            self.model_abort(txn, "conflict")
+            return
+        answer = client.acknowledge("t", name, [target], cumulative=True, txn=txn.number)
+        new = {o for o in through if o not in self.deleted[name] and o not in holders}
+        assert answer["acked"] == len(new)
+        txn.held.setdefault(pair, set()).update(new)
+        txn.cumulative[pair] = stop
+
+    # --- time, files, processes --------------------------------------------------------------
+
+    @rule(ms=st.integers(1, 2500))
+    def wait(self, ms: int) -> None:
+        self.bench.clock.advance(ms)
+
+    @rule(who=clients_by_number, roll=st.booleans())
+    def checkpoint(self, who: int, roll: bool) -> None:
+        self.clients[who].checkpoint(roll_all=roll)
+
+    @rule(who=clients_by_number)
+    def reopen(self, who: int) -> None:
+        self.clients[who].close()
+        self.bench.clients.remove(self.clients[who])
+        self.clients[who] = self.bench.another()
+
+    # --- reading -----------------------------------------------------------------------------
+
+    @rule(who=clients_by_number)
+    def read_all(self, who: int) -> None:
+        self.compare(self.clients[who])
+
+    @precondition(lambda self: all(self.log))
+    @rule(who=clients_by_number, number=partitions, start=anything, stop=anything,
+          batch=st.integers(1, 5))  # fmt: skip
+    def read_range(self, who: int, number: int, start: int, stop: int, batch: int) -> None:
+        known = self.log[number]
+        low, high = sorted((start % len(known), stop % len(known)))
+        wanted = Range(Bound("id", known[low][0]), Bound("id", known[high][0]))
+        found = read(self.clients[who], "t", wanted, batch_messages=batch)
+        assert [(m.message_id, m.value) for m in found] == known[low:high]
+        found = read(self.clients[who], "t", Range(Bound("last", stop % 7)), partitions=[number])
+        expected = known[max(0, len(known) - stop % 7) :]
+        assert [(m.message_id, m.value) for m in found] == expected
+
+    @rule(who=clients_by_number, name=subscriptions)
+    def receive(self, who: int, name: str) -> None:
+        """I-11, 12: what is neither deleted nor held is delivered, with its count."""
+        self.expire()
+        self.settle(self.clients[who])
+        found = pending(self.clients[who], "t", name)
+        for number in range(PARTITIONS):
+            holders = self.holders(name, number)
+            assert [
+                (m.message_id, m.value, m.redelivery_count) for m in found if m.partition == number
+            ] == [
+                (one, value, self.counts.get((name, one), 0)) for one, value in self.log[number]
+                if one not in self.deleted[name] and one not in holders
+            ]  # fmt: skip
+
+    @rule(who=clients_by_number, name=subscriptions)
+    def read_unacked(self, who: int, name: str) -> None:
+        """Unacked leaves out what is deleted; what is held is not acknowledged yet."""
+        found = read(self.clients[who], "t", Range(kind="unacked", subscription=name))
+        for number in range(PARTITIONS):
+            assert [m.message_id for m in found if m.partition == number] == [
+                one for one, _ in self.log[number] if one not in self.deleted[name]
+            ]
+
+    def settle(self, client: Client) -> None:
+        """Naming a transaction sweeps its coordinator."""
+        for txn in self.txns[-12:]:
+            shown = client.show_transaction(txn.number)
+            assert shown["state"] == (txn.state if txn.state in (OPEN, COMMITTED) else "aborted")
+            if shown["state"] == "aborted":
+                assert shown["reason"] == txn.state
+
+    def compare(self, client: Client) -> None:
+        """I-4, 5, 20, 22: content, ids, counters."""
+        self.expire()
+        self.settle(client)
+        found = read(client, "t")
+        for number in range(PARTITIONS):
+            mine = [m for m in found if m.partition == number]
+            assert [(m.message_id, m.value) for m in mine] == self.log[number]
+        total = sum(map(len, self.log))
+        assert client.topics()[0]["messages"] == total
+        for row in client.subscriptions("t"):
+            name = row["subscription"]
+            assert row["backlog"] == total - len(self.deleted[name])
+            assert row["pending_acks"] == sum(
+                len(self.holders(name, number)) for number in range(PARTITIONS)
+            )
+        described = client.describe_topic("t")["partition_list"]
+        for number, row in enumerate(described):
+            assert row["last"] == (self.log[number][-1][0] if self.log[number] else None)
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "bench"):
+                self.bench.close()
+                for checkpointed in (False, True):
+                    client = self.bench.another()
+                    if checkpointed:
+                        client.checkpoint(roll_all=True)
+                    self.compare(client)
+                    for number in range(PARTITIONS):
+                        assert ids(client, "t", partitions=[number]) == [
+                            one for one, _ in self.log[number]
+                        ]
+                    self.bench.close()
+        finally:
+            shutil.rmtree(self.folder)
+
+
+EngineAgainstDicts.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
+TestEngineAgainstDicts = EngineAgainstDicts.TestCase
