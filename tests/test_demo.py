@@ -148,6 +148,15 @@ def fake(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setattr(supervisor, "_start", start)
 
 
+@pytest.mark.parametrize(
+    "line", ["", "\n", "do", "done", "done 1", "done \n", "done x\n", "so 1\n"]
+)
+def test_line_that_a_kill_cut_short_says_nothing(line: str) -> None:
+    """Kills: a number that lacks its last digits, or a supervisor that breaks on half a word."""
+    assert supervisor.parsed(line) is None
+    assert supervisor.parsed("done 12\n") == ("done", 12)
+
+
 def test_every_planned_death_is_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: a worker that is done before its killer looks; it is held instead."""
     fake(monkeypatch, FAKE_WORKER.format(start=0, total=30))

@@ -56,6 +56,12 @@ def test_instants_are_in_utc(session: Session) -> None:
     assert session.row("SELECT current_setting('TimeZone') AS zone") == {"zone": "UTC"}
 
 
+def test_nothing_is_drawn_on_standard_output(session: Session) -> None:
+    """Kills: DuckDB's progress bar, which it draws among the output after two seconds."""
+    setting = session.row("SELECT current_setting('enable_progress_bar') AS bar")
+    assert setting == {"bar": False}
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -435,5 +435,5 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-EngineAgainstDicts.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
-TestEngineAgainstDicts = EngineAgainstDicts.TestCase
+EngineAgainstDicts.TestCase.settings = settings(max_examples=30, stateful_step_count=50)
+TestEngineAgainstDicts = pytest.mark.usefixtures("quick_disk")(EngineAgainstDicts.TestCase)

@@ -6,8 +6,8 @@ and MessageId, instants are milliseconds since 1970 UTC.
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from txlog.engine.flow.end_txn import EndAnswer
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.identity import make_store, read_identity
+from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.store import Store
 from txlog.engine.upkeep.service import due, run_checkpoint
@@ -50,10 +50,11 @@ def init(
     raises:   AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed (a network file system)
     """
     checked = Settings.from_mapping(settings)
-    path = os.path.abspath(path)
+    path = str(Path(path).absolute())
     created = False
-    if not (if_not_exists and os.path.exists(os.path.join(path, "txlog.toml"))):
-        if os.path.exists(os.path.join(path, "txlog.toml")):
+    there = Path(path, IDENTITY_PATH).exists()
+    if not (if_not_exists and there):
+        if there:
             raise AlreadyExists(f"{path} is a store already", path=path)
         PosixDisk.create_root(path, shared_group, allow_unsafe=allow_unsafe)
         created = True
@@ -79,7 +80,7 @@ def open_store(
     """
     if durability not in (None, "sync", "os"):
         raise InvalidArgument(f"durability is {durability!r}, it must be sync or os")
-    disk = PosixDisk(os.path.abspath(path), read_only=read_only)
+    disk = PosixDisk(str(Path(path).absolute()), read_only=read_only)
     try:
         store = Store(
             disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,

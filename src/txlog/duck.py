@@ -41,6 +41,8 @@ class Session:
         try:
             # By SET: as a connect option the zone would be looked up before it can be known.
             self._connection.execute("SET TimeZone = 'UTC'")
+            # A query of some seconds would draw it on standard output, among what programs read.
+            self._connection.execute("SET enable_progress_bar = false")
             self._connection.execute("SET allowed_paths = $1", [list(named.values())])
             self._connection.execute("SET enable_external_access = false")
             self._connection.execute("SET lock_configuration = true")

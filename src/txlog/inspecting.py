@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 from typing import Any
 
 from txlog import report
@@ -42,7 +41,7 @@ def inspect(view: View, store: Store, what: str | None) -> Answer:
         except TxlogError as error:
             if first_error is None or isinstance(error, NotFound):
                 first_error = error
-    if not found and os.path.exists(what):
+    if not found and Path(what).exists():
         return inspect_file(what)
     if len(found) > 1:
         raise InvalidArgument(

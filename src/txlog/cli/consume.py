@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
 from typing import Annotated
 
 from typer import Argument, Option
 
-from txlog.bounds import Bound, Range, parse_bound, parse_duration, parse_range
+from txlog.bounds import Range, parse_bound, parse_duration, parse_range
 from txlog.cli.command import command, exclusive
+from txlog.cli.consume_request import Request, Target
 from txlog.cli.fields import RECORD_FIELDS
 from txlog.cli.options import Call
 from txlog.cli.produce import encode, properties
 from txlog.errors import InvalidArgument, Usage
-from txlog.ids import MessageId, TopicName, TxnId, check_name
+from txlog.ids import MessageId, TopicName, check_name
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
 _RECORD = " ".join(RECORD_FIELDS)
-
-
-@dataclass
-class Target:
-    """A topic to read, with the partitions wanted; None means all."""
-
-    topic: str
-    partitions: list[int] | None = None
-
-
-@dataclass
-class Request:
-    """What `consume` was asked to do."""
-
-    targets: list[Target]
-    subscription: str | None = None
-    create: bool = False
-    position: Bound | None = None
-    type: str | None = None
-    ack: str = "auto"
-    join: TxnId | None = None
-    consumer: str | None = None
-    range: Range = field(default_factory=Range)
-    limit: int | None = None
-    follow: bool = False
-    max_wait_ms: int = 0
-    fail_empty: bool = False
-    stats: bool = False
-    unbuffered: bool = False
-    raw_strings: bool = False
-    isolation: str | None = None
-    include_delayed: bool = False
-    keys: list[bytes] = field(default_factory=list)
-    properties: dict[str, str] = field(default_factory=dict)
-    grep: bytes | None = None
 
 
 @command(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.bounds import END, START, Bound, Range
-from txlog.cli.consume import Target
+from txlog.cli.consume_request import Target
 from txlog.cli.options import Call
 from txlog.cli.records import Records
 from txlog.errors import MessageNotFound

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import dataclass, field
 from typing import Annotated
 
 from typer import Argument, Option
@@ -13,45 +12,11 @@ from txlog.bounds import parse_duration, parse_size, parse_time
 from txlog.cli.command import command, exclusive
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.percent import Format
+from txlog.cli.produce_request import Request
 from txlog.errors import InvalidArgument, Usage
-from txlog.ids import TopicName, TxnId, check_name
+from txlog.ids import TopicName, check_name
 
 IN_FORMATS = ("lines", "ndjson", "envelope", "csv", "tsv", "raw", "null")
-
-
-@dataclass
-class Request:
-    """What `produce` was asked to do, checked as far as it can be without the store."""
-
-    topic: str
-    files: list[str]
-    messages: list[bytes] | None
-    form: str = "lines"
-    key: bytes | None = None
-    key_delimiter: bytes | None = None
-    properties: dict[str, str] = field(default_factory=dict)
-    limit: int | None = None
-    partition: int | None = None
-    event_time: int | None = None
-    producer: str | None = None
-    sequence_from: int | None = None
-    create: bool = False
-    batch_messages: int = 1000
-    batch_bytes: int | None = None
-    flush_every_ms: int = 1000
-    durability: str | None = None
-    own_txn: bool = False
-    txn_every_messages: int | None = None
-    txn_every_ms: int | None = None
-    join: TxnId | None = None
-    txn_timeout_ms: int | None = None
-    expect: int | None = None
-    trailer: bytes | None = None
-    skip_bad: bool = False
-    require_newline: bool = False
-    ack_format: str | None = None
-    keep_partition: bool = False
-    keep_sequence: bool = False
 
 
 @command(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from txlog.cli.options import Call
 from txlog.cli.percent import Format
-from txlog.cli.produce import Request
+from txlog.cli.produce_request import Request
 from txlog.cli.tables import duration, size
 from txlog.ids import MessageId, TxnId
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from txlog.cli import blocks
 from txlog.cli.inputs import Input, messages_table
 from txlog.cli.options import Call
-from txlog.cli.produce import Request
+from txlog.cli.produce_request import Request
 from txlog.cli.produced import Acks, Totals
 from txlog.cli.signals import shielded
 from txlog.errors import (

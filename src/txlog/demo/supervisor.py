@@ -23,6 +23,7 @@ Progress = Callable[[str, int, int, int], None]
 # How far a worker may get beyond the point of its death: some 30 ms of commits.
 _LEAD_MAX = 64
 _DELAY_MAX_MS = 30
+_WORDS = frozenset({"begun", "done", "held"})
 _WORKER = "txlog.demo.worker"
 # `-m` finds the package of this process, however it was found, from the directory it is in.
 _PACKAGE_PARENT = str(Path(__file__).absolute().parents[2])
@@ -84,6 +85,14 @@ def run_stage(stage: Stage, plan: list[Death], progress: Progress | None = None)
     return kills
 
 
+def parsed(line: str) -> tuple[str, int] | None:
+    """Return word and number of a worker's line; None for a line that a kill cut short."""
+    word, _, number = line.partition(" ")
+    if word not in _WORDS or not number.endswith("\n") or not number.strip().isdigit():
+        return None
+    return word, int(number)
+
+
 def _start(stage: Stage, allow: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", _WORKER, stage.name, *stage.options, "--allow", str(allow)]
     return subprocess.Popen(
@@ -107,10 +116,13 @@ def _follow(
     killed = False
     assert worker.stdout is not None, "the worker was started with pipes"
     for line in worker.stdout:
-        word, _, number = line.partition(" ")
+        said = parsed(line)
+        if said is None:
+            continue
+        word, done = said
         if progress is not None and word != "held":
-            progress(stage.name, int(number), stage.total, kills)
-        if death is None or killed or (word != "held" and int(number) < death.at):
+            progress(stage.name, done, stage.total, kills)
+        if death is None or killed or (word != "held" and done < death.at):
             continue
         with suppress(subprocess.TimeoutExpired):
             worker.wait(death.delay_ms / 1000)

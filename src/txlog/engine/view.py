@@ -183,8 +183,11 @@ class View:
 
     # --- components --------------------------------------------------------------------------
 
-    def component(self, key: Component) -> Any:
+    def component(self, key: Component) -> object:
         """The state of a component at this view's LSN, loading it when needed."""
+        return self._state(key)
+
+    def _state(self, key: Component) -> Any:
         state = self._loaded.get(key)
         if state is None:
             fold = FOLDS[key[0]]
@@ -223,12 +226,12 @@ class View:
     @property
     def catalog(self) -> catalogs.Catalog:
         """Topics, subscriptions, settings."""
-        state: catalogs.Catalog = self.component(CATALOG)
+        state: catalogs.Catalog = self._state(CATALOG)
         return state
 
     def coordinator(self, number: int) -> coordinators.Coordinator:
         """A transaction coordinator."""
-        state: coordinators.Coordinator = self.component(("coordinator", number, 0))
+        state: coordinators.Coordinator = self._state(("coordinator", number, 0))
         return state
 
     def loaded_coordinators(self) -> list[tuple[int, coordinators.Coordinator]]:
@@ -252,17 +255,17 @@ class View:
 
     def topic(self, partition: int) -> topics.Topic:
         """The ends of a partition, by its number."""
-        state: topics.Topic = self.component(("topic", partition, 0))
+        state: topics.Topic = self._state(("topic", partition, 0))
         return state
 
     def buffer(self, partition: int) -> buffers.Buffer:
         """The sidecar of a partition."""
-        state: buffers.Buffer = self.component(("buffer", partition, 0))
+        state: buffers.Buffer = self._state(("buffer", partition, 0))
         return state
 
     def cursor(self, subscription: int, partition: int) -> cursors.Cursor:
         """The cursor of a subscription on a partition."""
-        state: cursors.Cursor = self.component(("cursor", subscription, partition))
+        state: cursors.Cursor = self._state(("cursor", subscription, partition))
         return state
 
     # --- rows --------------------------------------------------------------------------------

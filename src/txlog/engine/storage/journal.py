@@ -203,6 +203,7 @@ class Journal:
         witnessed = self.witness.read()
         frames = self._read_on(None, witnessed)
         known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
+        known = max(known, self.current.name.first_lsn - 1)  # R14: older files were flushed
         if self.last_lsn < known:
             raise self._broken(known)
         rebooted = witnessed is not None and witnessed.boot != self._boot
@@ -219,7 +220,7 @@ class Journal:
             self.lossy = True
             self.durable_lsn = known
             return frames
-        self.durable_lsn = max(self.durable_lsn, witnessed.durable_lsn)
+        self.durable_lsn = max(self.durable_lsn, known)
         if witnessed.poisoned or witnessed.flushing_lsn > witnessed.durable_lsn:
             self.lossy = self.lossy or witnessed.poisoned
             self._roll_forward()

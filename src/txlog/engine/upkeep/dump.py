@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os.path
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def inspect_file(path: str) -> Answer:
 
     raises: MissingFile, FormatMismatch (no file of a store), Corruption
     """
-    if not os.path.isfile(path):
+    if not Path(path).is_file():
         raise MissingFile(f"{path} is not a file", path=path)
     data = Path(path).read_bytes()
     base: Answer = {"kind": "file", "path": path, "size_bytes": len(data)}

@@ -1,0 +1,139 @@
+"""The documents tell the truth: the tour runs, the example runs, the table of exit codes is made."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.source_tree import ROOT, SOURCE
+from txlog.errors import TxlogError, error_table
+
+LINES_MAX = {
+    "README.md": 200, "ARCHITECTURE.md": 250, "FORMAT.md": 250, "CONTRIBUTING.md": 100,
+}  # fmt: skip
+_DURATION = re.compile(r"\b\d+(\.\d+)?(ms|s|m)\b")
+_MARK = "=== "
+
+
+@pytest.mark.parametrize("name", LINES_MAX)
+def test_a_document_stays_short(name: str) -> None:
+    assert _text(name).count("\n") <= LINES_MAX[name]
+
+
+def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
+    match = re.search(r"<!-- made from [^\n]*-->\n(.*?)<!-- end -->", _text("README.md"), re.DOTALL)
+    assert match is not None
+    assert match[1].strip().splitlines() == exit_table()
+
+
+def test_the_tour_runs_as_written(tmp_path: Path) -> None:
+    """One shell runs all commands; each ends with 0 and prints the lines below it.
+
+    A time is any time, and an ellipsis stands for any text.
+    """
+    steps = tour()
+    assert len(steps) >= 8
+    script = "\n".join(f"{command}\necho '{_MARK}'$?" for command, _ in steps)
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, env=_environment(tmp_path), text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    outputs = re.split(rf"^{_MARK}(\d+)\n", done.stdout, flags=re.MULTILINE)
+    assert len(outputs) == 2 * len(steps) + 1, done.stdout
+    for number, (command, expected) in enumerate(steps):
+        printed, code = outputs[2 * number], outputs[2 * number + 1]
+        assert code == "0", f"{command}\n{printed}"
+        assert _matches(expected, printed.splitlines()), f"{command}\n{printed}"
+
+
+def test_the_python_example_runs(tmp_path: Path) -> None:
+    examples = re.findall(r"^```python\n(.*?)^```", _text("README.md"), re.DOTALL | re.MULTILINE)
+    assert examples
+    for example in examples:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", example], cwd=tmp_path, text=True, check=False,
+            env=_environment(tmp_path), capture_output=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert [line.split()[0] for line in done.stdout.splitlines()] == ["2:0:1", "2:0:2"]
+
+
+@pytest.mark.parametrize("name", [*LINES_MAX, "DECISIONS.md"])
+def test_what_a_document_names_in_backticks_exists(name: str) -> None:
+    """A path below src/txlog, scripts, tests or data that is written like one is a file."""
+    for path in re.findall(r"`((?:src|scripts|tests|data|engine|cli)/[\w./-]*)`", _text(name)):
+        places = (ROOT / path, SOURCE / "txlog" / path, SOURCE / "txlog" / f"{path}.py")
+        assert any(place.exists() for place in places), f"{name} names {path}"
+
+
+def test_decisions_are_numbered_in_order() -> None:
+    numbers = re.findall(r"^## (\d+)\. ", _text("DECISIONS.md"), re.MULTILINE)
+    assert numbers == [str(n) for n in range(1, len(numbers) + 1)]
+
+
+def exit_table() -> list[str]:
+    """The table of README.md, one row an exit code; printed by `python -m tests.test_docs`."""
+    rows = ["| exit | kind | again | errors |", "|---|---|---|---|", "| 0 | done | | |"]
+    for code, group in itertools.groupby(error_table(), key=lambda error: error.exit):
+        errors = list(group)
+        kinds = ", ".join(dict.fromkeys(error.kind for error in errors))
+        again = "yes" if all(error.retryable for error in errors) else ""
+        rows.append(f"| {code} | {kinds} | {again} | {', '.join(map(_named, errors))} |")
+    return rows
+
+
+def tour() -> list[tuple[str, list[str]]]:
+    """The commands of README.md with the lines that follow them."""
+    steps: list[tuple[str, list[str]]] = []
+    blocks = re.findall(r"^```console\n(.*?)^```", _text("README.md"), re.DOTALL | re.MULTILINE)
+    for line in "".join(blocks).splitlines():
+        if line.startswith("$ "):
+            steps.append((line[2:], []))
+        else:
+            steps[-1][1].append(line)
+    return steps
+
+
+def _named(error: type[TxlogError]) -> str:
+    codes = "/".join(str(code) for code in error.codes)
+    return f"{codes} {error.__name__}"
+
+
+def _matches(expected: list[str], printed: list[str]) -> bool:
+    if len(expected) != len(printed):
+        return False
+    for wanted, found in zip(expected, printed, strict=True):
+        pattern = ".*".join(re.escape(_plain(part)) for part in wanted.split("…"))
+        if re.fullmatch(pattern, _plain(found)) is None:
+            return False
+    return True
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"\s+", " ", _DURATION.sub("0s", line))
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """An environment with `txlog` on the path and none of the caller's settings for it."""
+    programs = folder / "bin"
+    programs.mkdir()
+    program = programs / "txlog"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m txlog "$@"\n')
+    program.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TXLOG_")}
+    search = os.pathsep.join([str(programs), kept.get("PATH", os.defpath)])
+    return {**kept, "PATH": search, "PYTHONPATH": str(SOURCE)}
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(exit_table()) + "\n")
