@@ -7,12 +7,13 @@ and what it holds. spec/transactions 5, 7, 8, 9.2, 9.3; I-1, 3 to 5, 9 to 15, 18
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -236,16 +237,16 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     subscriptions = st.sampled_from(SUBSCRIPTIONS)
 
     @precondition(lambda self: all(self.log))
-    @rule(who=clients_by_number, name=subscriptions, whole=st.booleans(),
-          picks=st.lists(st.tuples(partitions, anything), min_size=1, max_size=4))  # fmt: skip
+    @rule(who=clients_by_number, name=subscriptions,
+          picks=st.lists(st.tuples(partitions, anything, st.booleans()), min_size=1, max_size=4))  # fmt: skip
     def acknowledge(
-        self, who: int, name: str, whole: bool, picks: list[tuple[int, int]]
+        self, who: int, name: str, picks: list[tuple[int, int, bool]]
     ) -> None:
         self.expire()
-        chosen = [self.pick(number, at, whole) for number, at in picks]
+        chosen = [self.pick(number, at, whole) for number, at, whole in picks]
         wanted = {
             (number, one)
-            for (number, _), picked in zip(picks, chosen, strict=True)
+            for (number, _, _), picked in zip(picks, chosen, strict=True)
             for one in self.messages_of(number, picked)
         }
         answer = self.clients[who].acknowledge("t", name, chosen)
@@ -258,17 +259,17 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.deleted[name] |= new
 
     @precondition(lambda self: all(self.log) and self.txns)
-    @rule(who=clients_by_number, name=subscriptions, whole=st.booleans(), which=anything,
-          picks=st.lists(st.tuples(partitions, anything), min_size=1, max_size=3))  # fmt: skip
+    @rule(who=clients_by_number, name=subscriptions, which=anything,
+          picks=st.lists(st.tuples(partitions, anything, st.booleans()), min_size=1, max_size=3))  # fmt: skip
     def acknowledge_in_txn(
-        self, who: int, name: str, whole: bool, which: int, picks: list[tuple[int, int]]
+        self, who: int, name: str, which: int, picks: list[tuple[int, int, bool]]
     ) -> None:
         self.expire()
         txn = self.txn_at(which)
-        chosen = [self.pick(number, at, whole) for number, at in picks]
+        chosen = [self.pick(number, at, whole) for number, at, whole in picks]
         wanted = {
             (number, one)
-            for (number, _), picked in zip(picks, chosen, strict=True)
+            for (number, _, _), picked in zip(picks, chosen, strict=True)
             for one in self.messages_of(number, picked)
         }
         if txn.state != OPEN:
@@ -383,6 +384,8 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     @rule(who=clients_by_number, name=subscriptions)
     def read_unacked(self, who: int, name: str) -> None:
         """Unacked leaves out what is deleted; what is held is not acknowledged yet."""
+        self.expire()
+        self.settle(self.clients[who])
         found = read(self.clients[who], "t", Range(kind="unacked", subscription=name))
         for number in range(PARTITIONS):
             assert [m.message_id for m in found if m.partition == number] == [
@@ -390,7 +393,8 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             ]
 
     def settle(self, client: Client) -> None:
-        """Naming a transaction sweeps its coordinator."""
+        """Naming a transaction sweeps its coordinator; acks are visible once they are durable."""
+        client.producer("t").flush()
         for txn in self.txns[-12:]:
             shown = client.show_transaction(txn.number)
             assert shown["state"] == (txn.state if txn.state in (OPEN, COMMITTED) else "aborted")
@@ -435,5 +439,9 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-EngineAgainstDicts.TestCase.settings = settings(max_examples=30, stateful_step_count=50)
+# To shrink a failure takes minutes: TXLOG_SHRINK=1 when one is to be read.
+PHASES = [Phase.explicit, Phase.generate, *([Phase.shrink] if "TXLOG_SHRINK" in os.environ else [])]
+EngineAgainstDicts.TestCase.settings = settings(
+    max_examples=int(os.environ.get("TXLOG_EXAMPLES", "60")), stateful_step_count=50, phases=PHASES
+)
 TestEngineAgainstDicts = pytest.mark.usefixtures("quick_disk")(EngineAgainstDicts.TestCase)

@@ -341,5 +341,10 @@ class Client:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
         return self._look(lambda view: inspecting.inspect(view, self._store, what))
 
+    def flush(self) -> None:
+        """Make everything written so far durable, by whichever process."""
+        self._store.flush()
+
     def _look(self, look: Callable[[View], T]) -> T:
+        self._store.settle()
         return self._store.read(look)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from txlog import report
@@ -32,15 +33,13 @@ def inspect(view: View, store: Store, what: str | None) -> Answer:
     if prefix in PREFIXES and rest:
         return _named(view, store, prefix, rest)
     found: list[tuple[str, Answer]] = []
-    first_error: TxlogError | None = None
     for guess in ("txn", "msg", "topic", "sub"):
         try:
             found.append((guess, _named(view, store, guess, what)))
         except Corruption:
             raise
-        except TxlogError as error:
-            if first_error is None or isinstance(error, NotFound):
-                first_error = error
+        except TxlogError:
+            continue  # not a name of this kind
     if not found and Path(what).exists():
         return inspect_file(what)
     if len(found) > 1:
@@ -49,7 +48,7 @@ def inspect(view: View, store: Store, what: str | None) -> Answer:
             hint=" or ".join(f"{kind}:{what}" for kind, _ in found),
         )  # fmt: skip
     if not found:
-        raise NotFoundHere(what, first_error)
+        raise NotFoundHere(what)
     return found[0][1]
 
 
@@ -59,10 +58,10 @@ class NotFoundHere(NotFound):
     codes = (308,)
     code = 308
 
-    def __init__(self, what: str, cause: TxlogError | None) -> None:
+    def __init__(self, what: str) -> None:
         super().__init__(
             f"nothing in the store is called {what}",
-            hint=cause.message if cause is not None else None,
+            hint="a topic, topic/partition, subscription, transaction, message id or file",
         )
 
 
@@ -81,7 +80,7 @@ def _named(view: View, store: Store, kind: str, text: str) -> Answer:
     if kind == "sub":
         rows = [r for r in report.subscriptions(view, None, store) if r["subscription"] == text]
         if not rows:
-            raise NotFoundHere(text, None)
+            raise NotFoundHere(text)
         return {"kind": "subscription", **rows[0]}
     if kind == "ledger":
         return _ledger(view, _number(text))
@@ -132,7 +131,7 @@ def _message(view: View, wanted: MessageId) -> Answer:
 def _ledger(view: View, number: int) -> Answer:
     owner = view.catalog.owners.get(number)
     if owner is None:
-        raise NotFoundHere(f"ledger {number}", None)
+        raise NotFoundHere(f"ledger {number}")
     topic = catalogs.topic_of(view.catalog, owner[0])
     state = view.topic(owner[0]) if owner[1] == "p" else view.buffer(owner[0])
     end = next(end for end in state.ledgers if end.ledger == number)
@@ -149,5 +148,5 @@ def _ledger(view: View, number: int) -> Answer:
 def _frame(view: View, store: Store, lsn: int) -> Answer:
     raw = store.find_frame(lsn)
     if raw is None:
-        raise NotFoundHere(f"LSN {lsn}", None)
+        raise NotFoundHere(f"LSN {lsn}")
     return {"kind": "frame", **describe_frame(raw), "durable": lsn <= view.journal.durable_lsn}

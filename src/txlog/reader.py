@@ -15,7 +15,7 @@ from txlog.engine.folds.cursor import IdSet
 from txlog.engine.model.ops import Mark
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument
+from txlog.errors import TopicNotFound
 from txlog.ids import MessageId, TopicName
 from txlog.message import Message, messages
 
@@ -50,6 +50,7 @@ class Reader:
         self._places: dict[int, Mark] = {}
         self._stops: dict[int, Mark | None] = {}
         self._skips: dict[int, int | None] = {}
+        store.settle()
         store.read(lambda view: self._start(view, wanted, partitions))
 
     def _start(self, view: View, wanted: Range, partitions: list[int] | None) -> None:
@@ -58,9 +59,10 @@ class Reader:
             partitions = [self.topic.partition]
         for number in partitions or ():
             if not 0 <= number < found.partitions:
-                raise InvalidArgument(
-                    f"{self.short} has no partition {number}, it has {found.partitions}", code=203
-                )
+                raise TopicNotFound(
+                    f"{self.short} has no partition {number}, it has {found.partitions}",
+                    topic=self.short, partition=number,
+                )  # fmt: skip
         chosen = range(found.partitions) if partitions is None else partitions
         for number, place in resolve_range(view, found, wanted, list(chosen)).items():
             self._places[number] = place.behind

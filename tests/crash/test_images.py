@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
+from crc32c import crc32c
 
 from tests.crash.world import (
     PARTITIONS,
@@ -31,12 +32,14 @@ from tests.crash.world import (
 from txlog.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.storage.memory_disk import Killed, MemoryDisk
+from txlog.errors import TxlogError
 from txlog.ids import MessageId
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
-IMAGES = int(os.environ.get("TXLOG_IMAGES", "5"))
-RANDOM_WORKLOADS = int(os.environ.get("TXLOG_WORKLOADS", "6"))
+IMAGES = int(os.environ.get("TXLOG_IMAGES", "4"))
+RANDOM_WORKLOADS = int(os.environ.get("TXLOG_WORKLOADS", "4"))
 RECOVERY_CRASH_SHARE = 0.01
+THOROUGH_SHARE = 0.3
 
 WORKLOADS = {
     "plain": "create create send send ack send ack",
@@ -104,10 +107,11 @@ def check(crash: Crash, rng: random.Random) -> None:
     wrong = differs(observe(open_client(crash.disk.copy(), clock)), crash.visible)
     assert not wrong, f"{crash.where}: a reader before recovery {wrong}"
     if rng.random() < RECOVERY_CRASH_SHARE:
-        for number, again in enumerate(crashes_of_recovery(crash, clock, rng)):
+        for number, (again, boot) in enumerate(crashes_of_recovery(crash, clock, rng)):
             text = f"{crash.where}, crash {number} in its recovery"
-            recover_and_compare(again, replace(crash, where=text), clock)
-    recover_and_compare(crash.disk, crash, clock)
+            recover_and_compare(again, replace(crash, where=text), boot, is_thorough=False)
+    is_thorough = rng.random() < THOROUGH_SHARE
+    recover_and_compare(crash.disk, crash, clock, is_thorough=is_thorough)
 
 
 def settle(disk: MemoryDisk, clock: ManualClock) -> None:
@@ -119,32 +123,36 @@ def settle(disk: MemoryDisk, clock: ManualClock) -> None:
 
 def crashes_of_recovery(
     crash: Crash, clock: ManualClock, rng: random.Random
-) -> Iterator[MemoryDisk]:
-    """Disks as a death in the middle of the recovery leaves them."""
+) -> Iterator[tuple[MemoryDisk, ManualClock]]:
+    """Disks as a death in the middle of the recovery leaves them, and who comes next."""
     disk = crash.disk.copy()
-    found: list[MemoryDisk] = []
+    found: list[tuple[MemoryDisk, ManualClock]] = []
 
     def collect(op: str, path: str, **info: int) -> None:
-        found.append(disk.fork_kill())
+        found.append((disk.fork_kill(), clock))
         if crash.is_power_cut:
-            found.extend(disk.images(rng, 3))
+            found.extend((image, after_reboot("a third boot")) for image in disk.images(rng, 3))
 
     disk.step = collect
     settle(disk, clock)
     yield from found
 
 
-def recover_and_compare(disk: MemoryDisk, crash: Crash, clock: ManualClock) -> None:
+def recover_and_compare(
+    disk: MemoryDisk, crash: Crash, clock: ManualClock, *, is_thorough: bool
+) -> None:
     """The promises of RELIABILITY 5.1 after a crash."""
     settle(disk, clock)
     client = open_client(disk, clock)
-    seen = observe(client)
+    places: dict[str, MessageId] = {}
+    seen = observe(client, places)
     wrong = differs(seen, crash.models)
     assert not wrong, f"{crash.where}: {wrong}"
-    places = observe_ids(client)
     for value, where in crash.ids.items():
         assert places.get(value) == where, f"{crash.where}: {value} was at {where}: {places}"
     client.close()
+    if not is_thorough:
+        return
 
     settle(disk, clock)
     client = open_client(disk, clock)
@@ -162,6 +170,7 @@ def check_a_write(client: Client, crash: Crash, places: dict[str, MessageId]) ->
     for partition in range(PARTITIONS):
         producer.send(f"new{partition}".encode(), partition=partition, txn=txn)
     client.commit(txn)
+    client.checkpoint(roll_all=True)
     after = observe_ids(client)
     new = [after.pop(f"new{partition}") for partition in range(PARTITIONS)]
     assert after == places, f"{crash.where}: {after}, was {places}"
@@ -171,12 +180,20 @@ def check_a_write(client: Client, crash: Crash, places: dict[str, MessageId]) ->
 def check_all(steps: list[str], label: str) -> None:
     """Check every crash of the steps."""
     rng = random.Random(f"{SEED} {label}")
-    count = 0
+    seen: set[object] = set()
     for crash in crashes(steps, rng, label):
-        check(crash, rng)
-        count += 1
-    print(f"{label}: {count} crashes, seed {SEED}")
-    assert count
+        content = [(path, crc32c(data)) for path, data in crash.disk.files().items()]
+        promise = [str(model.shape()) for model in crash.visible]
+        key = (crash.is_power_cut, tuple(content), tuple(promise), tuple(crash.txn_ids))
+        if key in seen:
+            continue
+        seen.add(key)
+        try:
+            check(crash, rng)
+        except TxlogError as error:
+            raise AssertionError(f"{crash.where}: {error!r}") from error
+    print(f"{label}: {len(seen)} different crashes, seed {SEED}")
+    assert len(seen) > len(steps)
 
 
 @pytest.mark.parametrize("label", WORKLOADS)
@@ -194,7 +211,7 @@ def test_every_crash_of_a_random_workload(number: int) -> None:
 
 
 @pytest.mark.parametrize("label", ["transaction", "lazy tail"])
-@pytest.mark.parametrize("written", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("written", [1, 64, 200])
 def test_a_process_that_dies_within_a_write(label: str, written: int) -> None:
     """A frame of which only the first bytes were written did not happen; the rest goes on."""
     total = 0

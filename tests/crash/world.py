@@ -47,10 +47,10 @@ def open_client(disk: MemoryDisk, clock: ManualClock | None = None) -> Client:
     return client
 
 
-def after_reboot() -> ManualClock:
+def after_reboot(boot: str = "another boot") -> ManualClock:
     """The clock of the next boot."""
     clock = ManualClock(START_MS)
-    clock.reboot("another boot", START_MS + 1000)
+    clock.reboot(boot, START_MS + 1000)
     return clock
 
 
@@ -114,8 +114,11 @@ def read_messages(client: Client, topic: str, wanted: Range | None = None) -> li
     ]
 
 
-def observe(client: Client) -> dict[str, Any]:
-    """Everything a user can see of the store, by value."""
+def observe(client: Client, places: dict[str, MessageId] | None = None) -> dict[str, Any]:
+    """Everything a user can see of the store, by value.
+
+    places: is filled with where each visible message is
+    """
     out: dict[str, Any] = {"topics": [], "subs": [], "log": {}, "unacked": {}, "txns": {}}
     out["topics"] = [row["topic"] for row in client.topics()]
     for topic in out["topics"]:
@@ -126,6 +129,9 @@ def observe(client: Client) -> dict[str, Any]:
                     continue
             for message in read_messages(client, topic, wanted):
                 assert message.value is not None
+                assert message.message_id is not None
+                if places is not None:
+                    places[message.value.decode()] = message.message_id
                 out[name].setdefault(message.partition, []).append(message.value.decode())
     for row in client.transactions(all=True):
         out["txns"][str(row["txn"])] = row["state"]

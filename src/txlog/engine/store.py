@@ -198,9 +198,9 @@ class Store:
             self._lock = self.disk.lock_file(LOCK_PATH)
         self._lock.acquire(self.lock_timeout_ms)
 
-    def _run(self, calls: list[_Call]) -> None:
+    def _run(self, calls: list[_Call], *, sync: bool = False) -> None:
         try:
-            sync = self._follow(calls)
+            sync = self._follow(calls) or sync
             now = self.clock.now()
             for call in calls:
                 try:
@@ -319,6 +319,24 @@ class Store:
         self.disk.unlink(RESERVE_PATH)
         self.reports.append("the disk is full: the reserve was given up to finish this call")
         return True
+
+    def settle(self) -> None:
+        """Make what is written but not flushed visible, if the lock is free at once (R22).
+
+        A writer that died between its append and its flush left such frames; a reader that went by
+        the witness alone would miss them until somebody writes.
+        """
+        if self.disk.read_only or not self.has_unflushed():
+            return
+        with self._mutex:
+            if self._lock is None:
+                self._lock = self.disk.lock_file(LOCK_PATH)
+            if not self._lock.try_acquire():
+                return
+            try:
+                self._run([], sync=True)
+            finally:
+                self._lock.release()
 
     # --- for maintenance ---------------------------------------------------------------------
 

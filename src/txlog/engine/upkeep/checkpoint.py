@@ -74,9 +74,9 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
             return old
         report.frames = cut_lsn - old.cut_lsn
         view.take(view.journal.read_until(cut_lsn))
-        generation = max([old.generation, *generations(disk)]) + 1
+        generation = _next_generation(disk, old)
+        dumps = _write_state(view, generation)  # first: its name burns the number (R3, R16)
         files = _write_parts(view, generation, report)
-        dumps = _write_state(view, generation)
         dropped = _dropped(old, files, dumps, now.wall_ms)
         manifest = Manifest(
             generation, _crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
@@ -93,6 +93,12 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
         return manifest
     finally:
         view.close()
+
+
+def _next_generation(disk: Disk, old: Manifest) -> int:
+    """1 + the highest number in any name, those of a pass that died or of a lost manifest too."""
+    states = [int(name[:10]) for name in disk.listdir("state") if name.endswith(".state")]
+    return max([old.generation, *generations(disk), *states]) + 1
 
 
 def _write_parts(view: View, generation: int, report: CheckpointReport) -> dict[int, list[FileRef]]:
@@ -133,8 +139,7 @@ def _write_state(view: View, generation: int) -> list[DumpRef]:
         blobs.append(blob)
         out.append(DumpRef(kind, a, b, path, at, len(blob), crc32c(blob)))
         at += len(blob)
-    if blobs:
-        view.disk.publish(path, [STATE_HEAD.pack(STATE_MAGIC, view.salt), *blobs])
+    view.disk.publish(path, [STATE_HEAD.pack(STATE_MAGIC, view.salt), *blobs])
     return out
 
 

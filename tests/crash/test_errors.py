@@ -1,0 +1,276 @@
+"""Every call of a workload fails once: the error tells the truth, and nothing is lost.
+
+Call k of those with an effect fails with an errno, k = 1, 2, … until a run ends without a fault. Then:
+exit 1 or 5 means that nothing happened, 10 that it is unknown, and repeating works.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from copy import deepcopy
+from dataclasses import dataclass
+
+import pytest
+
+from tests.crash.world import (
+    START_MS,
+    TOPIC,
+    Model,
+    Workload,
+    after_reboot,
+    differs,
+    new_disk,
+    observe,
+    open_client,
+    read_messages,
+)
+from txlog.clock import ManualClock
+from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.errors import (
+    DiskFailed,
+    NoResources,
+    OutcomeUnknown,
+    ReadOnlyStore,
+    StoreFull,
+    TxlogError,
+)
+from txlog.settings import Settings
+
+SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
+STRIDE = int(os.environ.get("TXLOG_STRIDE", "1"))
+STEPS = (
+    "create create send begin txn_send ack txn_ack send begin txn_send commit abort begin "
+    "txn_send checkpoint roll commit send"
+).split()
+CLASSES: dict[int, tuple[type[TxlogError], ...]] = {
+    errno.EIO: (DiskFailed, OutcomeUnknown),
+    errno.ENOSPC: (StoreFull, DiskFailed, OutcomeUnknown),  # a flush that fails is a disk that did
+    errno.EMFILE: (NoResources, DiskFailed, OutcomeUnknown),
+    errno.EROFS: (ReadOnlyStore, DiskFailed, OutcomeUnknown),
+}
+
+
+@dataclass
+class Fault:
+    """A hook that lets call `at` fail once."""
+
+    at: int
+    number: int
+    written: int = 0
+    count: int = 0
+    hit: str = ""
+
+    def __call__(self, op: str, path: str, **info: int) -> None:
+        """Count, and fail when it is time."""
+        self.count += 1
+        if self.count == self.at:
+            self.hit = f"{op} {path}"
+            error = OSError(self.number, os.strerror(self.number))
+            error.written = self.written  # type: ignore[attr-defined]
+            raise error
+
+
+def run_with(fault: Fault, *, is_read: bool) -> bool:
+    """One run; False when it ended before the fault."""
+    disk = new_disk()
+    work = Workload(open_client(disk))
+    if is_read:
+        disk.look = fault
+    else:
+        disk.step = fault
+    rng = random.Random(f"{SEED} errors")
+    for number, step in enumerate(STEPS):
+        act = getattr(work, step)(deepcopy(work.models[-1]), rng)
+        assert act is not None
+        try:
+            work.attempt(step, *act)
+        except TxlogError as error:
+            where = f"seed {SEED}, call {fault.at}, {fault.hit}, step {number} {step}: {error!r}"
+            check_error(fault, error, where)
+            check_after(disk, work, step, act, error, where)
+            return True
+        except OSError as error:
+            raise AssertionError(f"{fault.hit}: a bare {error!r}") from error
+    if not fault.hit:
+        return False
+    # the fault was not the caller's business, e.g. the removal of a temporary
+    assert not differs(observe(work.client), [work.models[-1]]), fault.hit
+    return True
+
+
+def check_error(fault: Fault, error: TxlogError, where: str) -> None:
+    """The class and the exit code are those of the table in RELIABILITY 4."""
+    assert isinstance(error, CLASSES[fault.number]), where
+    if fault.hit.startswith("datasync journal/0"):
+        assert isinstance(error, OutcomeUnknown), where
+    if isinstance(error, OutcomeUnknown):
+        assert error.exit == 10, where
+
+
+def check_after(
+    disk: MemoryDisk, work: Workload, step: str, act: tuple[Model, object], error: TxlogError,
+    where: str,
+) -> None:  # fmt: skip
+    """The same handle works, the store is what the error says, a repeat does it."""
+    before, model = work.models[-1], act[0]
+    allowed = [before, before.recovered()]
+    if error.exit == 10:
+        allowed += [model, model.recovered()]
+    else:
+        allowed = allowed[:1]
+    client = work.client
+    client._store.flush()
+    wrong = differs(observe(client), allowed)
+    assert not wrong, f"{where}: {wrong}"
+    other = open_client(disk.process())
+    assert not differs(observe(other), allowed), f"{where}: another process differs"
+
+    if step != "begin" or error.exit != 10:
+        try:
+            act[1]()  # type: ignore[operator]
+            allowed = [model, model.recovered()]
+        except TxlogError as second:
+            # recovery aborted the transaction meanwhile
+            assert error.exit == 10, f"{where}: the repeat raised {second!r}"
+            assert second.exit == 4, f"{where}: the repeat raised {second!r}"
+    seen = observe(client)
+    wrong = differs(seen, allowed)
+    assert not wrong, f"{where}, repeated: {wrong}"
+    client._store.flush()
+    final = [m.recovered() for m in allowed if m.shape() == seen]
+    for image in disk.images(random.Random(SEED), 4):
+        late = open_client(image, after_reboot())
+        late._store.flush()
+        wrong = differs(observe(late), final)
+        assert not wrong, f"{where}, then the power was cut: {wrong}"
+        late.close()
+
+
+@pytest.mark.parametrize("name", ["EIO", "ENOSPC", "EMFILE", "EROFS"])
+@pytest.mark.parametrize("first", range(1))
+def test_each_call_with_an_effect_fails_once(name: str, first: int) -> None:
+    """See the module; a failed write leaves some of its bytes."""
+    stride = STRIDE if name in ("EIO", "ENOSPC") else 5 * STRIDE
+    at = 1 + first
+    while run_with(Fault(at, getattr(errno, name), written=at % 90), is_read=False):
+        at += stride
+    assert at > 100
+
+
+def test_each_read_fails_once() -> None:
+    """An EIO of a read is an error, never an end of file, and never a wrong answer."""
+    at, stride = 1, 9 * STRIDE
+    while run_with(Fault(at, errno.EIO), is_read=True):
+        at += stride
+    assert at > 100
+
+
+@pytest.mark.parametrize("written", [0, 1, 64, 100])
+def test_a_full_disk_cuts_back_to_the_start_of_the_frame(written: int) -> None:
+    """R30: nothing of the frame stays, the next one stands at its place."""
+    disk = new_disk()
+    client = open_client(disk)
+    client.create_topic(TOPIC, 1)
+    path = "journal/00000000000000000001.journal"
+    before = disk.read(path)
+
+    def fail(op: str, path: str, **info: int) -> None:
+        if op == "pwrite" and path.endswith(".journal"):
+            disk.step = lambda op, path, **info: None
+            error = OSError(errno.ENOSPC, "No space left on device")
+            error.written = written  # type: ignore[attr-defined]
+            raise error
+
+    disk.step = fail
+    # the first is freed by the reserve only for calls without rows
+    with pytest.raises(StoreFull) as caught:
+        client.producer(TOPIC).send(b"x")
+    assert caught.value.exit == 5
+    assert caught.value.retryable
+    assert disk.read(path) == before
+    client.producer(TOPIC).send(b"y")
+    assert [m.value for m in read_messages(open_client(disk), TOPIC)] == [b"y"]
+    assert disk.listdir("quarantine") == []
+
+
+def test_abort_commit_and_acknowledge_work_on_a_full_disk() -> None:
+    """R30: sends are refused; the reserve gives its blocks to what ends things."""
+    disk = new_disk(Settings(coordinators=1, free_bytes_min=0))
+    client = open_client(disk)
+    client.create_topic(TOPIC, 1)
+    client.create_subscription(TOPIC, "s")
+    producer = client.producer(TOPIC)
+    first, second = client.begin()["txn"], client.begin()["txn"]
+    producer.send(b"in", txn=first)
+    producer.send(b"out", txn=second)
+    disk.machine.free_bytes = 0
+    sent = 0
+    with pytest.raises(StoreFull):
+        while True:
+            producer.send(bytes(8000))
+            sent += 1
+    assert sent > 50  # what was preallocated can be used up
+    for size in (1000, 100, 1):
+        with pytest.raises(StoreFull):
+            while True:
+                producer.send(bytes(size))
+    found = read_messages(client, TOPIC)
+    ids = [m.message_id for m in found if m.message_id is not None]
+    assert len(ids) > sent
+    client.acknowledge(TOPIC, "s", ids[:40:2])
+    client.abort(second)
+    client.commit(first)
+    assert not disk.exists("reserve")
+    assert read_messages(open_client(disk), TOPIC)[-1].value == b"in"
+    disk.machine.free_bytes = 1 << 30
+    client.checkpoint()
+    assert disk.exists("reserve")
+    producer.send(b"again")
+    assert read_messages(open_client(disk), TOPIC)[-1].value == b"again"
+
+
+def test_a_failed_checkpoint_does_not_fail_the_commit_before_it() -> None:
+    """What was committed is answered as committed; the checkpoint is tried again later."""
+    disk = new_disk(Settings(coordinators=1, checkpoint_frames=1))
+    client = open_client(disk)
+    client.create_topic(TOPIC, 1)
+    client.checkpoint_automatically = True
+    txn = client.begin()["txn"]
+    client.producer(TOPIC).send(b"x", txn=txn)
+
+    def fail(op: str, path: str, **info: int) -> None:
+        if path.startswith(("state/", "topics/", "manifest/")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    disk.step = fail
+    assert client.commit(txn)["state"] == "committed"
+    disk.step = lambda op, path, **info: None
+    assert [m.value for m in read_messages(open_client(disk), TOPIC)] == [b"x"]
+    client.checkpoint()
+    client.close()
+
+
+def test_a_read_error_behind_a_commit_does_not_deny_it() -> None:
+    """The commit is durable; not being able to look at it is not `nothing was done`."""
+    disk = new_disk()
+    client = open_client(disk)
+    client.create_topic(TOPIC, 1)
+    txn = client.begin()["txn"]
+    client.producer(TOPIC).send(b"x", txn=txn)
+
+    def arm(op: str, path: str, **info: int) -> None:
+        if op == "unlock":
+            disk.look = fail
+
+    def fail(op: str, path: str, **info: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    disk.step = arm
+    with pytest.raises(OutcomeUnknown) as caught:
+        client.commit(txn)
+    assert caught.value.fields["txn"] == txn
+    disk.step = disk.look = lambda op, path, **info: None
+    again = open_client(disk.process(), ManualClock(START_MS))
+    assert again.commit(txn)["already"] is True

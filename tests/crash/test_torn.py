@@ -1,0 +1,453 @@
+"""The decision table of RELIABILITY 2.3, row by row: a torn tail is cut, rot is never skipped."""
+
+from __future__ import annotations
+
+import errno
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.crash.world import (
+    START_MS,
+    TOPIC,
+    after_reboot,
+    new_disk,
+    observe,
+    open_client,
+    read_messages,
+)
+from txlog.client import Client
+from txlog.clock import ManualClock
+from txlog.engine.identity import read_identity
+from txlog.engine.storage.frame import HEADER_BYTES, decode_header
+from txlog.engine.storage.journal_file import FILE_HEADER_BYTES
+from txlog.engine.storage.manifest import manifest_path
+from txlog.engine.storage.memory_disk import Killed, MemoryDisk
+from txlog.engine.storage.witness import (
+    WITNESS_PATH,
+    Witnessed,
+    decode_record,
+    encode_record,
+)
+from txlog.errors import Corruption, DiskFailed, OutcomeUnknown, TxlogError
+
+JOURNAL = "journal/00000000000000000001.journal"
+
+
+def store_with(count: int) -> MemoryDisk:
+    """A store with so many messages, all flushed and witnessed; its client is gone."""
+    disk = new_disk()
+    client = open_client(disk)
+    client.create_topic(TOPIC, 2)
+    client.create_subscription(TOPIC, "s")
+    for number in range(count):
+        client.producer(TOPIC).send(f"v{number}".encode(), partition=0)
+    client.close()
+    return disk
+
+
+def frames(disk: MemoryDisk, path: str = JOURNAL) -> list[tuple[int, int]]:
+    """Offset and length of each frame of a journal file."""
+    data = disk.read(path)
+    at, out = FILE_HEADER_BYTES, []
+    while (header := decode_header(data[at : at + HEADER_BYTES])) is not None:
+        out.append((at, header.total_bytes))
+        at += header.total_bytes
+    return out
+
+
+def flip(disk: MemoryDisk, path: str, offset: int, mask: int = 1) -> None:
+    """Change one byte of a file."""
+    data = bytearray(disk.read(path))
+    data[offset] ^= mask
+    disk.damage(path, bytes(data))
+
+
+def put(disk: MemoryDisk, path: str, offset: int, new: bytes) -> None:
+    """Overwrite bytes of a file."""
+    data = bytearray(disk.read(path))
+    data[offset : offset + len(new)] = new
+    disk.damage(path, bytes(data))
+
+
+def edit_witness(disk: MemoryDisk, **changes: object) -> Witnessed:
+    """Rewrite both records as the newest one with changes."""
+    salt = read_identity(disk).salt
+    data = disk.read(WITNESS_PATH)
+    records = [decode_record(data[at : at + 128], salt) for at in (0, 4096)]
+    newest = max((r for r in records if r is not None), key=lambda r: r.seq)
+    changed = replace(newest, **changes)  # type: ignore[arg-type]
+    put(disk, WITNESS_PATH, 0, encode_record(changed, salt))
+    put(disk, WITNESS_PATH, 4096, encode_record(changed, salt))
+    return newest
+
+
+def values(client: Client) -> list[str]:
+    """The values of partition 0."""
+    return [m.value.decode() for m in read_messages(client, TOPIC) if m.value is not None]
+
+
+def expected(count: int) -> list[str]:
+    """The values store_with sends."""
+    return [f"v{number}" for number in range(count)]
+
+
+def write(disk: MemoryDisk, clock: ManualClock | None = None) -> Client:
+    """A client that has written: whatever there was to recover is recovered."""
+    client = open_client(disk, clock)
+    client.producer(TOPIC).send(b"next", partition=0)
+    return client
+
+
+def test_a_clean_store_is_left_alone() -> None:
+    """V = D, zeros behind: no report, no quarantine, nothing cut."""
+    disk = store_with(3)
+    client = write(disk)
+    assert client.reports() == []
+    assert values(client) == [*expected(3), "next"]
+    assert disk.listdir("quarantine") == []
+
+
+def test_frames_written_and_not_flushed_are_flushed_with_the_next() -> None:
+    """V > D without an interrupted flush: hidden from readers, kept by the next writer."""
+    disk = store_with(2)
+    client = open_client(disk)
+    txn = client.begin()["txn"]
+    client.producer(TOPIC).send(b"held", partition=0, txn=txn)
+    before = disk.listdir("journal")
+    other = write(disk)
+    assert [str(row["txn"]) for row in other.transactions()] == [str(txn)]
+    other.commit(txn)
+    assert values(other) == [*expected(2), "next", "held"]
+    assert disk.listdir("journal") == before
+    assert other.reports() == []
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3])
+def test_an_interrupted_flush_is_rolled_forward_into_a_new_file(behind: int) -> None:
+    """V > D and flushing > durable: the old bytes are never flushed again."""
+    disk = store_with(5)
+    lsn = len(frames(disk))
+    edit_witness(disk, durable_lsn=lsn - behind, flushing_lsn=lsn)
+    if not behind:
+        edit_witness(disk, durable_lsn=lsn - 1, flushing_lsn=lsn, poisoned=True)
+    flushed: list[str] = []
+    disk.step = lambda op, path, **info: flushed.append(path) if op == "datasync" else None
+    client = write(disk)
+    # a later frame's header tells what was durable when it was written, so less may be new
+    assert any("rolled forward" in line for line in client.reports())
+    assert JOURNAL not in flushed
+    assert len(disk.listdir("journal")) == 3  # two files and the witness
+    assert values(client) == [*expected(5), "next"]
+    assert values(open_client(disk)) == [*expected(5), "next"]
+
+
+def test_a_death_between_the_flush_mark_and_the_flush() -> None:
+    """The same, made by a process that dies there."""
+    disk = store_with(1)
+    client = open_client(disk)
+
+    def die(op: str, path: str, **info: int) -> None:
+        if op == "datasync" and path == JOURNAL:
+            raise Killed
+
+    disk.step = die
+    with pytest.raises(Killed):
+        client.producer(TOPIC).send(b"mine", partition=0)
+    other = write(disk.fork_kill())
+    assert values(other) == ["v0", "mine", "next"]
+    assert any("rolled forward" in line for line in other.reports())
+
+
+def test_a_failed_flush_poisons_and_the_next_handle_rolls_forward() -> None:
+    """A failed flush is OutcomeUnknown; the outcome is settled once, in a new file."""
+    disk = store_with(1)
+    client = open_client(disk)
+    txn = client.begin()["txn"]
+
+    def fail(op: str, path: str, **info: int) -> None:
+        if op == "datasync" and path == JOURNAL:
+            raise OSError(errno.EIO, "Input/output error")
+
+    disk.step = fail
+    with pytest.raises(OutcomeUnknown) as caught:
+        client.producer(TOPIC).send(b"mine", partition=0)
+    assert caught.value.exit == 10
+    flushed: list[str] = []
+    disk.step = lambda op, path, **info: flushed.append(path) if op == "datasync" else None
+    other = write(disk)
+    assert JOURNAL not in flushed
+    assert values(other) == ["v0", "mine", "next"]
+    assert [row["state"] for row in other.transactions(all=True)] == ["aborted"]
+    assert other.show_transaction(txn)["reason"] == "recovery"
+    for image in disk.images(random.Random(1), 20):
+        assert values(open_client(image, after_reboot()))[:2] == ["v0", "mine"]
+
+
+@pytest.mark.parametrize("length", [1, 8, 63, 64, 300])
+@pytest.mark.parametrize("is_reboot", [False, True])
+def test_a_torn_tail_is_quarantined_and_zeroed(length: int, is_reboot: bool) -> None:
+    """V >= D, other bytes behind V: kept in quarantine/, zeroed, reported."""
+    disk = store_with(2)
+    start, size = frames(disk)[-1]
+    garbage = random.Random(length).randbytes(length - 1) + b"\1"
+    put(disk, JOURNAL, start + size, garbage)
+    client = open_client(disk, after_reboot() if is_reboot else None)
+    assert values(client) == expected(2)
+    client._store.flush()
+    assert any(f"cut {length} bytes" in line for line in client.reports())
+    [name] = disk.listdir("quarantine")
+    assert disk.read(f"quarantine/{name}") == garbage
+    client.producer(TOPIC).send(b"next", partition=0)
+    assert values(client) == [*expected(2), "next"]
+    last, its_size = frames(disk)[-1]
+    assert not any(disk.read(JOURNAL)[last + its_size :])
+
+
+def test_garbage_far_behind_the_end_is_cut_as_well() -> None:
+    """A power cut may leave a later sector of a frame whose first is zeros."""
+    disk = store_with(2)
+    start, size = frames(disk)[-1]
+    put(disk, JOURNAL, start + size + 4096, b"garbage")
+    client = write(disk, after_reboot())
+    assert len(disk.listdir("quarantine")) == 1
+    assert values(client) == [*expected(2), "next"]
+    assert disk.read(JOURNAL).count(b"garbage") == 0
+
+
+def test_an_unfinished_last_frame_above_the_witness_is_a_torn_tail() -> None:
+    """Its writer died in the write: nobody was answered."""
+    disk = store_with(3)
+    lsn = len(frames(disk))
+    start, size = frames(disk)[-1]
+    edit_witness(disk, durable_lsn=lsn - 1)
+    put(disk, JOURNAL, start + size // 2, bytes(size - size // 2))
+    client = write(disk)
+    assert values(client) == [*expected(2), "next"]
+    assert len(disk.listdir("quarantine")) == 1
+
+
+def test_a_later_genuine_frame_convicts_only_what_it_knew_durable() -> None:
+    """Two lazy frames, the first lost in a power cut: no corruption, for neither was answered."""
+    disk = store_with(1)
+    client = open_client(disk)
+    client.begin()
+    client.producer(TOPIC).send(b"v1", partition=0)
+    for value in (b"v0", b"v1"):  # acknowledgements are not flushed
+        [where] = [m.message_id for m in read_messages(client, TOPIC) if m.value == value]
+        assert where is not None
+        client.acknowledge(TOPIC, "s", [where])
+    start, size = frames(disk)[-2]
+    put(disk, JOURNAL, start, bytes(size))
+    other = write(disk, after_reboot())
+    assert values(other) == ["v0", "v1", "next"]
+    assert observe(other)["unacked"][0] == ["v0", "v1", "next"]
+    assert len(disk.listdir("quarantine")) == 1
+
+
+def check_convicted(disk: MemoryDisk, lsn: int, offset: int, clock: ManualClock) -> None:
+    """Writers are refused, readers get an error too, both name the place; nothing is cut."""
+    before = disk.files()
+    tries = 0
+    for act in (lambda c: c._store.flush(), lambda c: values(c)):
+        with pytest.raises(Corruption) as caught:
+            act(open_client(disk, clock))
+        assert caught.value.fields["path"] == JOURNAL
+        assert caught.value.fields["offset"] == offset
+        assert caught.value.fields["lsn"] == lsn
+        assert caught.value.exit == 6
+        tries += 1
+    assert tries == 2
+    assert {p: d for p, d in disk.files().items() if p != WITNESS_PATH} == {
+        p: d for p, d in before.items() if p != WITNESS_PATH
+    }
+
+
+@pytest.mark.parametrize("back", [1, 2, 3])
+@pytest.mark.parametrize("place", ["magic", "durable", "lsn", "ops", "last", "all"])
+@pytest.mark.parametrize("is_reboot", [False, True])
+def test_damage_to_durable_frames_is_corruption(back: int, place: str, is_reboot: bool) -> None:
+    """V < D: named by file, offset and LSN range, never skipped, never cut."""
+    disk = store_with(4)
+    found = frames(disk)
+    start, size = found[-back]
+    at = {"magic": 0, "lsn": 9, "durable": 17, "ops": 70, "last": size - 9, "all": 0}[place]
+    if place == "all":
+        put(disk, JOURNAL, start, bytes(size))
+    else:
+        flip(disk, JOURNAL, start + at, 0x40)
+    clock = after_reboot() if is_reboot else ManualClock(START_MS)
+    check_convicted(disk, len(found) - back + 1, start, clock)
+
+
+def test_a_later_frame_convicts_an_earlier_one_without_a_witness() -> None:
+    """A: the highest durable_lsn of a genuine frame counts when both records are lost."""
+    disk = store_with(4)
+    found = frames(disk)
+    start, _ = found[-3]
+    flip(disk, JOURNAL, start + 70)
+    disk.damage(WITNESS_PATH, bytes(8192))
+    with pytest.raises(Corruption) as caught:
+        open_client(disk)._store.flush()
+    assert caught.value.fields["lsn"] == len(found) - 2
+
+
+def test_an_older_copy_of_the_journal_is_corruption() -> None:
+    """The file went back in time: the witness knows better."""
+    disk = store_with(2)
+    past = disk.read(JOURNAL)
+    client = write(disk)
+    client.close()
+    lsn = len(frames(disk))
+    offset = frames(disk)[-1][0]
+    disk.damage(JOURNAL, past)
+    check_convicted(disk, lsn, offset, ManualClock(START_MS))
+
+
+def test_a_frame_of_another_chain_is_not_taken() -> None:
+    """A frame with a right CRC and a wrong predecessor ends the chain."""
+    disk = store_with(3)
+    twin = disk.copy()
+    for one, value in ((disk, b"aaaa"), (twin, b"bbbb")):
+        client = open_client(one)
+        client.producer(TOPIC).send(value, partition=0)
+        client.producer(TOPIC).send(b"last", partition=0)
+    start, size = frames(twin)[-2]
+    put(disk, JOURNAL, start, twin.read(JOURNAL)[start : start + size])
+    with pytest.raises(Corruption):
+        open_client(disk)._store.flush()
+
+
+@pytest.mark.parametrize("is_reboot", [False, True])
+def test_both_witness_records_bad(is_reboot: bool) -> None:
+    """One fault: go on, rewrite, report; open transactions may have lost frames and are aborted."""
+    disk = store_with(3)
+    client = open_client(disk)
+    client.begin()
+    disk.damage(WITNESS_PATH, b"\xff" * 8192)
+    clock = after_reboot() if is_reboot else None
+    assert values(open_client(disk, clock)) == expected(3)
+    other = write(disk, clock)
+    assert any("witness" in line for line in other.reports())
+    assert values(other) == [*expected(3), "next"]
+    assert [row["state"] for row in other.transactions(all=True)] == ["aborted"]
+    assert write(disk, clock).reports() == []
+
+
+def test_one_witness_record_bad() -> None:
+    """The other one, or a frame, knows enough."""
+    for at in (0, 4096):
+        disk = store_with(3)
+        flip(disk, WITNESS_PATH, at + 60)
+        assert values(open_client(disk)) in (expected(3), expected(2))
+        assert values(write(disk)) == [*expected(3), "next"]
+
+
+def test_the_witness_is_missing() -> None:
+    """As if both records were bad."""
+    disk = store_with(3)
+    disk.damage(WITNESS_PATH, None)
+    assert values(open_client(disk)) == expected(3)
+    assert values(write(disk)) == [*expected(3), "next"]
+    assert disk.exists(WITNESS_PATH)
+
+
+def checkpointed() -> tuple[MemoryDisk, int]:
+    """A store with several checkpoints and frames behind the last; and the newest generation."""
+    disk = store_with(3)
+    generation = 0
+    for number in range(3):
+        client = open_client(disk)
+        generation = client.checkpoint()["generation"]
+        client.producer(TOPIC).send(f"v{number + 3}".encode(), partition=0)
+        client.close()
+    return disk, generation
+
+
+@pytest.mark.parametrize("kind", ["flipped", "missing", "cut", "empty"])
+def test_the_newest_manifest_is_bad(kind: str) -> None:
+    """Its predecessor and the journals behind it are complete: go on, report, never silently."""
+    disk, generation = checkpointed()
+    path = manifest_path(generation)
+    data = disk.read(path)
+    bad = {"flipped": data[:40] + b"\xff" + data[41:], "missing": None, "cut": data[:-1],
+           "empty": b""}[kind]  # fmt: skip
+    disk.damage(path, bad)
+    reader = open_client(disk)
+    assert values(reader) == expected(6)
+    assert any("manifest" in line for line in reader.reports())
+    client = write(disk)
+    assert values(client) == [*expected(6), "next"]
+    answer = client.checkpoint()
+    assert answer["generation"] > generation or kind == "missing"
+    assert values(open_client(disk)) == [*expected(6), "next"]
+
+
+def test_both_manifests_bad_is_corruption() -> None:
+    """Two faults: refused, not guessed."""
+    disk, generation = checkpointed()
+    for number in (generation, generation - 1):
+        flip(disk, manifest_path(number), 50)
+    for act in (lambda: values(open_client(disk)), lambda: write(disk)):
+        with pytest.raises(Corruption):
+            act()
+
+
+def test_a_lossy_recovery_aborts_every_open_transaction() -> None:
+    """R9: none can commit short of what was answered; a decided one is not concerned."""
+    disk = store_with(1)
+    client = open_client(disk)
+    done, open_one, open_two = (client.begin()["txn"] for _ in range(3))
+    producer = client.producer(TOPIC)
+    for txn in (done, open_one, open_two):
+        producer.send(b"held", partition=0, txn=txn)
+    client.commit(done)
+    client.close()
+    other = open_client(disk, after_reboot())
+    with pytest.raises(TxlogError) as caught:
+        other.commit(open_one)
+    assert caught.value.exit == 4
+    states = {str(row["txn"]): row["state"] for row in other.transactions(all=True)}
+    assert states == {str(done): "committed", str(open_one): "aborted", str(open_two): "aborted"}
+    assert values(other) == ["v0", "held"]
+    assert other.begin()["txn"] not in (done, open_one, open_two)
+
+
+def test_the_death_of_a_process_is_not_lossy() -> None:
+    """Open transactions of a dead process go on in any other."""
+    disk = store_with(1)
+    client = open_client(disk)
+    txn = client.begin()["txn"]
+    client.producer(TOPIC).send(b"held", partition=0, txn=txn)
+    other = open_client(disk.fork_kill())
+    other.commit(txn)
+    assert values(other) == ["v0", "held"]
+
+
+def test_a_read_error_is_not_an_end_of_file() -> None:
+    """R31: reading fails, nothing is cut."""
+    disk = store_with(3)
+
+    def fail(op: str, path: str, **info: int) -> None:
+        if op == "pread" and path == JOURNAL and info["offset"] > 0:
+            raise OSError(errno.EIO, "Input/output error")
+
+    disk.look = fail
+    with pytest.raises(DiskFailed):
+        open_client(disk)
+    disk.look = lambda op, path, **info: None
+    assert values(write(disk)) == [*expected(3), "next"]
+    assert disk.listdir("quarantine") == []
+
+
+def test_recovery_leaves_what_observers_saw() -> None:
+    """Recovering twice is recovering once."""
+    disk = store_with(3)
+    put(disk, JOURNAL, sum(frames(disk)[-1]), b"torn")
+    first = observe(write(disk))
+    files = disk.files()
+    client = open_client(disk)
+    client._store.flush()
+    assert observe(client) == first
+    assert disk.files() == files

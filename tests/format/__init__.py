@@ -1,0 +1,1 @@
+"""Stores that were written once and must stay readable."""

@@ -1,0 +1,221 @@
+"""FORMAT.md is true: its tables are those of the code, its example decodes, format 1 opens."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from crc32c import crc32c
+
+import txlog
+from tests.format import make
+from tests.source_tree import ROOT
+from txlog.clock import ManualClock
+from txlog.engine import identity, view
+from txlog.engine.model import ops, schema
+from txlog.engine.storage import frame, journal_file, manifest, segment, witness
+
+TEXT = (ROOT / "FORMAT.md").read_text(encoding="utf-8")
+STRUCTS = {
+    "frame": (frame.HEADER.format, ""),
+    "file": (journal_file._HEADER.format, "I472x"),
+    "witness": (witness.RECORD.format, ""),
+    "manifest": (manifest._HEAD.format, ""),
+}  # fmt: skip
+V1 = make.FOLDER
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_offsets_are_those_of_the_struct(name: str) -> None:
+    first, rest = STRUCTS[name]
+    assert list(_ruler(name)) == list(_fields(first + rest))
+
+
+def test_sizes_in_the_text_are_those_of_the_code() -> None:
+    for said, known in (
+        (r"length of the header, (\d+)", frame.HEADER_BYTES),
+        (r"header \((\d+)\) · ops", frame.HEADER_BYTES),
+        (r"A journal file is a (\d+)-byte header", journal_file.FILE_HEADER_BYTES),
+        (r"grown by writing zeros, (\d+) MiB", journal_file.FILL_BYTES >> 20),
+        (r"at most\s+(\d+) GiB", frame.FRAME_BYTES_MAX >> 30),
+        (r"at\s+most\s+(50,000)\s+rows", segment.GROUP_ROWS),
+        (r"above\s+one\s+row,\s+(\d+)\s+MiB", segment.GROUP_BYTES >> 20),
+        (r"\| zeros, (\d+) MiB", identity.RESERVE_BYTES >> 20),
+        (r"from\s+byte\s+(\d+)\s+on,\s+is\s+msgpack", manifest._HEAD.size),
+    ):
+        found = re.search(said, TEXT)
+        assert found is not None, said
+        assert int(found[1].replace(",", "")) == known, said
+
+
+def test_magic_words() -> None:
+    for magic in (frame.MAGIC, journal_file._MAGIC, witness._MAGIC, manifest._MAGIC,
+                  view.STATE_MAGIC):  # fmt: skip
+        assert f"`{magic.decode()}`" in TEXT
+
+
+def test_the_columns_are_those_of_the_schema() -> None:
+    found: list[tuple[str, str]] = []
+    for names, kind in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (\S.*?) \| (?:yes|no) \|", TEXT, re.M):
+        found += [(name, kind) for name in re.findall(r"\w+", names)]
+    types = [(field.name, str(field.type)) for field in schema.MESSAGE]
+    assert [(name, kind.split(" (")[0]) for name, kind in types] == found
+
+
+def test_the_bits_of_a_frames_columns() -> None:
+    for bit in (schema.KEY, schema.PROPERTIES, schema.EVENT_TIME, schema.DELIVER_AT,
+                schema.SEQUENCE):  # fmt: skip
+        name = schema.frame_schema(bit).names[1]
+        assert re.search(rf"\b{bit}\s+`{name}`", TEXT), f"{bit} {name}"
+
+
+def test_the_ops_are_those_of_the_code() -> None:
+    said = re.findall(r"^\| `(\w+)` \| ([A-Z]\w+) \| (.*) \|$", TEXT, re.MULTILINE)
+    known = [
+        (str(op.__struct_config__.tag), op.__name__, _described(op)) for op in ops.Op.__args__
+    ]
+    assert said == known
+
+
+@pytest.mark.parametrize("kind", [manifest.Manifest, segment.FileRef, manifest.DumpRef])
+def test_the_fields_of_the_manifest(kind: type[msgspec.Struct]) -> None:
+    assert f"| {kind.__name__} | {_described(kind)} |" in TEXT
+
+
+def test_the_identity_in_the_text_is_written_like_that() -> None:
+    block = re.search(r"^```toml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    found = identity.Identity(1, "00112233-4455-4677-8899-aabbccddeeff", 1_700_000_000_000)
+    assert identity._text(found) == block[1]
+
+
+def test_the_example_decodes_by_the_ruler() -> None:
+    """Field by field at the offsets of the table, with nothing of the decoder."""
+    data = _example()
+    numbers = [
+        int.from_bytes(data[at : at + size], "little") for at, size in _ruler("frame")
+    ]  # fmt: skip
+    (_, version, columns, header_bytes, lsn, durable_lsn, time_ms, offset, ops_bytes, rows_bytes,
+     _, previous_crc, crc) = numbers  # fmt: skip
+    assert (version, columns, header_bytes) == (1, 0, 64)
+    assert (lsn, durable_lsn, time_ms, offset) == (7, 6, 1_700_000_000_000, 512)
+    assert (ops_bytes, rows_bytes) == (14, 176)
+    assert (previous_crc, crc) == (0xCAFEF00D, 0x4C997DA9)
+    assert (data[0:4], data[48:56].hex()) == (b"TXLF", "0011223344556677")
+    assert crc32c(data[64:], crc32c(data[:60])) == crc
+    end = 64 + ops_bytes
+    assert msgspec.msgpack.decode(data[64:end]) == [["app", 1, 1, 0, 0, 1, 5, None, -1]]
+    assert schema.decode_rows(columns, data[end : end + rows_bytes]).to_pydict() == {
+        "value": [b"hello"]
+    }
+    assert not any(data[end + rows_bytes :])
+    assert len(data) == frame.frame_bytes(ops_bytes, rows_bytes)
+
+
+def test_the_example_is_what_the_encoder_makes() -> None:
+    data = _example()
+    ops_at, rows_at = 64, 64 + 14
+    decoded = ops.decode_ops(data[ops_at:rows_at], lsn=7)
+    assert decoded == [ops.Appended(1, 1, 0, 0, 1, 5)]
+    parts, total, _ = frame.encode(
+        lsn=7, durable_lsn=6, time_ms=1_700_000_000_000, offset=512, ops=ops.encode_ops(decoded),
+        rows=data[rows_at : rows_at + 176], columns=0, salt=bytes.fromhex("0011223344556677"),
+        previous_crc=0xCAFEF00D,
+    )  # fmt: skip
+    assert (frame.joined(parts), total) == (data, len(data))
+    header = frame.decode_header(data)
+    assert header is not None
+    assert frame.is_genuine(header, memoryview(data), header.salt, 512)
+    assert not frame.is_genuine(header, memoryview(data), header.salt, 520)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_store_of_format_1_shows_what_it_held(tmp_path: Path, read_only: bool) -> None:
+    store = _unpack(tmp_path)
+    clock = ManualClock(make.START_MS + 3000, boot_id=make.BOOT)
+    with txlog.open(str(store), clock=clock, read_only=read_only) as client:
+        assert client.reports() == []
+        assert json.loads(json.dumps(make.show(client))) == _expected()
+
+
+def test_a_store_of_format_1_goes_on_after_a_reboot(tmp_path: Path) -> None:
+    """What was open is aborted, what was committed stays, and new rows come behind."""
+    store = _unpack(tmp_path)
+    clock = ManualClock(make.START_MS + 3000, boot_id="another boot")
+    with txlog.open(str(store), clock=clock) as client:
+        client.producer("orders").send(b"after", partition=1)
+        shown = json.loads(json.dumps(make.show(client)))
+        client.checkpoint(roll_all=True)
+        assert json.loads(json.dumps(make.show(client))) == shown
+    expected = _expected()
+    assert [row[3] for row in shown["topics"]["orders"]] == [
+        *(row[3] for row in expected["topics"]["orders"]), "after",
+    ]  # fmt: skip
+    states = {txn: (state, reason) for txn, state, reason in shown["transactions"]}
+    for txn, state, reason in expected["transactions"]:
+        assert states[txn] == (("aborted", "recovery") if state == "open" else (state, reason))
+    assert "open" not in {state for state, _ in states.values()}
+
+
+def test_the_store_of_format_1_has_every_kind_of_file(tmp_path: Path) -> None:
+    suffixes = {path.suffix for path in _unpack(tmp_path).rglob("*") if path.is_file()}
+    assert {".journal", ".manifest", ".state", ".arrow", ".parquet", ".toml"} <= suffixes
+
+
+def test_stores_of_old_formats_are_never_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path: path.read_bytes() for path in V1.iterdir()}
+    assert make.main() == 1
+    assert before == {path: path.read_bytes() for path in V1.iterdir()}
+
+
+def _unpack(folder: Path) -> Path:
+    store = folder / "store"
+    store.mkdir(mode=0o700)
+    with tarfile.open(V1 / "store.tar.gz") as archive:
+        archive.extractall(store, filter="data")
+    return store
+
+
+def _expected() -> Any:
+    return json.loads((V1 / "expected.json").read_text(encoding="utf-8"))
+
+
+def _ruler(name: str) -> Iterator[tuple[int, int]]:
+    """Offset and size of each row of a struct's table."""
+    table = TEXT.split(f"<!-- struct {name} -->\n", 1)[1].split("\n\n", 1)[0]
+    for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", table, re.MULTILINE):
+        yield int(at), int(size)
+
+
+def _fields(form: str) -> Iterator[tuple[int, int]]:
+    at = 0
+    for count, letter in re.findall(r"(\d*)([a-zA-Z])", form):
+        if letter in "sx":
+            sizes = [int(count or 1)]
+        else:
+            sizes = [struct.calcsize(f"<{letter}")] * int(count or 1)
+        for size in sizes:
+            yield at, size
+            at += size
+
+
+def _described(kind: type[msgspec.Struct]) -> str:
+    words = []
+    for field in msgspec.structs.fields(kind):
+        made = field.default_factory
+        default = made() if made is not msgspec.NODEFAULT else field.default
+        words.append(field.name if field.required else f"{field.name}={json.dumps(default)}")
+    return " ".join(words)
+
+
+def _example() -> bytes:
+    block = re.search(r"^```hex\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    return bytes.fromhex("".join(line[4:] for line in block[1].splitlines()))
