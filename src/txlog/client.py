@@ -28,7 +28,7 @@ from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.store import Store
 from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
-from txlog.errors import AlreadyExists, InvalidArgument
+from txlog.errors import AlreadyExists, InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId, check_name
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
@@ -263,7 +263,7 @@ class Client:
     def begin(self, timeout_ms: int | None = None, coordinator: int | None = None) -> Answer:
         """Begin a transaction that any process may use by its id; the fields of `txn begin`."""
         txn_id = self._begin(timeout_ms, coordinator)
-        return self._look(lambda view: report.begun(view, txn_id, self._store))
+        return self._tell(txn_id, lambda view: report.begun(view, txn_id, self._store))
 
     def _begin(self, timeout_ms: int | None, coordinator: int | None) -> TxnId:
         owner = self._disk.owner()
@@ -279,12 +279,12 @@ class Client:
     def commit(self, txn_id: TxnId) -> Answer:
         """Commit by id; the fields of `txn commit`."""
         answer = self._end(txn_id, True)
-        return self._look(lambda view: report.ended(view, answer))
+        return self._tell(txn_id, lambda view: report.ended(view, answer))
 
     def abort(self, txn_id: TxnId) -> Answer:
         """Abort by id; the fields of `txn abort`."""
         answer = self._end(txn_id, False)
-        return self._look(lambda view: report.ended(view, answer))
+        return self._tell(txn_id, lambda view: report.ended(view, answer))
 
     def _end(self, txn_id: TxnId, commit: bool) -> EndAnswer:
         uid = self._disk.owner()[0]
@@ -335,7 +335,20 @@ class Client:
 
     def _checkpoint_if_due(self) -> None:
         if self.checkpoint_automatically and due(self._store):
-            run_checkpoint(self._store, wait=False)
+            try:
+                run_checkpoint(self._store, wait=False)
+            except TxlogError as error:  # the call before it was done and must say so
+                self._store.reports.append(f"a checkpoint failed and is due again: {error}")
+
+    def _tell(self, txn_id: TxnId, look: Callable[[View], Answer]) -> Answer:
+        """Describe what was just done; that it cannot be read does not mean it was not done."""
+        try:
+            return self._look(look)
+        except TxlogError as error:
+            raise OutcomeUnknown(
+                f"transaction {txn_id} was changed, but cannot be shown: {error}",
+                hint=f"txlog txn show {txn_id}", txn=txn_id,
+            ) from error  # fmt: skip
 
     def inspect(self, what: str | None = None) -> Answer:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""

@@ -83,7 +83,8 @@ def run_with(fault: Fault, *, is_read: bool) -> bool:
     rng = random.Random(f"{SEED} errors")
     for number, step in enumerate(STEPS):
         act = getattr(work, step)(deepcopy(work.models[-1]), rng)
-        assert act is not None
+        if act is None:
+            continue
         try:
             work.attempt(step, *act)
         except TxlogError as error:
@@ -211,14 +212,11 @@ def test_abort_commit_and_acknowledge_work_on_a_full_disk() -> None:
         while True:
             producer.send(bytes(8000))
             sent += 1
-    assert sent > 50  # what was preallocated can be used up
-    for size in (1000, 100, 1):
-        with pytest.raises(StoreFull):
-            while True:
-                producer.send(bytes(size))
     found = read_messages(client, TOPIC)
     ids = [m.message_id for m in found if m.message_id is not None]
-    assert len(ids) > sent
+    assert len(ids) == sent > 50  # what was preallocated can be used
+    while disk.exists("reserve"):  # until the journal is full
+        client.begin()
     client.acknowledge(TOPIC, "s", ids[:40:2])
     client.abort(second)
     client.commit(first)

@@ -186,10 +186,9 @@ class Store:
         try:
             self._run(calls)
         finally:
-            assert self._lock is not None
-            self._lock.release()
             for call in calls:
                 call.done = True
+            self._release()
 
     def _acquire(self) -> None:
         if self._closed:
@@ -197,6 +196,16 @@ class Store:
         if self._lock is None:
             self._lock = self.disk.lock_file(LOCK_PATH)
         self._lock.acquire(self.lock_timeout_ms)
+
+    def _release(self) -> None:
+        """Free the lock; what was decided is decided, so a failure must not become its answer."""
+        assert self._lock is not None
+        try:
+            self._lock.release()
+        except TxlogError as error:
+            self.reports.append(f"the write lock was freed by closing it: {error}")
+            self._lock.close()
+            self._lock = None
 
     def _run(self, calls: list[_Call], *, sync: bool = False) -> None:
         try:
@@ -352,7 +361,7 @@ class Store:
                 self._reload()
                 raise
             finally:
-                self._lock.release()
+                self._release()
 
     def tail_bytes(self) -> tuple[int, int]:
         """(frames, bytes) behind the newest checkpoint, for deciding about the next one."""

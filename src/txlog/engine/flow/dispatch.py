@@ -174,7 +174,11 @@ def received(
     assert stored.num_rows == total
     offset = pa.arange(0, total)
     if all(piece.marker is None for piece in pieces):
-        entry = pc.add(offset, repeat_runs(bases, ends, pa.int64()))
+        entry = (
+            pa.arange(bases[0], bases[0] + total)
+            if len(pieces) == 1
+            else pc.add(offset, repeat_runs(bases, ends, pa.int64()))
+        )
         index: pa.Array = pa.nulls(total, pa.int32())
         visible = stored.column("publish_time")
         state: pa.Array = pa.nulls(total, pa.string())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -83,7 +84,9 @@ def user_batch(data: pa.Table | pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Arra
             hint=f"known are {', '.join(COLUMNS)}, partition",
         )
     at = data.schema.get_field_index("partition")
-    wanted = None if at < 0 else _cast("partition", data.column(at), pa.int64())
+    wanted = None if at < 0 else data.column(at)
+    if wanted is not None and not pa.types.is_integer(wanted.type):
+        wanted = _cast("partition", wanted, pa.int64())
     return pa.RecordBatch.from_arrays(columns, names), wanted
 
 
@@ -118,15 +121,31 @@ def route(
     target = _targets(batch, partitions, turn, wanted)
     if isinstance(target, int):
         return Routed(batch, [PartitionSlice(target, 0, batch.num_rows, total)], None, total)
-    order = pc.sort_indices(target)  # stable: ties keep their order
-    batch = batch.take(order)
+    grouped = _groups(target, partitions)
+    order = None
+    if grouped is None:
+        order = pc.sort_indices(target)  # stable: ties keep their order
+        batch = batch.take(order)
+        grouped = _groups(target.take(order), partitions)
+        assert grouped is not None
     slices: list[PartitionSlice] = []
     at = 0
-    for item in pc.value_counts(target.take(order)).to_pylist():
-        size = _payload_bytes(batch.slice(at, item["counts"]))
-        slices.append(PartitionSlice(item["values"], at, item["counts"], size))
-        at += item["counts"]
+    for partition, end in grouped:
+        size = _payload_bytes(batch.slice(at, end - at))
+        slices.append(PartitionSlice(partition, at, end - at, size))
+        at = end
     return Routed(batch, slices, order, total)
+
+
+def _groups(target: pa.Array, partitions: int) -> list[tuple[int, int]] | None:
+    """(partition, row behind its last) when the rows stand in the order of partitions already."""
+    encoded = pc.run_end_encode(target)
+    if len(encoded.values) > partitions:
+        return None
+    values = encoded.values.to_pylist()
+    if any(left >= right for left, right in pairwise(values)):
+        return None
+    return list(zip(values, encoded.run_ends.to_pylist(), strict=True))
 
 
 def _payload_bytes(batch: pa.RecordBatch) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import msgspec
 import pyarrow as pa
@@ -68,6 +69,8 @@ class TailRun(msgspec.Struct, frozen=True, gc=False):
     count: int | None = None
 
 
+RowOp = Appended | BufferAppended | CommitMarker | BufferCommitted | BufferAborted
+_WITH_ROWS = frozenset(get_args(RowOp))
 Slice = tuple[TailRun, int, int]  # rows start..stop, counted within the run
 
 
@@ -98,10 +101,9 @@ class Tail:
         """Index the rows of a frame."""
         ref: FrameRef | None = None
         for op in ops:
-            if not isinstance(
-                op, Appended | BufferAppended | CommitMarker | BufferCommitted | BufferAborted
-            ):
+            if type(op) not in _WITH_ROWS:
                 continue
+            assert isinstance(op, RowOp)
             if ref is None:
                 ref = FrameRef(
                     raw.journal, raw.offset, raw.total_bytes, raw.rows_offset, raw.rows_bytes,

@@ -30,7 +30,7 @@ from txlog.engine.storage.journal_file import (
     publish_journal,
 )
 from txlog.engine.storage.witness import Witness, Witnessed, boot_bytes
-from txlog.errors import Corruption, DiskFailed, MissingFile, OutcomeUnknown, StoreFull
+from txlog.errors import Corruption, MissingFile, OutcomeUnknown, TxlogError
 
 # A frame above this size is written straight to the end: filling zeros first would write it twice.
 FILL_FRAME_BYTES_MAX = 256 << 10
@@ -232,7 +232,7 @@ class Journal:
         self.durable_lsn = max(self.durable_lsn, known)
         if witnessed.poisoned or witnessed.flushing_lsn > witnessed.durable_lsn:
             self.lossy = self.lossy or witnessed.poisoned
-            self._roll_forward()
+            self._roll_forward(witnessed.poisoned)
         return frames
 
     def _settle_tail(self, known: int) -> None:
@@ -276,14 +276,17 @@ class Journal:
             self.current.file.pwrite(offset + done, bytes(step))
             done += step
 
-    def _roll_forward(self) -> None:
+    def _roll_forward(self, is_poisoned: bool) -> None:
         """R13: copy valid unwitnessed frames to a new file; never flush the old bytes again."""
         count = self.last_lsn - self.durable_lsn
-        if count <= 0:
+        if count <= 0 and not is_poisoned:
             self._raise(flushing=0, poisoned=self.lossy)  # until confirm_boot: R9 comes first
             return
         old = self.current
-        start, chain, end = self._place_of(self.durable_lsn + 1)
+        if count > 0:
+            start, chain, end = self._place_of(self.durable_lsn + 1)
+        else:  # nothing to copy, but neither the old file nor its directory is to be trusted
+            start, chain, end = self.end, self.chain_crc, self.end
         frames = old.file.pread(start, end - start)
         rewritten, chain_last = self._rebased(frames, self.durable_lsn + 1, chain)
         first = self.durable_lsn + 1
@@ -336,7 +339,8 @@ class Journal:
     def append(self, ops: bytes, rows: Buffer | None, columns: int, time_ms: int) -> RawFrame:
         """Write the next frame; durable only after flush.
 
-        raises: StoreFull (nothing was done), DiskFailed (the journal was cut back, nothing done)
+        raises: StoreFull, DiskFailed, ...: the journal was cut back, nothing was done;
+        OutcomeUnknown
         """
         offset, lsn = self.end, self.last_lsn + 1
         parts, total, crc = encode(
@@ -351,8 +355,8 @@ class Journal:
                     file.pwrite(self.current.size, bytes(FILL_BYTES))
                     self.current.size += FILL_BYTES
             file.pwrite(offset, joined(parts) if total <= FILL_FRAME_BYTES_MAX else parts)
-        except (StoreFull, DiskFailed):
-            self._cut_back(offset)
+        except TxlogError as exc:
+            self._cut_back(offset, exc)
             raise
         self.current.size = max(self.current.size, offset + total)
         self.end, self.last_lsn, self.chain_crc = offset + total, lsn, crc
@@ -362,18 +366,19 @@ class Journal:
             offset + 64 + len(ops), rows_bytes, crc,
         )  # fmt: skip
 
-    def _cut_back(self, offset: int) -> None:
+    def _cut_back(self, offset: int, error: TxlogError) -> None:
         """R30: nothing of a failed append may stay; if that fails, the handle is poisoned."""
         try:
             self._zero(offset, max(0, self.current.file.size() - offset))
-        except (StoreFull, DiskFailed):
+        except TxlogError as exc:
             self._poison()
+            raise self._unknown("cutting back after the frame behind LSN", error) from exc
 
     def _poison(self) -> None:
         self.poisoned = True
         try:
             self._raise(flushing=self.last_lsn, poisoned=True)
-        except (StoreFull, DiskFailed):
+        except TxlogError:
             self.reports.append("the witness could not be marked after a failed write")
 
     def flush(self, *, sync: bool = True) -> None:
@@ -392,25 +397,31 @@ class Journal:
                     self.current.file.pwrite(offset, self.current.file.pread(offset, length))
                 self._raise(flushing=self.last_lsn)
                 self.current.file.datasync()
-        except (DiskFailed, StoreFull) as exc:
+        except TxlogError as exc:
             self._poison()
-            raise OutcomeUnknown(
-                f"the flush of LSN {self.durable_lsn + 1} to {self.last_lsn} failed: {exc}",
-                hint="ask by id, or repeat the call with the same producer and sequence",
-                lsn=self.last_lsn, path=self.current.name.path,
-            ) from exc  # fmt: skip
+            raise self._unknown(f"the flush of LSN {self.durable_lsn + 1} to", exc) from exc
         self._foreign.clear()
         self.durable_lsn = self.last_lsn
-        self._raise(flushing=0)
+        try:
+            self._raise(flushing=0)
+        except TxlogError as exc:  # durable, and visible only once a witness says so
+            raise self._unknown("the witness of LSN", exc) from exc
 
-    def _raise(self, *, flushing: int, poisoned: bool = False) -> None:
+    def _unknown(self, what: str, exc: TxlogError) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"{what} {self.last_lsn} failed: {exc}",
+            hint="ask by id, or repeat the call with the same producer and sequence",
+            lsn=self.last_lsn, path=self.current.name.path,
+        )  # fmt: skip
+
+    def _raise(self, *, flushing: int, poisoned: bool = False, is_moving: bool = False) -> None:
         last = self.witness.last
         self.witness.write(
             Witnessed(
                 seq=0 if last is None else last.seq,
                 boot=self._boot,
                 generation=0 if last is None else last.generation,
-                journal=self.current.name.first_lsn,
+                journal=0 if is_moving else self.current.name.first_lsn,
                 rewrite=self.current.name.rewrite,
                 durable_lsn=self.durable_lsn,
                 end=self.end,
@@ -430,7 +441,13 @@ class Journal:
         if self.end == FILE_HEADER_BYTES:
             return self.last_lsn, self.chain_crc
         name = JournalName(self.last_lsn + 1)
-        publish_journal(self._disk, name, self.salt, self.chain_crc, [])
+        # a death behind the next line must not leave a witness that hides the new file
+        self._raise(flushing=0, is_moving=True)
+        try:
+            publish_journal(self._disk, name, self.salt, self.chain_crc, [])
+        except OutcomeUnknown:  # R31: no frame may go where only a lost name leads
+            self._poison()
+            raise
         lsn, chain = self.last_lsn, self.chain_crc
         self._stand_at(name, lsn)
         self._synced_dir = name

@@ -1,0 +1,219 @@
+"""Damage to every kind of file: the same answers, or an error that names the file; never others.
+
+A small store holds one of each kind. Each damage is made on a copy, everything is read, and then
+written to. `TXLOG_STRIDE` 1 flips every byte of the files below 4 KiB instead of some.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.crash.world import (
+    SETTINGS,
+    TOPIC,
+    after_reboot,
+    new_disk,
+    observe,
+    open_client,
+    read_messages,
+)
+from txlog.bounds import Range
+from txlog.client import Client
+from txlog.clock import ManualClock
+from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.errors import IntegrityError, StoreNotFound, TxlogError
+
+SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
+STRIDE = int(os.environ.get("TXLOG_STRIDE", "17"))
+KINDS = (
+    "journal", "witness", "manifest", "toml", "state", "part", "side part", "sealed",
+    "sealed side", "lock", "reserve",
+)  # fmt: skip
+
+
+@cache
+def sample() -> MemoryDisk:
+    """A store with a sealed ledger, parts, frames and an open transaction."""
+    disk = new_disk(SETTINGS)
+    client = open_client(disk)
+    client.create_topic(TOPIC, 2)
+    client.create_subscription(TOPIC, "s")
+    for turn in range(2):
+        producer = client.producer(TOPIC)
+        for number in range(3):
+            producer.send(f"p{turn}{number}".encode(), partition=number % 2, key=b"k")
+        txn = client.begin()["txn"]
+        for number in range(3):
+            producer.send(f"t{turn}{number}".encode(), partition=number % 2, txn=txn)
+        client.commit(txn)
+        ids = [m.message_id for m in read_messages(client, TOPIC) if m.message_id is not None]
+        client.acknowledge(TOPIC, "s", ids[turn * 2 : turn * 2 + 1])
+        client.checkpoint(roll_all=turn == 0)
+    producer.send(b"tail0", partition=0)
+    txn = client.begin()["txn"]
+    producer.send(b"held", partition=0, txn=txn)
+    producer.send(b"tail1", partition=1)
+    client.close()
+    return disk
+
+
+def kind_of(path: str) -> str:
+    """What kind of file a path is."""
+    name = path.rpartition("/")[2]
+    if path.startswith("journal/"):
+        return "witness" if name == "witness" else "journal"
+    if path.startswith(("manifest/", "state/")):
+        return path.partition("/")[0]
+    side = " side" if "_txnlog" in path else ""
+    if name.endswith(".parquet"):
+        return f"sealed{side}"
+    if name.endswith(".arrow"):
+        return f"{side[1:]} part".strip()
+    return {"txlog.toml": "toml", "maintenance.lock": "lock"}.get(name, name)
+
+
+def files_of(kind: str) -> list[str]:
+    """The files of a kind that are live: what only older generations name is left out."""
+    found = [path for path in sample().files() if kind_of(path) == kind]
+    return found
+
+
+def read_all(client: Client) -> dict[str, Any]:
+    """Everything that can be read."""
+    out = observe(client)
+    out["rows"] = [
+        (m.partition, m.value, m.key, str(m.message_id), str(m.txn), m.publish_time)
+        for m in read_messages(client, TOPIC)
+    ]
+    out["unread"] = len(read_messages(client, TOPIC, Range(kind="unacked", subscription="s")))
+    out["described"] = str(client.describe_topic(TOPIC)["partitions"])
+    return out
+
+
+@cache
+def truth(boot: bool) -> dict[str, Any]:
+    """What the undamaged store says; after a reboot a writer has not been there yet."""
+    disk = sample().copy()
+    return read_all(open_client(disk, after_reboot() if boot else None))
+
+
+def damages(path: str, rng: random.Random) -> Iterator[tuple[str, bytes | None]]:
+    """The damages of a file: (what, its new content or None)."""
+    data = sample().read(path)
+    used = len(data.rstrip(b"\0"))
+    if used <= 4096:
+        places = list(range(0, used, STRIDE))
+    else:
+        places = sorted(rng.sample(range(used), min(used, 4096 // STRIDE)))
+    places += [at for at in (0, used - 1, used, len(data) - 1) if 0 <= at < len(data)]
+    for at in places:
+        new = bytearray(data)
+        new[at] ^= 1 << rng.randrange(8)
+        yield f"byte {at} flipped", bytes(new)
+    if data:
+        for at in {0, 1, used // 2, max(used - 1, 0), len(data) // 2, len(data) - 1}:
+            yield f"cut to {at}", data[:at]
+        yield "zeroed", bytes(len(data))
+        half = used // 2 // 512 * 512
+        yield f"block {half} zeroed", data[:half] + bytes(512) + data[half + 512 :]
+    yield "longer by zeros", data + bytes(512)
+    yield "longer by garbage", data + b"garbage!" * 3
+    yield "deleted", None
+    for other in sample().files():
+        if other != path and kind_of(other) == kind_of(path):
+            yield f"swapped with {other}", sample().read(other)
+
+
+def outcome(disk: MemoryDisk, clock: ManualClock | None, expected: dict[str, Any]) -> str:
+    """`same`, or the class of the error; anything else fails."""
+    try:
+        found = read_all(open_client(disk, clock))
+    except TxlogError as error:
+        assert isinstance(error, IntegrityError | StoreNotFound), repr(error)
+        assert error.fields.get("path"), f"{error!r} names no file"
+        return type(error).__name__
+    assert found == expected, f"SILENT: {found} instead of {expected}"
+    return "same"
+
+
+HARMLESS = {"lock", "reserve"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("boot", [False, True])
+def test_damage_is_detected_or_harmless(kind: str, boot: bool) -> None:
+    """Reading gives the same or an error of the integrity family; so does a writer."""
+    rng = random.Random(f"{SEED} {kind}")
+    clock = after_reboot() if boot else None
+    counts: dict[str, int] = {}
+    assert files_of(kind)
+    for path in files_of(kind):
+        for what, data in damages(path, rng):
+            if data == sample().read(path):
+                continue
+            disk = sample().copy()
+            disk.damage(path, data)
+            where = f"seed {SEED}: {path} {what}"
+            try:
+                result = outcome(disk, clock, truth(boot))
+                check_writer(disk, clock, result)
+            except AssertionError as error:
+                raise AssertionError(f"{where}: {error}") from error
+            except (OSError, LookupError, ValueError, TypeError, MemoryError) as error:
+                raise AssertionError(f"{where}: {error!r}") from error
+            counts[result] = counts.get(result, 0) + 1
+    print(f"{kind}: {counts}")
+    if kind not in HARMLESS and kind not in ("witness", "manifest"):
+        assert set(counts) != {"same"}
+
+
+def check_writer(disk: MemoryDisk, clock: ManualClock | None, result: str) -> None:
+    """A writer behind the damage finds what readers saw, or refuses with such an error."""
+    try:
+        client = open_client(disk, clock)
+        before = [m.value for m in read_messages(client, TOPIC)]
+        client.producer(TOPIC).send(b"new", partition=0)
+        after = sorted(m.value or b"" for m in read_messages(client, TOPIC))
+    except TxlogError as error:
+        assert isinstance(error, IntegrityError | StoreNotFound), repr(error)
+        return
+    assert after == sorted([*(value or b"" for value in before), b"new"])
+    if result == "same":
+        assert sorted(row[1] for row in truth(clock is not None)["rows"]) == sorted(
+            value or b"" for value in before
+        )
+
+
+@pytest.mark.parametrize("kind", ["part", "sealed", "side part", "sealed side", "state"])
+def test_the_error_names_the_damaged_file(kind: str) -> None:
+    """Path and byte range, so that a copy can be restored."""
+    named = 0
+    for path in files_of(kind):
+        disk = sample().copy()
+        data = disk.read(path)
+        disk.damage(path, data[:20] + bytes([data[20] ^ 1]) + data[21:])
+        try:
+            read_all(open_client(disk))
+        except IntegrityError as error:
+            assert error.fields["path"] == path
+            assert path in error.message
+            named += 1
+    assert named
+
+
+def test_a_store_is_restored_by_the_bytes_it_had() -> None:
+    """Finding damage changes nothing: with the old bytes back everything is there."""
+    for kind in ("part", "sealed", "state", "manifest", "toml", "journal"):
+        for path in files_of(kind):
+            disk = sample().copy()
+            data = disk.read(path)
+            disk.damage(path, data[:33] + bytes([data[33] ^ 1]) + data[34:])
+            outcome(disk, None, truth(False))
+            disk.damage(path, data)
+            assert outcome(disk, None, truth(False)) == "same"
