@@ -63,7 +63,8 @@ def test_magic_words() -> None:
 
 def test_the_columns_are_those_of_the_schema() -> None:
     found: list[tuple[str, str]] = []
-    for names, kind in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (\S.*?) \| (?:yes|no) \|", TEXT, re.M):
+    row = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (\S.*?) \| (?:yes|no) \|", re.MULTILINE)
+    for names, kind in row.findall(TEXT):
         found += [(name, kind) for name in re.findall(r"\w+", names)]
     types = [(field.name, str(field.type)) for field in schema.MESSAGE]
     assert [(name, kind.split(" (")[0]) for name, kind in types] == found
@@ -78,9 +79,7 @@ def test_the_bits_of_a_frames_columns() -> None:
 
 def test_the_ops_are_those_of_the_code() -> None:
     said = re.findall(r"^\| `(\w+)` \| ([A-Z]\w+) \| (.*) \|$", TEXT, re.MULTILINE)
-    known = [
-        (str(op.__struct_config__.tag), op.__name__, _described(op)) for op in ops.Op.__args__
-    ]
+    known = [(str(op.__struct_config__.tag), op.__name__, _described(op)) for op in ops.Op.__args__]
     assert said == known
 
 

@@ -22,6 +22,7 @@ from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.cursor import covers
 from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, Mark, Run
 from txlog.engine.storage.disk_protocol import LockFile
 from txlog.engine.store import Decide, Store
@@ -189,6 +190,8 @@ class Consumer:
                 self._places[number] = cursor.mark_delete
                 self._rounds[number] = cursor.round
             place = self._places[number]
+            if covers(cursor.mark_delete, place):
+                place = cursor.mark_delete  # what it passed is not in `acked` any more
             found = plan(view, number, place, limit, (cursor.acked, cursor.held))
             if not found.messages:
                 self._places[number] = found.behind
@@ -206,6 +209,8 @@ class Consumer:
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None when none came within timeout_ms (None: wait for ever)."""
+        if self._store.read(self._is_rewound):
+            self._buffered = iter(())  # an abort gave messages back: they come first
         buffered = next(self._buffered, None)
         while buffered is None:
             table = self.receive_batch(timeout_ms=1000 if timeout_ms is None else timeout_ms)
@@ -214,6 +219,10 @@ class Consumer:
             if timeout_ms is not None:
                 break
         return buffered
+
+    def _is_rewound(self, view: View) -> bool:
+        number = self._subscription.number
+        return any(view.cursor(number, n).round != known for n, known in self._rounds.items())
 
     # --- acknowledging -----------------------------------------------------------------------
 
@@ -275,19 +284,22 @@ def acknowledge_runs(
     txn_id = txn.id if isinstance(txn, Transaction) else txn
     if not runs:
         return AckAnswer(0, 0, 0)
-    if txn_id is None:
-        answer = store.write(
-            lambda view, now: acknowledge.acknowledge(
-                view, settings, now, topic, subscription, runs, cumulative=cumulative
+    answer: object = None
+    while answer is None:  # again after a sweep that ends an overdue holder
+        if txn_id is None:
+            answer = store.write(
+                lambda view, now: acknowledge.acknowledge(
+                    view, settings, now, topic, subscription, runs, cumulative=cumulative
+                )
             )
-        )
-    else:
-        named, uid = txn_id, store.disk.owner()[0]
-        answer = store.write(
-            lambda view, now: acknowledge.acknowledge_in_txn(
-                view, settings, now, uid, topic, subscription, runs, named, cumulative=cumulative
-            ),
-            (named.coordinator,),
-        )
+        else:
+            named, uid = txn_id, store.disk.owner()[0]
+            answer = store.write(
+                lambda view, now: acknowledge.acknowledge_in_txn(
+                    view, settings, now, uid, topic, subscription, runs, named,
+                    cumulative=cumulative,
+                ),
+                (named.coordinator,),
+            )  # fmt: skip
     assert isinstance(answer, AckAnswer)
     return answer

@@ -11,7 +11,7 @@ from txlog.bounds import Bound, Range
 from txlog.engine.flow.bounds import resolve_range
 from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received
 from txlog.engine.flow.lookup import topic as find_topic
-from txlog.engine.folds.cursor import IdSet
+from txlog.engine.folds.cursor import IdSet, covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.store import Store
 from txlog.engine.view import View
@@ -96,10 +96,13 @@ class Reader:
 
     def _plan(self, view: View, partition: int, number: int, limit: int) -> Plan:
         skip: tuple[IdSet, ...] = ()
+        place, stop = self._places[partition], self._stops[partition]
         subscription = self._skips[partition]
         if subscription is not None:
-            skip = (view.cursor(subscription, number).acked,)
-        place, stop = self._places[partition], self._stops[partition]
+            cursor = view.cursor(subscription, number)
+            skip = (cursor.acked,)
+            if covers(cursor.mark_delete, place):
+                place = cursor.mark_delete  # what it passed is not in `acked` any more
         return plan(view, number, place, limit, skip, stop)
 
     def read_next(self) -> Message | None:

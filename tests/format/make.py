@@ -45,8 +45,6 @@ def make(folder: Path) -> None:
         left = client.begin(timeout_ms=3_600_000)["txn"]
         client.producer("orders").send(b"left open", txn=left, partition=1)
         client.create_subscription("orders", "audit")  # its flush carries what is open
-        lost = client.begin(timeout_ms=3_600_000)["txn"]
-        client.producer("orders").send(b"not flushed", txn=lost, partition=1)
 
 
 def _fill(client: txlog.Client, step: int) -> None:

@@ -7,6 +7,7 @@ the transaction (spec/transactions 9.3, the complete matrix).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from txlog.engine.flow.acksets import (
     through,
 )
 from txlog.engine.flow.draft import Decision, Draft
-from txlog.engine.flow.lookup import check_open, check_owner, transaction
+from txlog.engine.flow.lookup import check_open, check_owner, is_overdue, transaction
 from txlog.engine.flow.resolve import abort_ops, expire_if_due
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Subscription, Topic
@@ -59,7 +60,7 @@ def _merged(keys: set[tuple[int, int, int]]) -> list[Run]:
         last = out[-1] if out else None
         if index == 0 and last and last[3] == 0 and (last[0], last[2]) == (ledger, entry - 1):
             out[-1] = (ledger, last[1], entry, 0, 0)
-        elif index and last and last[:2] == (ledger, entry) and last[4] == index - 1:
+        elif index and last and last[3] and last[:2] == (ledger, entry) and last[4] == index - 1:
             out[-1] = (ledger, entry, entry, last[3], index)
         else:
             out.append((ledger, entry, entry, index, index))
@@ -129,8 +130,42 @@ def by_partition(view: View, topic: Topic, runs: list[Run]) -> dict[int, list[Ru
             raise MessageNotFound(
                 f"message {wanted} does not exist in this topic", message_id=wanted
             )
-        out.setdefault(owner[0], []).append(checked_run(view, owner[0], run))
+        out.setdefault(owner[0], []).append(run)
+    return {
+        partition: [checked_run(view, partition, run) for run in _distinct(found)]
+        for partition, found in out.items()
+    }
+
+
+def _distinct(runs: list[Run]) -> list[Run]:
+    """The runs without overlap: an id twice counts once, and so does a message with its marker."""
+    out: list[Run] = []
+    for run in sorted(runs, key=lambda one: (one[0], one[1], one[3], one[4], one[2])):
+        last = out[-1] if out else None
+        if last is None or last[0] != run[0] or run[1] > last[2]:
+            out.append(run)
+        elif last[3] == 0 and run[2] > last[2]:
+            out.append((run[0], last[2] + 1, run[2], 0, 0))
+        elif last[3] and run[3] <= last[4] + 1:
+            out[-1] = (*last[:4], max(last[4], run[4]))
+        elif last[3]:
+            out.append(run)
     return out
+
+
+def _held_by_overdue(
+    view: View, subscription: Subscription, partitions: Iterable[int], now: Instant
+) -> bool:
+    """True when a holder is past its time-out (I-18).
+
+    Its coordinator is loaded now, so the sweep before the same call, made again, ends it.
+    """
+    found = False
+    for partition in partitions:
+        for coordinator, sequence in view.cursor(subscription.number, partition).pending:
+            txn = view.coordinator(coordinator).unfinished.get(sequence)
+            found = found or (txn is not None and is_overdue(txn, now))
+    return found
 
 
 def acknowledge(
@@ -139,13 +174,17 @@ def acknowledge(
 ) -> Decision:  # fmt: skip
     """Decide a plain acknowledgement; best effort, written and not flushed, as in Pulsar.
 
-    returns: an AckAnswer; messages that a transaction holds are dropped, not an error
+    returns: an AckAnswer, None: make the call again (its sweep has something to end); messages
+             that a transaction holds are dropped, not an error
     raises:  MessageNotFound, NotAllowed (cumulative on a shared type)
     """
     _check_cumulative(subscription, runs, cumulative)
     draft = Draft(view, settings, now.wall_ms)
     acked = already = dropped = 0
-    for partition, wanted in by_partition(view, topic, runs).items():
+    asked_of = by_partition(view, topic, runs)
+    if _held_by_overdue(view, subscription, asked_of, now):
+        return Decision([], answer=None)
+    for partition, wanted in asked_of.items():
         cursor = view.cursor(subscription.number, partition)
         asked = wanted
         if cumulative:
@@ -177,7 +216,7 @@ def acknowledge_in_txn(
 ) -> Decision:  # fmt: skip
     """Decide an acknowledgement in a transaction: PENDING becomes PENDING_ACK.
 
-    returns: an AckAnswer; not flushed, the commit carries it
+    returns: an AckAnswer, not flushed: the commit carries it; None: make the call again
     raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, MessageNotFound; and
              TransactionConflict as the error of a decision that aborts the transaction
     source:  PIP-31 "Acknowledge in a transaction", spec/transactions 9.3
@@ -192,7 +231,10 @@ def acknowledge_in_txn(
     _check_cumulative(subscription, runs, cumulative)
     pair = (txn_id.coordinator, txn_id.sequence)
     total = 0
-    for partition, wanted in by_partition(view, topic, runs).items():
+    asked_of = by_partition(view, topic, runs)
+    if _held_by_overdue(view, subscription, asked_of, now):
+        return Decision([], answer=None)
+    for partition, wanted in asked_of.items():
         cursor = view.cursor(subscription.number, partition)
         conflict, taken, mark = _claim(view, partition, cursor, wanted, pair, cumulative)
         if conflict is not None:
@@ -235,7 +277,7 @@ def _claim(
     for other, pending in cursor.pending.items():
         if other != pair:
             for run in pending.runs:
-                if _at_or_below((run[0], run[1], run[3]), target):
+                if _at_or_below((run[0], run[1], run[3] or 1), target):
                     return (MessageId(run[0], run[1], run[3]), _holder_text(other)), [], None
     free = [rest for one in undeleted for rest in subtract(view, partition, one, cursor.held)]
     return None, free, target

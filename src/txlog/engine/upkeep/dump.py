@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,9 @@ def inspect_file(path: str) -> Answer:
         }  # fmt: skip
     if data.startswith(b"TXLOGSTA"):
         return {**base, "type": "state", "salt": data[8:16].hex()}
+    if data.startswith(b"# a txlog store"):
+        text = data.decode(errors="replace")
+        return {**base, "type": "identity", **tomllib.loads(text)}
     if data.startswith(b"TXLW"):
         record = decode_record(data[:128], data[16:24])
         return {**base, "type": "witness", "durable_lsn": record.durable_lsn if record else None}
@@ -71,7 +75,7 @@ def inspect_file(path: str) -> Answer:
             with pa.ipc.open_file(pa.BufferReader(data)) as reader:
                 return {**base, "type": "arrow", "rows": reader.read_all().num_rows,
                         "column_list": reader.schema.names}  # fmt: skip
-    except (pa.ArrowException, OSError) as exc:
+    except (pa.ArrowException, OSError, ValueError) as exc:
         raise Corruption(f"{path} cannot be read: {exc}", path=path, offset=0) from exc
     raise FormatMismatch(f"{path} is no file that a store has", path=path)
 

@@ -1,0 +1,38 @@
+"""The sweep of unnamed files: what a pass that died left goes, what is named or locked stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import txlog
+from txlog.engine.storage.disk import PosixDisk
+
+
+def test_unnamed_files_go_and_named_ones_stay(tmp_path: Path) -> None:
+    """R19; kills: sweeping a named file, sweeping a temporary that is being written."""
+    root = tmp_path / "store"
+    txlog.init(str(root))
+    with txlog.open(str(root)) as client:
+        client.create_topic("orders")
+        producer = client.producer("orders")
+        producer.send(b"one")
+        client.checkpoint(roll_all=True)
+        producer.send(b"two")
+        directory = next(root.glob("topics/public/default/orders/partition=0"))
+        orphan = directory / "ledger-000000000009.0000000099.parquet"
+        orphan.write_bytes(b"left by a dead pass")
+        abandoned, busy = directory / ".tmp-dead", directory / ".tmp-busy"
+        abandoned.write_bytes(b"x")
+        busy.write_bytes(b"y")
+        other = PosixDisk(str(root))
+        lock = other.lock_file("topics/public/default/orders/partition=0/.tmp-busy", create=False)
+        assert lock.try_acquire()
+        client.checkpoint()
+        assert not orphan.exists()
+        assert not abandoned.exists()
+        assert busy.exists()
+        lock.close()
+        other.close()
+        assert [message.value for message in client.reader("orders")] == [b"one", b"two"]
+    with txlog.open(str(root)) as client:
+        assert [message.value for message in client.reader("orders")] == [b"one", b"two"]
