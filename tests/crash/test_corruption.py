@@ -30,7 +30,7 @@ from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.errors import IntegrityError, StoreNotFound, TxlogError
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
-STRIDE = int(os.environ.get("TXLOG_STRIDE", "17"))
+STRIDE = int(os.environ.get("TXLOG_STRIDE", "131"))
 KINDS = (
     "journal", "witness", "manifest", "toml", "state", "part", "side part", "sealed",
     "sealed side", "lock", "reserve",
@@ -145,8 +145,10 @@ def outcome(disk: MemoryDisk, clock: ManualClock | None, expected: dict[str, Any
 HARMLESS = {"lock", "reserve"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("boot", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "boot"),
+    [*((kind, False) for kind in KINDS), ("journal", True), ("witness", True), ("manifest", True)],
+)
 def test_damage_is_detected_or_harmless(kind: str, boot: bool) -> None:
     """Reading gives the same or an error of the integrity family; so does a writer."""
     rng = random.Random(f"{SEED} {kind}")

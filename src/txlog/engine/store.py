@@ -155,10 +155,7 @@ class Store:
         raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed: nothing
                  was done; OutcomeUnknown; Corruption
         """
-        if self.disk.read_only:
-            raise ReadOnlyStore(
-                f"{self.disk.description} is open for reading only", path=self.disk.description
-            )
+        self.need_writable()
         call = _Call(decide, coordinators)
         self._queue.append(call)
         with self._mutex:
@@ -167,6 +164,13 @@ class Store:
         if call.error is not None:
             raise call.error
         return call.answer
+
+    def need_writable(self) -> None:
+        """Raise ReadOnlyStore where nothing may be changed."""
+        if self.disk.read_only:
+            raise ReadOnlyStore(
+                f"{self.disk.description} is open for reading only", path=self.disk.description
+            )
 
     def flush(self) -> None:
         """Make everything written so far durable and visible."""

@@ -210,7 +210,7 @@ class View:
             raise Corruption(
                 f"{ref.path} is damaged, bytes {ref.offset} to {ref.offset + ref.length} "
                 f"({fold.kind} {ref.a})",
-                hint="txlog verify shows the extent; restore the file from a copy",
+                hint="restore the file from a copy of the store",
                 path=ref.path, offset=ref.offset, expected=ref.crc, found=crc32c(data),
             )  # fmt: skip
         return fold.load(data)
@@ -314,7 +314,7 @@ class View:
             if at != stop:
                 raise Corruption(
                     f"ledger {ledger}: rows {at} to {stop} are in no file and no frame",
-                    hint="txlog verify shows the extent", ledger=ledger, code=604,
+                    hint="restore the file from a copy of the store", ledger=ledger, code=604,
                 )  # fmt: skip
         self._drain(out, slices, names)
         return out

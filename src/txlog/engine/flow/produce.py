@@ -115,7 +115,9 @@ def send_in_txn(
             last, last_index = held.producers.get(producer, (-1, 0))
         rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
         originals: list[tuple[int, int] | None] = [
-            (0, last_index) if sequence == last else None
+            (0, last_index)
+            if sequence == last
+            else _original_in_txn(view, held, producer, sequence)
             for sequence in _sequences(routed, piece, duplicates)
         ]
         kept = piece.rows - duplicates
@@ -205,6 +207,24 @@ def _original(view: View, partition: int, producer: str, sequence: int) -> tuple
             found = table.column("entry").filter(hit)
             if len(found):
                 return (end.ledger, found[0].as_py())
+    return None
+
+
+def _original_in_txn(
+    view: View, held: buffers.Held | None, producer: str | None, sequence: int
+) -> tuple[int, int] | None:
+    """(0, index) of the producer's message of this sequence in the open transaction."""
+    for ledger, row, rows, index in () if held is None else held.ranges:
+        at = index
+        for table in view.rows([(ledger, row, row + rows)]):
+            hit = pc.and_(
+                pc.equal(table.column("producer"), producer),
+                pc.equal(table.column("sequence_id"), sequence),
+            )
+            found = pc.index(hit, True).as_py()
+            if found >= 0:
+                return (0, at + found)
+            at += table.num_rows
     return None
 
 

@@ -35,7 +35,7 @@ from txlog.engine.model.schema import (
 from txlog.engine.storage.frame import decode_header, is_genuine
 from txlog.engine.storage.journal import Journal
 from txlog.engine.storage.journal_file import JournalName, RawFrame
-from txlog.errors import Corruption
+from txlog.errors import Corruption, FormatMismatch
 from txlog.ids import TxnId
 
 BATCHES_KEPT_MAX = 256
@@ -171,12 +171,18 @@ class Tail:
             raise Corruption(
                 f"{ref.journal.path} is damaged, bytes {ref.offset} to "
                 f"{ref.offset + ref.total_bytes} (LSN {ref.lsn})",
-                hint="txlog verify shows the extent", code=602,
+                hint="restore the file from a copy of the store", code=602,
                 path=ref.journal.path, offset=ref.offset, lsn=ref.lsn,
             )  # fmt: skip
         at = ref.rows_offset - ref.offset
         rows = pa.py_buffer(data).slice(at, ref.rows_bytes)
-        batch = decode_rows(ref.columns, rows)
+        try:
+            batch = decode_rows(ref.columns, rows)
+        except IndexError as exc:
+            raise FormatMismatch(
+                f"the frame of LSN {ref.lsn} has columns this version does not know",
+                hint="use the txlog that wrote it, or a newer one", lsn=ref.lsn,
+            ) from exc  # fmt: skip
         self.keep(ref.lsn, batch)
         return batch
 

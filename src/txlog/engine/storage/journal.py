@@ -195,7 +195,7 @@ class Journal:
         return Corruption(
             f"{path} is damaged at byte {self.end}: LSN {self.last_lsn + 1} to {known} "
             "were durable and cannot be read",
-            hint="txlog verify shows the extent; restore the file from a copy",
+            hint="restore the file from a copy of the store",
             path=path, offset=self.end, lsn=self.last_lsn + 1, last_lsn=known,
         )  # fmt: skip
 

@@ -114,7 +114,7 @@ class JournalFile:
                 return int(chain)
         raise Corruption(
             f"the header of {self.name.path} is damaged, bytes 0 to {FILE_HEADER_BYTES}",
-            hint="txlog verify shows the extent; restore the file from a copy",
+            hint="restore the file from a copy of the store",
             path=self.name.path, offset=0, lsn=self.name.first_lsn,
         )  # fmt: skip
 

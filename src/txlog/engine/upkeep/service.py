@@ -26,6 +26,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
     """
     began = time.monotonic()
     report = CheckpointReport()
+    store.need_writable()
     lock = maintenance_lock(store, wait=wait)
     if lock is None:
         report.skipped = True
@@ -39,8 +40,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
             if wait:  # asked for by a person: the time to look at every directory is there
                 report.freed_bytes += sweep_unnamed(store)
         finally:
-            lock.release()
-            lock.close()
+            lock.close()  # frees it, and unlike an unlock it cannot fail
     answer = asdict(report)
     answer["elapsed_ms"] = round((time.monotonic() - began) * 1000)
     return answer

@@ -1,0 +1,350 @@
+"""Real processes on one store, some of which are killed: nothing lost, doubled or torn.
+
+The parent learns what was answered from the pipes, and waits for lines and ends of processes only.
+`TXLOG_SEED` repeats the choices; when a signal arrives is up to the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import txlog
+from txlog.client import Client
+from txlog.errors import AlreadyClosed, ReadOnlyStore, StoreLocked
+from txlog.message import messages
+
+SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
+SOURCE = Path(txlog.__file__).resolve().parents[1]
+
+PRODUCE = """
+import sys, txlog
+path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with txlog.open(path) as client:
+    producer = client.producer("t", name=name)
+    for number in range(1, count + 1):
+        value = f"{name}:{number}".encode()
+        producer.send(value, sequence_id=number, partition=number % 2)
+        print(number, flush=True)
+"""
+TRANSACT = """
+import sys, txlog
+path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with txlog.open(path) as client:
+    producer = client.producer("t")
+    for number in range(1, count + 1):
+        txn = client.begin()["txn"]
+        print("open", txn, number, flush=True)
+        for part in range(4):
+            producer.send(f"{name}:{number}:{part}".encode(), partition=part % 2, txn=txn)
+        client.commit(txn)
+        print("done", txn, number, flush=True)
+"""
+CONSUME = """
+import sys, txlog
+path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with txlog.open(path) as client, client.consumer("t", "s") as consumer:
+    producer = client.producer("out")
+    for number in range(count):
+        table = consumer.receive_batch(7)
+        with client.transaction() as txn:
+            for message in txlog.messages(table):
+                producer.send(message.value, txn=txn)
+            consumer.acknowledge(table, txn=txn)
+        print(number, flush=True)
+"""
+CHECKPOINT = """
+import sys, txlog
+with txlog.open(sys.argv[1]) as client:
+    for number in range(int(sys.argv[3])):
+        client.checkpoint(roll_all=number % 2 == 0)
+        print(number, flush=True)
+"""
+
+
+def start(script: str, store: Path, name: str, count: int) -> subprocess.Popen[str]:
+    """A process that runs a script and prints a line a step."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(store), name, str(count)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+
+
+def lines_of(process: subprocess.Popen[str], kill_after: int | None) -> list[str]:
+    """Read the lines of a process to its end; kill it after so many of them."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out = []
+    for line in process.stdout:
+        if not line.endswith("\n"):
+            break
+        out.append(line.strip())
+        if len(out) == kill_after:
+            process.send_signal(signal.SIGKILL)
+    errors = process.stderr.read()
+    code = process.wait()
+    process.stdout.close()
+    process.stderr.close()
+    assert code in ((0,) if kill_after is None else (0, -signal.SIGKILL)), errors
+    return out
+
+
+def together(jobs: list[tuple[subprocess.Popen[str], int | None]]) -> list[list[str]]:
+    """The lines of several processes at work at the same time."""
+    found: list[list[str]] = [[] for _ in jobs]
+    failed: list[BaseException] = []
+
+    def follow(number: int) -> None:
+        try:
+            found[number] = lines_of(*jobs[number])
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=follow, args=(number,)) for number in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return found
+
+
+def values(client: Client, topic: str = "t") -> list[str]:
+    """All values, partition by partition."""
+    out = []
+    for partition in range(2):
+        for table in client.read(topic, partitions=[partition]):
+            out += [m.value.decode() for m in messages(table) if m.value is not None]
+    return out
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with two topics of two partitions and a subscription."""
+    path = tmp_path / "store"
+    txlog.init(str(path), checkpoint_frames=60, coordinators=2)
+    with txlog.open(str(path)) as client:
+        client.create_topic("t", 2)
+        client.create_topic("out", 2)
+        client.create_subscription("t", "s")
+    return path
+
+
+def test_killed_processes_lose_nothing_and_double_nothing(store: Path) -> None:
+    """Producers, transactions, a consumer and checkpoints at once, most of them killed."""
+    rng = random.Random(SEED)
+    print("seed", SEED)
+    answered: dict[str, int] = {}
+    committed: set[tuple[str, str]] = set()
+    begun: set[str] = set()
+    for turn in range(2):
+        plan = []
+        for script, name, count in (
+            (PRODUCE, "a", 60), (PRODUCE, "b", 60), (TRANSACT, f"x{turn}", 25),
+            (TRANSACT, f"y{turn}", 25), (CONSUME, "c", 30), (CHECKPOINT, "m", 6),
+        ):  # fmt: skip
+            kill = rng.randrange(1, count) if rng.random() < 0.8 else None
+            plan.append((script, name, count, kill))
+        jobs = [(start(s, store, name, count), kill) for s, name, count, kill in plan]
+        for (script, name, _, _), lines in zip(plan, together(jobs), strict=True):
+            if script is PRODUCE:
+                answered[name] = max([answered.get(name, 0), *map(int, lines)])
+            if script is TRANSACT:
+                for word, txn, number in map(str.split, lines):
+                    if word == "open":
+                        assert txn not in begun, f"id {txn} was given out twice"
+                        begun.add(txn)
+                    else:
+                        committed.add((name, number))
+    # repeating what was not answered ends without doubles
+    finish = [(start(PRODUCE, store, name, 60), None) for name in ("a", "b")]
+    together(finish)
+
+    with txlog.open(str(store)) as client:
+        for row in client.transactions():
+            client.abort(row["txn"])
+        found = values(client)
+        assert len(found) == len(set(found)), f"seed {SEED}: doubled"
+        for name in ("a", "b"):
+            mine = [int(v.split(":")[1]) for v in found if v.startswith(f"{name}:")]
+            odd, even = [n for n in mine if n % 2], [n for n in mine if n % 2 == 0]
+            assert (odd, even) == (sorted(odd), sorted(even)), f"seed {SEED}: order of {name}"
+            assert sorted(mine) == list(range(1, 61)), f"seed {SEED}: {name} lost messages"
+        whole: dict[tuple[str, str], int] = {}
+        for value in found:
+            if value[0] in "xy":
+                name, number, _ = value.split(":")
+                whole[name, number] = whole.get((name, number), 0) + 1
+        assert set(whole.values()) <= {4}, f"seed {SEED}: a torn transaction"
+        assert committed <= set(whole), f"seed {SEED}: a lost transaction"
+        consumed_once(client, found)
+
+
+def consumed_once(client: Client, found: list[str]) -> None:
+    """What the killed consumers left is consumed; every message came out exactly once."""
+    producer = client.producer("out")
+    with client.consumer("t", "s") as consumer:
+        while (table := consumer.receive_batch(50)).num_rows:
+            with client.transaction() as txn:
+                for message in messages(table):
+                    producer.send(message.value, txn=txn)
+                consumer.acknowledge(table, txn=txn)
+    assert sorted(values(client, "out")) == sorted(found), f"seed {SEED}"
+
+
+def test_a_reader_sees_whole_transactions_only(store: Path) -> None:
+    """While writers run, every read holds each transaction in both partitions or in none."""
+    writers = [start(TRANSACT, store, name, 30) for name in ("x", "y")]
+    seen = 0
+    with txlog.open(str(store), read_only=True) as client:
+        while any(writer.poll() is None for writer in writers):
+            counts: dict[str, int] = {}
+            for table in client.read("t"):
+                for message in messages(table):
+                    assert message.value is not None
+                    key = message.value.decode().rpartition(":")[0]
+                    counts[key] = counts.get(key, 0) + 1
+            assert set(counts.values()) <= {4}
+            assert len(counts) >= seen, "the visible end moved back"
+            seen = len(counts)
+    for writer in writers:
+        lines_of(writer, None)
+    with txlog.open(str(store), read_only=True) as client:
+        assert len(values(client)) == 2 * 30 * 4
+
+
+def test_threads_share_flushes(store: Path) -> None:
+    """Group commit: each thread gets its own answer, in its own order."""
+    threads_of, each = 8, 25
+    with txlog.open(str(store)) as client:
+        places: dict[str, object] = {}
+
+        def work(name: int) -> None:
+            producer = client.producer("t")
+            for number in range(each):
+                value = f"{name}:{number}"
+                places[value] = producer.send(value.encode(), partition=0).message_id
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(threads_of)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = {
+            m.value.decode(): m.message_id
+            for table in client.read("t") for m in messages(table) if m.value is not None
+        }  # fmt: skip
+        assert found == places
+        assert len(found) == threads_of * each
+        for name in range(threads_of):
+            mine = [value for value in found if value.startswith(f"{name}:")]
+            assert mine == [f"{name}:{number}" for number in range(each)]
+
+
+HOLD = """
+import sys, txlog
+with txlog.open(sys.argv[1]) as client:
+    def hold(view, now):
+        print("held", flush=True)
+        sys.stdin.readline()
+        from txlog.engine.flow.draft import Decision
+        return Decision([], None, False)
+    client._store.write(hold)
+"""
+
+
+def test_a_lock_that_is_not_had_in_time_names_its_holder(store: Path) -> None:
+    """Exit 5, with the pid; it is free the moment its holder is killed."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    assert holder.stdout is not None
+    assert holder.stdin is not None
+    assert holder.stdout.readline() == "held\n"
+    try:
+        with txlog.open(str(store), lock_timeout_ms=1) as client:
+            with pytest.raises(StoreLocked) as caught:
+                client.producer("t").send(b"x")
+            assert caught.value.fields["pid"] == holder.pid
+            assert caught.value.exit == 5
+            assert values(client) == []  # readers wait for nobody
+            holder.kill()
+            holder.wait()
+            client.producer("t").send(b"y")
+            assert values(client) == ["y"]
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+        holder.stdin.close()
+
+
+def test_a_forked_child_must_open_its_own(store: Path) -> None:
+    """The child is refused, and its end does not free the parent's lock or handles."""
+    with txlog.open(str(store)) as client:
+        client.producer("t").send(b"before")
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            answer = b"worked"
+            try:
+                client.producer("t").send(b"child")
+            except AlreadyClosed:
+                answer = b"closed"
+            except BaseException as error:
+                answer = repr(error).encode()
+            finally:
+                os.write(write_end, answer)
+                os._exit(0)
+        os.close(write_end)
+        with os.fdopen(read_end, "rb") as pipe:
+            assert pipe.read() == b"closed"
+        os.waitpid(child, 0)
+        client.producer("t").send(b"after")
+        assert sorted(values(client)) == ["after", "before"]
+
+
+def tree(root: Path) -> dict[str, tuple[int, int]]:
+    """Every file with its size and time of change."""
+    return {
+        str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def test_reading_a_read_only_directory_leaves_no_trace(store: Path) -> None:
+    """R23: everything can be read, nothing is made or changed, writing ends with 4."""
+    with txlog.open(str(store)) as client:
+        client.producer("t").send(b"one")
+        client.checkpoint(roll_all=True)
+        client.producer("t").send(b"two")
+    for path in [*store.rglob("*"), store]:
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    before = tree(store)
+    try:
+        with txlog.open(str(store), read_only=True) as client:
+            assert sorted(values(client)) == ["one", "two"]
+            client.topics()
+            client.subscriptions()
+            client.transactions(all=True)
+            client.status()
+            client.describe_topic("t")
+            with pytest.raises(ReadOnlyStore) as caught:
+                client.producer("t").send(b"three")
+            assert caught.value.exit == 4
+            with pytest.raises(ReadOnlyStore):
+                client.checkpoint()
+        assert tree(store) == before
+    finally:
+        for path in [store, *store.rglob("*")]:
+            path.chmod(0o700 if path.is_dir() else 0o600)

@@ -1,0 +1,481 @@
+"""The laws of ARCHITECTURE 9, over every fold: catalog, coordinator, topic, buffer, cursor.
+
+A random history runs through the real client; then the state that the folds hold live is compared,
+component by component and byte by byte, with what other ways lead to.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests import source_tree
+from tests.engine_kit import Bench, begin, ids, read, send, values
+from txlog import Client, TxnId
+from txlog.engine.model import ops as op_types
+from txlog.engine.model.ops import ROUTES, Component, components, decode_ops, encode_ops
+from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.journal import Journal
+from txlog.engine.storage.journal_file import RawFrame
+from txlog.engine.storage.manifest import generations
+from txlog.engine.view import FOLDS, View
+from txlog.errors import Corruption, TxlogError
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SEEDS = range(4)
+STEPS = 80
+Dumps = dict[Component, object]
+
+
+def live_dumps(client: Client) -> Dumps:
+    """What the folds of a client hold now."""
+    client.producer("t").flush()
+    return client._store.read(dumps)
+
+
+def dumps(view: View) -> Dumps:
+    """The dump of every component a view knows, as plain values."""
+    found = {key: plain(key, FOLDS[key[0]].dump(view.component(key))) for key in view.known()}
+    empty = {kind: plain((kind, 0, 0), fold.dump(fold.new())) for kind, fold in FOLDS.items()}
+    return {key: value for key, value in found.items() if value != empty[key[0]]}
+
+
+def plain(key: Component, blob: bytes) -> object:
+    """A dump as values that do not depend on how a bitmap happens to be stored or a dict ordered."""
+    state = FOLDS[key[0]].load(blob)
+    if key[0] != "cursor":
+        return sort_dicts(msgspec.to_builtins(state))
+    return [
+        {k: list(v) for k, v in state.acked.entries.items() if v},
+        {k: list(v) for k, v in state.acked.inner.items() if v},
+        {k: list(v) for k, v in state.held.entries.items() if v},
+        {k: list(v) for k, v in state.held.inner.items() if v},
+        sort_dicts(msgspec.to_builtins(state.pending, str_keys=False)),
+        state.mark_delete, state.redelivered, state.round, state.acked_count, state.last_ack_ms,
+    ]  # fmt: skip
+
+
+def sort_dicts(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: sort_dicts(value[key]) for key in sorted(value)}
+    return [sort_dicts(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+@contextlib.contextmanager
+def fresh(bench: Bench, generation: int | None = None) -> Iterator[View]:
+    """A view of the store that has read no frame yet."""
+    disk = PosixDisk(bench.path)
+    view = View.open(
+        disk, bench.client._store.identity.salt, bench.clock.now().boot_id, generation=generation
+    )
+    try:
+        yield view
+    finally:
+        view.close()
+        disk.close()
+
+
+def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
+    """Everything the API does, refused calls included."""
+    chance = random.Random(seed)
+    client = bench.client
+    client.create_topic("t", 2)
+    client.create_subscription("t", "s")
+    open_ones: list[TxnId] = []
+
+    def some_ids() -> list[object]:
+        return list(chance.sample(known, min(len(known), chance.randint(1, 4))))
+
+    for step in range(STEPS):
+        known = ids(client)
+        txn = chance.choice(open_ones) if open_ones and chance.random() < 0.7 else None
+        act = chance.randrange(12)
+        with contextlib.suppress(TxlogError):
+            if act <= 2:
+                producer = client.producer("t", chance.choice((None, "a", "b")))
+                for _ in range(chance.randint(1, 3)):
+                    producer.send(b"%d" % step, key=b"%d" % chance.randrange(9), txn=txn)
+            elif act == 3:
+                open_ones.append(begin(client, chance.randint(1000, 9000)))
+            elif act <= 5 and known:
+                client.acknowledge("t", "s", some_ids(), txn=txn)  # type: ignore[arg-type]
+            elif act == 6 and known:
+                one = [chance.choice(known)]
+                client.acknowledge("t", "s", one, cumulative=True, txn=txn)
+            elif act == 7 and txn is not None:
+                client.commit(txn)
+            elif act == 8 and txn is not None:
+                client.abort(txn)
+            elif act == 9:
+                bench.clock.advance(chance.randint(1, 1500))
+            elif act == 10 and checkpoints:
+                client.checkpoint(roll_all=chance.random() < 0.5)
+            elif act == 11 and chance.random() < 0.3:
+                client.create_topic(f"more-{step}", chance.randint(1, 2))
+                with client.consumer("t", "s") as consumer:
+                    consumer.acknowledge(consumer.receive_batch(chance.randint(1, 5)))
+
+
+def bench_of(folder: Path) -> Bench:
+    return Bench(
+        folder / "store", ledger_entries_max=7, coordinators=2, txn_ids_reserved=2,
+        txn_ended_retention_count=5,
+    )  # fmt: skip
+
+
+# --- Law 1 ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_replay_equals_live(tmp_path: Path, seed: int) -> None:
+    """Law 1: the folds after the history are the folds of the journal alone."""
+    bench = bench_of(tmp_path)
+    random_history(bench, seed, checkpoints=False)
+    live = live_dumps(bench.client)
+    assert {key[0] for key in live} == set(FOLDS)
+    with fresh(bench) as view:
+        view.take(view.journal.read_durable())
+        assert dumps(view) == live
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_replay_from_any_checkpoint_equals_live(tmp_path: Path, seed: int) -> None:
+    """Law 1, I-23: every kept manifest with the frames behind it is the live state."""
+    bench = bench_of(tmp_path)
+    random_history(bench, seed, checkpoints=True)
+    bench.client.checkpoint()
+    begin(bench.client)
+    send(bench.client, b"behind the checkpoint")
+    live = live_dumps(bench.client)
+    with contextlib.closing(PosixDisk(bench.path)) as disk:
+        kept = generations(disk)
+    assert len(kept) == 2
+    for generation in kept:
+        with fresh(bench, generation) as view:
+            view.take(view.journal.read_durable())
+            assert dumps(view) == live
+            again = View.open(view.disk, view.salt, bench.clock.now().boot_id)
+            again.take(again.journal.read_durable())
+            assert dumps(again) == live  # I-23: a second time changes nothing
+            again.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_a_checkpoint_anywhere_is_none(tmp_path: Path, seed: int) -> None:
+    """Law 1: a checkpoint changes no fold, no message, no id."""
+    bench = bench_of(tmp_path)
+    random_history(bench, seed, checkpoints=True)
+    send(bench.client, b"one more")
+    before, seen = live_dumps(bench.client), read(bench.client)
+    other = bench.another()
+    assert not bench.client.checkpoint()["skipped"]
+    assert bench.client.checkpoint()["skipped"]
+    for client in (bench.client, other, bench.another()):
+        assert live_dumps(client) == before
+        assert read(client) == seen
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_load_of_dump_is_the_state(tmp_path: Path, seed: int) -> None:
+    """Law 1: dump(load(dump(s))) says what dump(s) says, and folds on alike."""
+    bench = bench_of(tmp_path)
+    random_history(bench, seed, checkpoints=False)
+    bench.client.producer("t").flush()
+    with fresh(bench) as view:
+        frames = view.journal.read_durable()
+        for at, raw in enumerate(frames):
+            view.take([raw])
+            if at % 10 == 0:  # go on with what was loaded from the dump
+                for key, state in list(view._loaded.items()):
+                    blob = FOLDS[key[0]].dump(state)
+                    assert plain(key, FOLDS[key[0]].dump(FOLDS[key[0]].load(blob))) == plain(
+                        key, blob
+                    )
+                    view._loaded[key] = FOLDS[key[0]].load(blob)
+            for key in view.known():
+                view.component(key)
+        assert dumps(view) == live_dumps(bench.client)
+
+
+# --- Law 2 ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_prefix_replays(tmp_path: Path, seed: int) -> None:
+    """Law 2: after each frame the folds agree with one another (I-3, 4, 9, 17)."""
+    bench = bench_of(tmp_path)
+    random_history(bench, seed, checkpoints=False)
+    bench.client.producer("t").flush()
+    with fresh(bench) as view:
+        for raw in view.journal.read_durable():
+            view.take([raw])
+            check_agreement(view)
+
+
+def check_agreement(view: View) -> None:
+    """What must hold between the folds behind any frame."""
+    known = view.known()
+    unfinished = {
+        (key[1], sequence): txn
+        for key in known if key[0] == "coordinator"
+        for sequence, txn in view.coordinator(key[1]).unfinished.items()
+    }  # fmt: skip
+    for kind, a, b in known:
+        if kind == "buffer":
+            state = view.buffer(a)
+            for coordinator, by_sequence in state.held.items():
+                for sequence in by_sequence:
+                    assert a in unfinished[coordinator, sequence].partitions  # I-17
+            entries = {end.ledger: end.entries for end in view.topic(a).ledgers}
+            for ledger, markers in state.markers.items():
+                assert [m.entry for m in markers] == sorted({m.entry for m in markers})
+                assert all(m.entry < entries[ledger] for m in markers)  # one frame, Law 4
+                assert all(m.count == sum(r[2] for r in m.ranges) for m in markers)  # I-3
+            pairs = [(m.coordinator, m.sequence) for ms in state.markers.values() for m in ms]
+            assert len(pairs) == len(set(pairs))  # I-3
+            order = [m.lsn for number in sorted(state.markers) for m in state.markers[number]]
+            assert order == sorted(order)  # I-7
+        elif kind == "cursor":
+            cursor = view.cursor(a, b)
+            seen: set[tuple[int, int, int]] = set()
+            for pair, pending in cursor.pending.items():
+                assert (a, b) in unfinished[pair].subscriptions  # I-17
+                for ledger, first, last, low, high in pending.runs:
+                    mine = {(ledger, e, i) for e in range(first, last + 1)
+                            for i in range(low, high + 1)}  # fmt: skip
+                    assert not mine & seen  # I-9: exactly one holder
+                    seen |= mine
+            assert all(ledger >= cursor.mark_delete[0] for ledger in cursor.acked.entries)
+    assert all(txn.status == "OPEN" for txn in unfinished.values())  # I-17: nothing is unavailable
+
+
+# --- Law 3 ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_visible_before_it_is_durable(tmp_path: Path) -> None:
+    """Law 3, I-4: a reader never passes the witness, whatever lies behind it in the journal."""
+    bench = Bench(tmp_path / "store")
+    client, other = bench.client, bench.another(read_only=True)  # it can make nothing durable
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    send(client, b"a")
+    (first,) = ids(client)
+    txn = begin(client)
+    client.producer("t").send(b"b", txn=txn)  # makes the sidecar, durably
+    durable = client.wait_for_change(0)
+    client.acknowledge("t", "s", [first])  # written, not flushed
+    client.producer("t").send(b"c", txn=txn)
+    for looker in (other, bench.another(read_only=True)):
+        assert looker.wait_for_change(0) == durable
+        assert looker.subscriptions()[0]["backlog"] == 1
+        assert [row["messages"] for row in looker.transactions()] == [1]
+    client.producer("t").flush()
+    assert other.wait_for_change(0) > durable
+    assert other.subscriptions()[0]["backlog"] == 0
+    assert [row["messages"] for row in other.transactions()] == [2]
+    assert values(other) == [b"a"]
+
+
+def test_a_frame_behind_the_witness_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 3: with a flush that dies half way, no other process sees the frame; the next call does."""
+    bench = Bench(tmp_path / "store", durability="sync")
+    client, other = bench.client, bench.another(read_only=True)
+    client.create_topic("t")
+
+    class PowerCut(BaseException):
+        pass
+
+    def die(journal: object, *, sync: bool = True) -> None:
+        raise PowerCut
+
+    monkeypatch.setattr(Journal, "flush", die)
+    with pytest.raises(PowerCut):
+        client.producer("t").send(b"a")
+    assert values(other) == []
+    assert values(bench.another(read_only=True)) == []
+    monkeypatch.undo()
+    assert values(bench.another()) == [b"a"]  # K2: rolled forward by who may write
+    assert values(other) == [b"a"]
+
+
+def test_group_commit_is_sequential(tmp_path: Path) -> None:
+    """R12: threads that write at once leave what some order of their calls leaves."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    client.create_topic("t", 2)
+    client.create_subscription("t", "s")
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            producer = client.producer("t", f"p{number}")
+            for turn in range(15):
+                with client.transaction() as txn:
+                    producer.send(b"%d:%d:x" % (number, turn), partition=0, txn=txn)
+                    producer.send(b"%d:%d:y" % (number, turn), partition=1, txn=txn)
+                    producer.send(b"%d:%d:z" % (number, turn), partition=0, txn=txn)
+                producer.send(b"%d:%d" % (number, turn), partition=turn % 2)
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    found = read(client)
+    assert len(found) == 6 * 15 * 4
+    assert len({m.message_id for m in found}) == len(found)
+    zero = [m for m in found if m.partition == 0]
+    for first, second in zip(zero, zero[1:], strict=False):
+        if first.txn is not None and (first.value or b"").endswith(b"x"):
+            assert second.txn == first.txn and (second.value or b"").endswith(b"z")
+    for number in range(6):
+        mine = [int((m.value or b"").split(b":")[1]) for m in zero if m.txn
+                and (m.value or b"").startswith(b"%d:" % number)]  # fmt: skip
+        assert mine == sorted(mine)
+    live = live_dumps(client)
+    with fresh(bench) as view:
+        view.take(view.journal.read_durable())
+        assert dumps(view) == live
+
+
+def test_a_refused_call_of_a_group_fails_alone(tmp_path: Path) -> None:
+    """R12, I-15: the others of the group get their answers; the refused one changed nothing."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    client.create_topic("t")
+    barrier = threading.Barrier(8)
+    results: dict[int, object] = {}
+
+    def work(number: int) -> None:
+        producer = client.producer("t")
+        barrier.wait()
+        try:
+            results[number] = producer.send(b"%d" % number, txn=TxnId(0, 9) if number % 2 else None)
+        except TxlogError as error:
+            results[number] = type(error).__name__
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [results[n] for n in (1, 3, 5, 7)] == ["TransactionNotFound"] * 4
+    assert sorted(values(client)) == [b"0", b"2", b"4", b"6"]
+
+
+# --- Law 7, and what is not an op -------------------------------------------------------------
+
+OUTSIDE = {"time", "random", "os", "secrets", "uuid", "datetime", "threading", "txlog.clock", "socket"}
+
+
+def test_folds_see_no_clock_and_no_chance() -> None:
+    """Law 7: neither folds nor ops import what differs between two replays, nor one another."""
+    folds = [m for m in source_tree.modules() if m.path.startswith("engine/folds/")]
+    assert {m.path.rpartition("/")[2] for m in folds} >= set(FOLDS)
+    for module in folds + [m for m in source_tree.modules() if m.path == "engine/model/ops"]:
+        for item in module.imports:
+            assert not any(item.target == name or item.target.startswith(f"{name}.")
+                           for name in OUTSIDE), (module.path, item.target)  # fmt: skip
+            if module in folds:
+                assert "engine.folds" not in item.target, (module.path, item.target)
+                assert "engine.storage.disk" not in item.target, (module.path, item.target)
+        names = {node.id for node in ast.walk(module.tree) if isinstance(node, ast.Name)}
+        assert not names & {"open", "hash", "id", "input", "globals"}, module.path
+
+
+def test_an_unknown_tag_is_corruption() -> None:
+    """The set of ops is closed: a tag of a later version is never skipped."""
+    for wrong in ([["zzz", 1]], [["ack", "not a number"]], [[]], {"a": 1}):
+        with pytest.raises(Corruption) as caught:
+            decode_ops(msgspec.msgpack.encode(wrong), lsn=7)
+        assert caught.value.fields["lsn"] == 7
+    with pytest.raises(Corruption):
+        decode_ops(b"\xc1", lsn=7)
+
+
+def test_every_op_has_a_tag_of_its_own_and_a_fold() -> None:
+    """Every op is routed to folds that take it."""
+    tags = [kind.__struct_config__.tag for kind in ROUTES]  # type: ignore[attr-defined]
+    assert len(set(tags)) == len(tags)
+    every = {
+        kind for kind in vars(op_types).values()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        and kind.__struct_config__.tag is not None and kind.__module__ == op_types.__name__
+    }  # fmt: skip
+    assert set(ROUTES) == every
+
+
+@pytest.mark.parametrize("kind", sorted(FOLDS))
+def test_a_fold_refuses_ops_of_others(tmp_path: Path, kind: str) -> None:
+    """An op in the wrong fold is Corruption, never ignored."""
+    bench = bench_of(tmp_path)
+    random_history(bench, 1, checkpoints=False)
+    bench.client.producer("t").flush()
+    refused = 0
+    with fresh(bench) as view:
+        for raw in view.journal.read_durable():
+            for op in decode_ops(raw.ops, lsn=raw.lsn):
+                assert decode_ops(encode_ops([op]), lsn=1) == [op]
+                taken_by = {key[0] for key in components(op)}
+                if taken_by & {"topic", "buffer"}:
+                    taken_by |= {"topic", "buffer"} & ROLES.get(type(op).__name__, set())
+                if kind not in taken_by:
+                    fold = FOLDS[kind]
+                    with pytest.raises(Corruption):
+                        fold.apply(fold.new(), raw.lsn, raw.time_ms, op)
+                    refused += 1
+    assert refused
+
+
+def test_a_frame_applied_twice_is_corruption(tmp_path: Path) -> None:
+    """Law 6: entries, markers, ids given out again are a broken invariant, not a no-op."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    (one,) = send(client, b"a")
+    with client.transaction() as txn:
+        client.producer("t").send(b"b", txn=txn)
+        client.acknowledge("t", "s", [one], txn=txn)
+    with fresh(bench) as view:
+        frames = view.journal.read_durable()
+        view.take(frames)
+        for key in view.known():
+            view.component(key)
+        for raw in frames:
+            for op in decode_ops(raw.ops, lsn=raw.lsn):
+                if type(op).__name__ in TWICE:
+                    for key in components(op):
+                        if TWICE[type(op).__name__] in ("", key[0]):
+                            with pytest.raises(Corruption):
+                                FOLDS[key[0]].apply(view.component(key), 99, 0, op)
+
+
+ROLES = {name: {"topic", "buffer"} for name in ("LedgerRolled", "LedgerSealed")}
+TWICE = {
+    "Appended": "", "CommitMarker": "", "BufferAppended": "", "BufferCommitted": "",
+    "TxnOpened": "coordinator", "StatusUpdated": "", "PendingCommitted": "", "LedgerRolled": "topic",
+}  # fmt: skip
+
+
+def test_a_gap_between_frames_is_refused(tmp_path: Path) -> None:
+    """Law 2: frames without a gap."""
+    bench = bench_of(tmp_path)
+    bench.client.create_topic("t")
+    send(bench.client, b"a", b"b")
+    with fresh(bench) as view:
+        frames: list[RawFrame] = view.journal.read_durable()
+        with pytest.raises(AssertionError):
+            view.take([frames[0], frames[2]])

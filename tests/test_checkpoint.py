@@ -1,0 +1,293 @@
+"""Checkpoint, roll and seal: rows move into files, and nothing that anybody can see changes.
+
+Laws 1, 5, 6; I-20; ARCHITECTURE 6.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
+from txlog.errors import Corruption
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def files(bench: Bench, suffix: str) -> list[str]:
+    """Paths below the store that end so."""
+    return sorted(
+        os.path.relpath(path, bench.path) for path in Path(bench.path).rglob(f"*{suffix}")
+    )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store", reader_grace_ms=1000)
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s")
+    return made
+
+
+def test_reading_goes_on_over_sealed_part_and_tail(bench: Bench) -> None:
+    """I-20: messages in a sealed file, a part and the journal are one log; ids never change."""
+    client = bench.client
+    known: list[tuple[object, bytes]] = []
+    for number, act in enumerate(("roll", "cut", "cut", "", "roll", "cut", "")):
+        plain = send(client, b"p%d" % number)
+        _, inner = send_txn(client, b"x%d" % number, b"y%d" % number)
+        known += zip([*plain, *inner], (b"p%d" % number, b"x%d" % number, b"y%d" % number),
+                     strict=True)  # fmt: skip
+        if act:
+            client.checkpoint(roll_all=act == "roll")
+        for looker in (client, bench.another()):
+            assert [(m.message_id, m.value) for m in read(looker)] == known
+    assert len(files(bench, ".parquet")) == 4  # two of the partition, two of its sidecar
+    assert files(bench, ".arrow")
+    found = read(bench.reopen())
+    assert [(m.message_id, m.value) for m in found] == known
+    assert [m.message_id for m in found] == sorted(m.message_id for m in found if m.message_id)
+
+
+def test_a_marker_over_several_sidecar_ledgers(bench: Bench) -> None:
+    """8: the messages of a transaction are contiguous and in order, wherever its rows lie."""
+    client = bench.client
+    slow, quick = begin(client), begin(client)
+    producer = client.producer("t")
+    for turn in range(4):
+        producer.send(b"s%d" % turn, txn=slow)
+        producer.send(b"q%d" % turn, txn=quick)
+        client.checkpoint(roll_all=True)
+    assert files(bench, ".parquet") == []  # a sidecar ledger waits for its transactions
+    client.commit(quick)
+    client.checkpoint()
+    client.commit(slow)
+    client.checkpoint(roll_all=True)
+    expected = [b"q0", b"q1", b"q2", b"q3", b"s0", b"s1", b"s2", b"s3"]
+    for looker in (client, bench.reopen()):
+        assert values(looker) == expected
+        with looker.reader("t") as reader:  # in pieces that end inside a marker
+            assert [m.value for _ in range(9) if (m := reader.read_next())] == expected
+        for size in (1, 3, 5):
+            assert values(looker, batch_messages=size) == expected
+
+
+def test_a_sealed_sidecar_is_clean(bench: Bench) -> None:
+    """ARCHITECTURE 6: committed rows only, in commit order, marker and visible time in the row."""
+    client = bench.client
+    first, second, gone = (begin(client) for _ in range(3))
+    producer = client.producer("t")
+    for value, txn in ((b"1a", first), (b"x", gone), (b"2a", second), (b"1b", first)):
+        producer.send(value, txn=txn)
+    bench.clock.advance(5)
+    client.commit(second)
+    client.abort(gone)
+    bench.clock.advance(5)
+    client.commit(first)
+    client.checkpoint(roll_all=True)
+    (path,) = [name for name in files(bench, ".parquet") if "_txnlog" in name]
+    rows = pq.read_table(Path(bench.path) / path)
+    assert rows.column("value").to_pylist() == [b"2a", b"1a", b"1b"]
+    assert set(rows.column("kind").to_pylist()) == {0}
+    assert rows.column("txn_index").to_pylist() == [1, 1, 2]
+    found = read(client)
+    markers = list(zip(rows.column("marker_ledger").to_pylist(),
+                       rows.column("marker_entry").to_pylist(), strict=True))  # fmt: skip
+    assert markers == [(m.message_id.ledger, m.message_id.entry) for m in found if m.message_id]
+    times = rows.column("visible_time").cast("int64").to_pylist()
+    assert times == [m.visible_time for m in found]
+    assert times[1] - times[0] == 5
+
+
+def test_a_sidecar_of_aborted_rows_alone_is_sealed_too(bench: Bench) -> None:
+    """Nothing is left of it, and nothing breaks."""
+    client = bench.client
+    txn = begin(client)
+    client.producer("t").send(b"x", txn=txn)
+    client.abort(txn)
+    client.checkpoint(roll_all=True)
+    send_txn(client, b"a")
+    client.checkpoint(roll_all=True)
+    assert values(bench.reopen()) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "ledgers"),
+    [("ledger_entries_max", 2, 3), ("ledger_bytes_max", 4096, 3), ("ledger_age_max_ms", 100, 3)],
+)
+def test_ledgers_roll(tmp_path: Path, setting: str, value: int, ledgers: int) -> None:
+    """ARCHITECTURE 6: by entries, by bytes, by age; ledger ids rise and are never reused."""
+    bench = Bench(tmp_path / "store", **{setting: value})
+    client = bench.client
+    client.create_topic("t")
+    for number in range(6):
+        send(client, b"%d" % number + bytes(2048 if setting == "ledger_bytes_max" else 0))
+        bench.clock.advance(50)
+    seen = [one.ledger for one in ids(client)]
+    assert seen == sorted(seen)
+    assert len(set(seen)) == ledgers
+    assert client.describe_topic("t")["partition_list"][0]["ledgers"] == ledgers
+    assert client.checkpoint()["sealed_ledgers"] == ledgers - 1
+    assert [one.ledger for one in ids(bench.reopen())] == seen
+
+
+def test_acknowledgements_go_on_over_a_checkpoint(bench: Bench) -> None:
+    """Law 1: holes, inner messages, what is held, redelivery counts."""
+    client = bench.client
+    plain = send(client, b"a", b"b", b"c")
+    _, inner = send_txn(client, b"d", b"e", b"f")
+    client.acknowledge("t", "s", [plain[1], inner[1]])
+    gone, holder = begin(client), begin(client)
+    client.acknowledge("t", "s", [inner[0]], txn=gone)
+    client.abort(gone)
+    client.acknowledge("t", "s", [plain[2]], txn=holder)
+    client.checkpoint(roll_all=True)
+    for looker in (client, bench.reopen()):
+        found = [(m.value, m.redelivery_count) for m in pending(looker)]
+        assert found == [(b"a", 0), (b"d", 1), (b"f", 0)]
+        assert looker.subscriptions()[0]["backlog"] == 4
+        assert looker.subscriptions()[0]["pending_acks"] == 1
+    bench.client.abort(holder)
+    assert [m.value for m in pending(bench.client)] == [b"a", b"c", b"d", b"f"]
+
+
+def test_an_open_transaction_goes_on_over_a_checkpoint(bench: Bench) -> None:
+    """Law 1: a transaction begun before a checkpoint ends behind it, from another process."""
+    client = bench.client
+    txn = begin(client)
+    client.producer("t").send(b"a", txn=txn)
+    client.checkpoint(roll_all=True)
+    other = bench.reopen()
+    assert other.producer("t").send(b"b", txn=txn).txn_index == 2
+    other.checkpoint()
+    assert other.commit(txn)["messages"] == 2
+    assert values(other) == [b"a", b"b"]
+
+
+def test_two_processes_over_checkpoints(bench: Bench) -> None:
+    """A process that only looks now and then goes on, however many checkpoints it missed."""
+    client, other = bench.client, bench.another()
+    expected: list[bytes] = []
+    for number in range(4):
+        for turn in range(number + 1):
+            expected.append(b"%d.%d" % (number, turn))
+            send(client, expected[-1])
+            client.checkpoint(roll_all=turn % 2 == 1)
+            bench.clock.advance(600)
+        assert values(other) == expected
+        expected.append(b"other %d" % number)
+        send(other, expected[-1])
+        assert values(client) == expected
+    for turn in range(5):  # journals and parts it stands on are deleted, and it writes first
+        expected.append(b"last %d" % turn)
+        send(client, expected[-1])
+        client.checkpoint(roll_all=True)
+        bench.clock.advance(2000)
+    expected.append(b"end")
+    send(other, expected[-1])
+    assert values(other) == values(client) == values(bench.another()) == expected
+
+
+def test_a_reader_keeps_its_place_over_checkpoints(bench: Bench) -> None:
+    """I-8, 20: a place in the log outlives the files it was read from."""
+    client, other = bench.client, bench.another()
+    send(client, b"0", b"1", b"2")
+    with other.reader("t") as reader:
+        assert reader.receive_batch(2).column("value").to_pylist() == [b"0", b"1"]
+        for number in range(3, 6):
+            send(client, b"%d" % number)
+            client.checkpoint(roll_all=True)
+            bench.clock.advance(5000)
+        assert reader.receive_batch(9).column("value").to_pylist() == [b"2", b"3", b"4", b"5"]
+
+
+def test_old_journals_and_manifests_are_deleted(bench: Bench) -> None:
+    """ARCHITECTURE 6: the two newest manifests are kept, with the journals the older one needs."""
+    client = bench.client
+    for number in range(6):
+        send(client, b"%d" % number)
+        client.checkpoint()
+    assert len(files(bench, ".manifest")) == 2
+    assert len(files(bench, ".journal")) <= 3
+    os.unlink(Path(bench.path) / files(bench, ".manifest")[-1])
+    assert values(bench.reopen()) == [b"%d" % number for number in range(6)]
+
+
+def test_dropped_files_have_their_grace(bench: Bench) -> None:
+    """R18: parts that a sealed file replaced stay for reader_grace_ms, then go."""
+    client = bench.client
+    send(client, b"a")
+    client.checkpoint()
+    parts = files(bench, ".arrow")
+    assert parts
+    client.checkpoint(roll_all=True)
+    assert set(parts) <= set(files(bench, ".arrow"))
+    bench.clock.advance(999)
+    send(client, b"b")
+    client.checkpoint()
+    assert set(parts) <= set(files(bench, ".arrow"))
+    bench.clock.advance(5000)
+    for value in (b"c", b"d"):
+        send(client, value)
+        client.checkpoint()
+    assert not set(parts) & set(files(bench, ".arrow"))
+    assert values(bench.reopen()) == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_checkpoint_with_nothing_new_is_skipped(bench: Bench) -> None:
+    """It burns no generation and writes no file."""
+    client = bench.client
+    send(client, b"a")
+    first = client.checkpoint()
+    assert (first["skipped"], first["rows"], first["parts"]) == (False, 1, 1)
+    again = client.checkpoint()
+    assert (again["skipped"], again["generation"]) == (True, first["generation"])
+
+
+def test_checkpoints_fall_due(tmp_path: Path) -> None:
+    """ARCHITECTURE 6: when the journal passes checkpoint_frames, the next end writes one."""
+    bench = Bench(tmp_path / "store", checkpoint_frames=10)
+    client = bench.client
+    client.checkpoint_automatically = True
+    client.create_topic("t")
+    for _ in range(6):
+        send_txn(client, b"a", b"b")
+    assert client.status()["checkpoint"]["generation"] >= 1
+    assert client.status()["journal"]["frames"] <= 12
+    assert len(read(client)) == 12
+
+
+def test_a_missing_part_is_corruption(bench: Bench) -> None:
+    """Law 5: a named file that is gone is named, and never passed over."""
+    client = bench.client
+    send(client, b"a")
+    client.checkpoint()
+    client.close()
+    bench.clients.clear()
+    (part,) = [name for name in files(bench, ".arrow") if "partition" in name]
+    os.unlink(Path(bench.path) / part)
+    with pytest.raises(Corruption) as caught:
+        values(bench.another())
+    assert part in str(caught.value)
+
+
+def test_the_same_history_makes_the_same_files(tmp_path: Path) -> None:
+    """STYLE 11: the same seed twice gives the same tree of files."""
+
+    def tree(name: str) -> dict[str, int]:
+        bench = Bench(tmp_path / name)
+        bench.client.create_topic("t", 2)
+        for number in range(3):
+            send(bench.client, b"%d" % number, partition=number % 2)
+            send_txn(bench.client, b"x", b"y")
+            bench.client.checkpoint(roll_all=number == 1)
+        bench.close()
+        return {
+            os.path.relpath(path, bench.path): path.stat().st_size
+            for path in Path(bench.path).rglob("*") if path.is_file()
+        }  # fmt: skip
+
+    assert tree("one") == tree("two")
