@@ -1,4 +1,4 @@
-"""Owns what the tests of the engine share: a store in a directory, a clock, short ways to say things."""
+"""Owns what the tests of the engine share: a store, a clock, short ways to say things."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_MS = 1_700_000_000_000
 
 def new_store(folder: object, clock: ManualClock, **settings: int | str) -> str:
     """Make a store that answers without waiting for a disk; returns its path."""
-    given: dict[str, int | str] = {"durability": "os", "free_bytes_min": 0, **settings}
+    given: dict[str, Any] = {"durability": "os", "free_bytes_min": 0, **settings}
     path = str(folder)
     txlog.init(path, clock=clock, **given)
     return path
@@ -31,7 +31,7 @@ def open_client(path: str, clock: ManualClock, **options: Any) -> Client:
 
 
 class Bench:
-    """A store with a clock and any number of clients: each is a process of its own to the engine."""
+    """A store with a clock and any number of clients: each is a process of its own."""
 
     def __init__(self, folder: object, **settings: int | str) -> None:
         self.clock = ManualClock(START_MS)
@@ -90,12 +90,16 @@ def rows(tables: Sequence[pa.Table] | Any) -> list[Message]:
     return [message for table in tables for message in messages(table)]
 
 
-def read(client: Client, topic: str = "t", range: Range | None = None, **given: Any) -> list[Message]:
+def read(
+    client: Client, topic: str = "t", range: Range | None = None, **given: Any
+) -> list[Message]:
     """The committed messages of a range."""
     return rows(client.read(topic, range=range, **given))
 
 
-def values(client: Client, topic: str = "t", range: Range | None = None, **given: Any) -> list[bytes]:
+def values(
+    client: Client, topic: str = "t", range: Range | None = None, **given: Any
+) -> list[bytes]:
     """The values of read."""
     return [message.value or b"" for message in read(client, topic, range, **given)]
 

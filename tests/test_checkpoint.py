@@ -67,7 +67,7 @@ def test_a_marker_over_several_sidecar_ledgers(bench: Bench) -> None:
     client.commit(slow)
     client.checkpoint(roll_all=True)
     expected = [b"q0", b"q1", b"q2", b"q3", b"s0", b"s1", b"s2", b"s3"]
-    for looker in (client, bench.reopen()):
+    for looker in (client, bench.another()):
         assert values(looker) == expected
         with looker.reader("t") as reader:  # in pieces that end inside a marker
             assert [m.value for _ in range(9) if (m := reader.read_next())] == expected
@@ -145,12 +145,12 @@ def test_acknowledgements_go_on_over_a_checkpoint(bench: Bench) -> None:
     client.abort(gone)
     client.acknowledge("t", "s", [plain[2]], txn=holder)
     client.checkpoint(roll_all=True)
-    for looker in (client, bench.reopen()):
+    for looker in (client, bench.another()):
         found = [(m.value, m.redelivery_count) for m in pending(looker)]
         assert found == [(b"a", 0), (b"d", 1), (b"f", 0)]
         assert looker.subscriptions()[0]["backlog"] == 4
         assert looker.subscriptions()[0]["pending_acks"] == 1
-    bench.client.abort(holder)
+    bench.reopen().abort(holder)
     assert [m.value for m in pending(bench.client)] == [b"a", b"c", b"d", b"f"]
 
 

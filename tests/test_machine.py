@@ -1,8 +1,8 @@
 """The engine against plain dicts: random histories of two processes, one list a partition.
 
-The model knows no frames, markers, bitmaps or files: a partition is a list of messages in the order in
-which they became visible, a subscription is a set of deleted messages, a transaction is what it sent
-and what it holds. spec/transactions 5, 7, 8, 9.2, 9.3; I-1, 3 to 5, 9 to 15, 18, 20, 22.
+The model knows no frames, markers, bitmaps or files: a partition is a list of messages in the order
+in which they became visible, a subscription is a set of deleted messages, a transaction is what it
+sent and what it holds. spec/transactions 5, 7, 8, 9.2, 9.3; I-1, 3 to 5, 9 to 15, 18, 20, 22.
 """
 
 from __future__ import annotations
@@ -138,8 +138,10 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         """I-13; a sequence skipped by a gap is a duplicate without an original."""
         value = self.value()
         known = self.sequences.setdefault((number, name), {})
-        receipt = self.clients[who].producer("t", name).send(
-            value, partition=number, sequence_id=sequence
+        receipt = (
+            self.clients[who]
+            .producer("t", name)
+            .send(value, partition=number, sequence_id=sequence)
         )
         if known and sequence <= max(known):
             assert (receipt.duplicate, receipt.message_id) == (True, known.get(sequence))
@@ -168,14 +170,14 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         txn = self.txn_at(at)
         self.expire()
         producer = self.clients[who].producer("t", name)
-        given = {} if name is None else {"sequence_id": sequence}
+        given_id = None if name is None else sequence
         for _ in range(count if name is None else 1):
             value = self.value()
             if txn.state != OPEN:
                 with pytest.raises(self.wrong_end(txn)):
-                    producer.send(value, partition=number, txn=txn.number, **given)  # type: ignore[arg-type]
+                    producer.send(value, partition=number, txn=txn.number, sequence_id=given_id)
                 return
-            receipt = producer.send(value, partition=number, txn=txn.number, **given)  # type: ignore[arg-type]
+            receipt = producer.send(value, partition=number, txn=txn.number, sequence_id=given_id)
             assert receipt.message_id is None
             sent = txn.sent.setdefault(number, [])
             if name is not None:
@@ -237,11 +239,12 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     subscriptions = st.sampled_from(SUBSCRIPTIONS)
 
     @precondition(lambda self: all(self.log))
-    @rule(who=clients_by_number, name=subscriptions,
-          picks=st.lists(st.tuples(partitions, anything, st.booleans()), min_size=1, max_size=4))  # fmt: skip
-    def acknowledge(
-        self, who: int, name: str, picks: list[tuple[int, int, bool]]
-    ) -> None:
+    @rule(
+        who=clients_by_number,
+        name=subscriptions,
+        picks=st.lists(st.tuples(partitions, anything, st.booleans()), min_size=1, max_size=4),
+    )
+    def acknowledge(self, who: int, name: str, picks: list[tuple[int, int, bool]]) -> None:
         self.expire()
         chosen = [self.pick(number, at, whole) for number, at, whole in picks]
         wanted = {
@@ -259,8 +262,12 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.deleted[name] |= new
 
     @precondition(lambda self: all(self.log) and self.txns)
-    @rule(who=clients_by_number, name=subscriptions, which=anything,
-          picks=st.lists(st.tuples(partitions, anything, st.booleans()), min_size=1, max_size=3))  # fmt: skip
+    @rule(
+        who=clients_by_number,
+        name=subscriptions,
+        which=anything,
+        picks=st.lists(st.tuples(partitions, anything, st.booleans()), min_size=1, max_size=3),
+    )
     def acknowledge_in_txn(
         self, who: int, name: str, which: int, picks: list[tuple[int, int, bool]]
     ) -> None:

@@ -284,6 +284,7 @@ def acknowledge_runs(
     txn_id = txn.id if isinstance(txn, Transaction) else txn
     if not runs:
         return AckAnswer(0, 0, 0)
+    uid = store.disk.owner()[0]
     answer: object = None
     while answer is None:  # again after a sweep that ends an overdue holder
         if txn_id is None:
@@ -293,13 +294,12 @@ def acknowledge_runs(
                 )
             )
         else:
-            named, uid = txn_id, store.disk.owner()[0]
             answer = store.write(
                 lambda view, now: acknowledge.acknowledge_in_txn(
-                    view, settings, now, uid, topic, subscription, runs, named,
+                    view, settings, now, uid, topic, subscription, runs, txn_id,
                     cumulative=cumulative,
                 ),
-                (named.coordinator,),
+                (txn_id.coordinator,),
             )  # fmt: skip
     assert isinstance(answer, AckAnswer)
     return answer

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,7 @@ def lines_of(process: subprocess.Popen[str], kill_after: int | None) -> list[str
     return out
 
 
-def together(jobs: list[tuple[subprocess.Popen[str], int | None]]) -> list[list[str]]:
+def together(jobs: Sequence[tuple[subprocess.Popen[str], int | None]]) -> list[list[str]]:
     """The lines of several processes at work at the same time."""
     found: list[list[str]] = [[] for _ in jobs]
     failed: list[BaseException] = []

@@ -450,3 +450,56 @@ def test_recovery_leaves_what_observers_saw() -> None:
     client._store.flush()
     assert observe(client) == first
     assert disk.files() == files
+
+
+@pytest.mark.parametrize("is_of_another_store", [False, True])
+def test_a_frame_at_a_wrong_place_convicts_nobody(is_of_another_store: bool) -> None:
+    """Genuine is salt, offset and CRC: bytes of elsewhere behind the end are a torn tail."""
+    disk = store_with(4)
+    found = frames(disk)
+    lost, size = found[-2]
+    source = store_with(4) if is_of_another_store else disk
+    if is_of_another_store:
+        salt = read_identity(disk).salt
+        put(source, JOURNAL, found[-1][0] + 48, bytes(byte ^ 1 for byte in salt))
+    stray = source.read(JOURNAL)[found[-1][0] : sum(found[-1])]
+    edit_witness(disk, durable_lsn=len(found) - 2)
+    put(disk, JOURNAL, lost, bytes(size + found[-1][1]))
+    put(disk, JOURNAL, found[-1][0] if is_of_another_store else lost + 4096, stray)
+    client = write(disk)
+    assert values(client) == [*expected(2), "next"]
+    assert len(disk.listdir("quarantine")) == 1
+
+
+def test_a_death_after_a_cut_does_not_hide_the_new_journal_file() -> None:
+    """Frames go into the file whose name is the cut, whoever writes next; a reboot finds them."""
+    disk = store_with(2)
+    client = open_client(disk)
+    state = {"linked": False}
+
+    def die(op: str, path: str, **info: int) -> None:
+        if state["linked"]:
+            raise Killed
+        state["linked"] = op == "link" and path.startswith("journal/")
+
+    disk.step = die
+    with pytest.raises(Killed):
+        client.checkpoint()
+    other = write(disk.process())
+    other.close()
+    late = open_client(disk.process(), after_reboot())
+    assert values(late) == [*expected(2), "next"]
+    late.producer(TOPIC).send(b"late", partition=0)
+    assert values(late) == [*expected(2), "next", "late"]
+
+
+def test_the_last_frame_convicts_the_one_before_it() -> None:
+    """Also when its own end is zeros, as padding is, and no witness is left."""
+    disk = store_with(4)
+    found = frames(disk)
+    flip(disk, JOURNAL, found[-2][0] + 70)
+    flip(disk, JOURNAL, found[-3][0] + 70)
+    disk.damage(WITNESS_PATH, bytes(8192))
+    with pytest.raises(Corruption) as caught:
+        open_client(disk)._store.flush()
+    assert caught.value.fields["last_lsn"] == len(found) - 1

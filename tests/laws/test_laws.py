@@ -11,6 +11,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -48,7 +49,7 @@ def dumps(view: View) -> Dumps:
 
 
 def plain(key: Component, blob: bytes) -> object:
-    """A dump as values that do not depend on how a bitmap happens to be stored or a dict ordered."""
+    """A dump as values that do not depend on how a bitmap is stored or a dict ordered."""
     state = FOLDS[key[0]].load(blob)
     if key[0] != "cursor":
         return sort_dicts(msgspec.to_builtins(state))
@@ -286,7 +287,7 @@ def test_nothing_is_visible_before_it_is_durable(tmp_path: Path) -> None:
 def test_a_frame_behind_the_witness_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law 3: with a flush that dies half way, no other process sees the frame; the next call does."""
+    """Law 3: with a flush that dies half way, nobody else sees the frame before the next call."""
     bench = Bench(tmp_path / "store", durability="sync")
     client, other = bench.client, bench.another(read_only=True)
     client.create_topic("t")
@@ -324,7 +325,7 @@ def test_group_commit_is_sequential(tmp_path: Path) -> None:
                     producer.send(b"%d:%d:y" % (number, turn), partition=1, txn=txn)
                     producer.send(b"%d:%d:z" % (number, turn), partition=0, txn=txn)
                 producer.send(b"%d:%d" % (number, turn), partition=turn % 2)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
@@ -337,7 +338,7 @@ def test_group_commit_is_sequential(tmp_path: Path) -> None:
     assert len(found) == 6 * 15 * 4
     assert len({m.message_id for m in found}) == len(found)
     zero = [m for m in found if m.partition == 0]
-    for first, second in zip(zero, zero[1:], strict=False):
+    for first, second in pairwise(zero):
         if first.txn is not None and (first.value or b"").endswith(b"x"):
             assert second.txn == first.txn and (second.value or b"").endswith(b"z")
     for number in range(6):
@@ -377,7 +378,17 @@ def test_a_refused_call_of_a_group_fails_alone(tmp_path: Path) -> None:
 
 # --- Law 7, and what is not an op -------------------------------------------------------------
 
-OUTSIDE = {"time", "random", "os", "secrets", "uuid", "datetime", "threading", "txlog.clock", "socket"}
+OUTSIDE = {
+    "time",
+    "random",
+    "os",
+    "secrets",
+    "uuid",
+    "datetime",
+    "threading",
+    "txlog.clock",
+    "socket",
+}
 
 
 def test_folds_see_no_clock_and_no_chance() -> None:
@@ -397,7 +408,8 @@ def test_folds_see_no_clock_and_no_chance() -> None:
 
 def test_an_unknown_tag_is_corruption() -> None:
     """The set of ops is closed: a tag of a later version is never skipped."""
-    for wrong in ([["zzz", 1]], [["ack", "not a number"]], [[]], {"a": 1}):
+    unknown: list[object] = [[["zzz", 1]], [["ack", "not a number"]], [[]], {"a": 1}]
+    for wrong in unknown:
         with pytest.raises(Corruption) as caught:
             decode_ops(msgspec.msgpack.encode(wrong), lsn=7)
         assert caught.value.fields["lsn"] == 7
@@ -466,7 +478,8 @@ def test_a_frame_applied_twice_is_corruption(tmp_path: Path) -> None:
 ROLES = {name: {"topic", "buffer"} for name in ("LedgerRolled", "LedgerSealed")}
 TWICE = {
     "Appended": "", "CommitMarker": "", "BufferAppended": "", "BufferCommitted": "",
-    "TxnOpened": "coordinator", "StatusUpdated": "", "PendingCommitted": "", "LedgerRolled": "topic",
+    "TxnOpened": "coordinator", "StatusUpdated": "", "PendingCommitted": "", "LedgerRolled":
+    "topic",
 }  # fmt: skip
 
 

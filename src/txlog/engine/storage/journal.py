@@ -257,7 +257,9 @@ class Journal:
         if first_bad < 0:
             return
         tail = file.pread(self.end, last_bad - self.end)
-        attested = attested_lsn(tail, self.end, self.salt)
+        # a genuine frame may end in zeros of its own, which were taken for blank here
+        blank = file.pread(last_bad, FILL_BYTES)
+        attested = attested_lsn(tail + blank, self.end, self.salt)
         if attested > self.last_lsn:
             raise self._broken(max(attested, known))
         name = f"quarantine/{self.last_lsn + 1:020d}-{self._disk.random_bytes(4).hex()}.tail"

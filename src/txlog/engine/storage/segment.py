@@ -307,7 +307,7 @@ class SegmentReader:
         return Corruption(
             f"{self.ref.path} is damaged in bytes {offset} to {offset + length}: "
             f"expected {expected}, found {found}",
-            hint="txlog verify reads every file and names all damage",
+            hint="restore the file from a copy of the store",
             path=self.ref.path,
             offset=offset,
             length=length,

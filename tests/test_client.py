@@ -1,0 +1,208 @@
+"""The Python API as a user meets it: its examples, what it exports, consumers that live and die."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.engine_kit import Bench, pending, send
+from txlog.errors import (
+    AlreadyClosed,
+    AlreadyExists,
+    ConsumerBusy,
+    InvalidArgument,
+    LimitExceeded,
+    ReadOnlyStore,
+    StoreNotFound,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SHOWN = ("", "client", "consumer", "producer", "reader", "transaction", "message")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s")
+    return made
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_examples_are_true(name: str) -> None:
+    """Every public class shows a use of itself, and it works."""
+    module = importlib.import_module("txlog" + (f".{name}" if name else ""))
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+def test_exports() -> None:
+    """All of __all__ is there; importing txlog costs nothing."""
+    for name in txlog.__all__:
+        assert getattr(txlog, name) is not None
+    with pytest.raises(AttributeError):
+        txlog.nothing  # noqa: B018
+    code = "import sys, txlog; sys.exit('pyarrow' in sys.modules or 'duckdb' in sys.modules)"
+    source = str(Path(txlog.__file__).parent.parent)
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": source}, check=False)
+    assert done.returncode == 0
+
+
+def test_init_and_open(tmp_path: Path) -> None:
+    """A store is made once, and a directory that is none is not opened."""
+    path = str(tmp_path / "store")
+    made = txlog.init(path, coordinators=3)
+    assert (made["created"], made["path"]) == (True, path)
+    again = txlog.init(path, if_not_exists=True)
+    assert (again["created"], again["uuid"]) == (False, made["uuid"])
+    with pytest.raises(AlreadyExists):
+        txlog.init(path)
+    with pytest.raises(InvalidArgument):
+        txlog.init(str(tmp_path / "other"), colour=1)
+    with pytest.raises(LimitExceeded):
+        txlog.init(str(tmp_path / "other"), coordinators=99_999)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(StoreNotFound):
+        txlog.open(str(tmp_path / "nowhere"))
+    with pytest.raises(InvalidArgument):
+        txlog.open(path, durability="maybe")
+    with txlog.open(path) as client:
+        assert client.settings.coordinators == 3
+
+
+def test_topics_and_subscriptions(bench: Bench) -> None:
+    """Names are unique after case folding; if_not_exists is for the very same name."""
+    client = bench.client
+    assert not client.create_topic("t", if_not_exists=True)
+    assert not client.create_subscription("t", "s", if_not_exists=True)
+    for name in ("t", "T"):
+        with pytest.raises(AlreadyExists):
+            client.create_topic(name)
+    with pytest.raises(AlreadyExists):
+        client.create_subscription("t", "S", if_not_exists=True)
+    with pytest.raises(TopicNotFound):
+        client.create_subscription("nowhere", "s")
+    with pytest.raises(SubscriptionNotFound):
+        client.consumer("t", "nobody")
+    for wrong in ("a b", "__x", "", "x" * 200):
+        with pytest.raises(InvalidArgument):
+            client.create_topic(wrong)
+    for partitions, error in ((0, InvalidArgument), (10_001, LimitExceeded)):
+        with pytest.raises(error):
+            client.create_topic("other", partitions)
+    client.create_topic("a/b/c", 2)
+    assert [row["topic"] for row in bench.another().topics()] == ["a/b/c", "t"]
+    assert [row["partitions"] for row in client.topics()] == [2, 1]
+
+
+def test_an_exclusive_subscription_has_one_consumer(bench: Bench) -> None:
+    """9.1: a second gets ConsumerBusy, from any process; a close lets it go."""
+    client, other = bench.client, bench.another()
+    first = client.consumer("t", "s", name="one")
+    assert client.subscriptions("t")[0]["consumers"] == 1
+    for taker in (client, other):
+        with pytest.raises(ConsumerBusy) as caught:
+            taker.consumer("t", "s")
+        assert caught.value.fields["subscription"] == "s"
+    first.close()
+    first.close()
+    with pytest.raises(AlreadyClosed):
+        first.receive_batch(1)
+    with other.consumer("t", "s"):
+        pass
+    assert client.subscriptions("t")[0]["consumers"] == 0
+    assert list((Path(bench.path) / "consumers").iterdir()) == []
+
+
+def test_a_dead_consumer_blocks_nobody(bench: Bench) -> None:
+    """9.1, K10: the kernel frees the lock on any death; what it had in hand comes again."""
+    send(bench.client, b"a", b"b")
+    code = (
+        "import sys, os, txlog\n"
+        "client = txlog.open(sys.argv[1])\n"
+        "consumer = client.consumer('t', 's')\n"
+        "assert consumer.receive().value == b'a'\n"
+        "os._exit(7)\n"
+    )
+    source = str(Path(txlog.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code, bench.path], env={"PYTHONPATH": source}, check=False
+    )
+    assert done.returncode == 7
+    with bench.client.consumer("t", "s") as consumer:
+        assert [m.value for m in (consumer.receive(), consumer.receive()) if m] == [b"a", b"b"]
+
+
+def test_consumer_ids_are_never_reused(bench: Bench) -> None:
+    """Law 6, I-1."""
+    seen = set()
+    for turn in range(3):
+        with bench.client.consumer("t", "s") as consumer:
+            seen.add(consumer._id)
+        if turn == 1:
+            bench.client.checkpoint()
+            bench.reopen()
+    assert len(seen) == 3
+
+
+def test_unacknowledged_messages_go_to_the_next_consumer(bench: Bench) -> None:
+    """I-12: none is lost; a clean close counts nothing."""
+    send(bench.client, b"a", b"b", b"c")
+    with bench.client.consumer("t", "s") as consumer:
+        received = [consumer.receive() for _ in range(3)]
+        assert received[1] is not None
+        consumer.acknowledge(received[1])
+        assert consumer.receive() is None
+        consumer.redeliver_unacknowledged_messages()
+        assert [m.value for _ in range(2) if (m := consumer.receive())] == [b"a", b"c"]
+    assert [(m.value, m.redelivery_count) for m in pending(bench.client)] == [(b"a", 0), (b"c", 0)]
+
+
+def test_a_closed_client_says_so(bench: Bench) -> None:
+    """14: AlreadyClosed for everything."""
+    client = bench.another()
+    producer = client.producer("t")
+    client.close()
+    client.close()
+    for call in (client.topics, lambda: producer.send(b"x"), client.transaction, client.status):
+        with pytest.raises(AlreadyClosed):
+            call()
+
+
+def test_a_read_only_client_reads(bench: Bench) -> None:
+    """It changes nothing, and says which path."""
+    send(bench.client, b"a")
+    client = bench.another(read_only=True)
+    assert [m.value for m in client.reader("t")] == [b"a"]
+    assert client.topics()[0]["messages"] == 1
+    assert client.transactions() == []
+    for call in (lambda: client.create_topic("x"), client.transaction,
+                 lambda: client.producer("t").send(b"x")):  # fmt: skip
+        with pytest.raises(ReadOnlyStore):
+            call()
+
+
+def test_status(bench: Bench) -> None:
+    """The store at a glance agrees with what was done."""
+    client = bench.client
+    send(client, b"abc")
+    with client.transaction() as txn:
+        client.producer("t").send(b"de", txn=txn)
+        client.flush()
+        status = client.status()
+        assert status["txns"]["open"] == 1
+        assert status["topic_list"][0]["hidden_messages"] == 1
+    status = client.status()
+    assert status["txns"]["open"] == 0
+    (row,) = status["topic_list"]
+    assert (row["messages"], row["size_bytes"], row["backlog"]) == (2, 5, 2)
+    assert status["journal"]["lsn"] == status["journal"]["durable_lsn"] == client.wait_for_change(0)

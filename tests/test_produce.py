@@ -1,0 +1,241 @@
+"""Sending: routing, deduplication, batches, limits; spec/transactions 7."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import START_MS, Bench, begin, read, send, values
+from txlog import MessageId
+from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded
+from txlog.settings import KEY_BYTES_MAX, PROPERTIES_MAX
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store", ledger_entries_max=4)
+    made.client.create_topic("t", 3)
+    return made
+
+
+def test_a_key_goes_to_crc32_of_it(bench: Bench) -> None:
+    """7: the same in every release and in Spark's crc32, one by one and in a batch."""
+    client = bench.client
+    keys = [b"k%d" % number for number in range(40)] + [b""]
+    producer = client.producer("t")
+    for key in keys:
+        assert producer.send(b"x", key=key).partition == zlib.crc32(key) % 3
+    receipt = producer.send_batch(pa.table({"value": keys, "key": pa.array(keys, pa.binary())}))
+    assert [one.partition for one in receipt.receipts()] == [zlib.crc32(key) % 3 for key in keys]
+    for message in read(client):
+        assert message.partition == zlib.crc32(message.key or b"") % 3
+
+
+def test_without_a_key_batches_go_round_robin(bench: Bench) -> None:
+    """One partition a batch."""
+    producer = bench.client.producer("t")
+    batch = pa.table({"value": [b"a", b"b"]})
+    seen = [producer.send_batch(batch).receipts() for _ in range(6)]
+    assert [one.partition for pair in seen for one in pair] == [0, 0, 1, 1, 2, 2] * 2
+
+
+def test_a_batch_keeps_its_order_and_answers_row_by_row(bench: Bench) -> None:
+    """The order within a partition is the order given; ids() follows the rows of the input."""
+    wanted = [2, 0, 1, 0, 2, 2]
+    table = pa.table({"value": [b"%d" % n for n in range(6)], "partition": wanted})
+    receipt = bench.client.producer("t").send_batch(table)
+    found = {m.message_id: m for m in read(bench.client)}
+    assert (receipt.messages, receipt.duplicates) == (6, 0)
+    for number, one in enumerate(receipt.ids()):
+        assert (found[one].value, found[one].partition) == (b"%d" % number, wanted[number])
+    for partition in range(3):
+        mine = values(bench.client, partitions=[partition])
+        assert mine == [b"%d" % n for n in range(6) if wanted[n] == partition]
+    for row in receipt.partitions:
+        got = [one for one, p in zip(receipt.ids(), wanted, strict=True) if p == row.partition]
+        assert (row.first, row.last, row.messages) == (got[0], got[-1], len(got))
+
+
+def test_everything_of_a_message_comes_back(bench: Bench) -> None:
+    """Also what is empty, null, or only in one message of a batch; over a checkpoint, sealed."""
+    client = bench.client
+    producer = client.producer("t", "me")
+    producer.send(
+        b"\x00\xff", key=b"k", properties={"a": "1", "ü": ""}, event_time=5, deliver_at=7,
+        sequence_id=3, partition=0,
+    )  # fmt: skip
+    producer.send(None, partition=0)
+    producer.send(b"", partition=0)
+    bench.clock.advance(10)
+    with client.transaction() as txn:
+        producer.send(b"in", properties={"b": "2"}, partition=0, txn=txn)
+    for act in (None, "cut", "roll"):
+        if act:
+            client.checkpoint(roll_all=act == "roll")
+        one, empty, blank, inner = read(client)
+        assert (one.value, one.key, one.properties) == (b"\x00\xff", b"k", {"a": "1", "ü": ""})
+        assert (one.event_time, one.deliver_at, one.publish_time) == (5, 7, START_MS)
+        assert (one.producer, one.sequence_id, one.txn) == ("me", 3, None)
+        assert (empty.value, empty.key, empty.properties, empty.event_time) == (
+            None,
+            None,
+            {},
+            None,
+        )
+        assert (blank.value, blank.sequence_id) == (b"", 5)
+        assert (inner.properties, inner.txn, inner.sequence_id) == ({"b": "2"}, txn.id, 0)
+        assert inner.visible_time == START_MS + 10
+
+
+def test_a_repeated_sequence_is_stored_once(bench: Bench) -> None:
+    """7, I-13: success, `duplicate`, the original id; gaps are allowed."""
+    producer = bench.client.producer("t", "p")
+    first = producer.send(b"a", sequence_id=5, partition=0)
+    again = producer.send(b"other", sequence_id=5, partition=0)
+    assert (again.duplicate, again.message_id) == (True, first.message_id)
+    below = producer.send(b"other", sequence_id=2, partition=0)
+    assert (below.duplicate, below.message_id) == (True, None)
+    producer.send(b"b", sequence_id=9, partition=0)
+    assert producer.send(b"c", partition=0).duplicate is False  # last + 1
+    assert values(bench.client) == [b"a", b"b", b"c"]
+    assert producer.last_sequence_id() == 10
+    assert producer.send(b"d", sequence_id=5, partition=1).duplicate is False  # its own scope
+    assert bench.client.producer("t", "q").send(b"e", sequence_id=5, partition=0).duplicate is False
+    assert bench.client.producer("t").send(b"f", sequence_id=5, partition=0).duplicate is False
+
+
+def test_older_sequences_answer_with_their_ids_for_ever(bench: Bench) -> None:
+    """7: an older one is looked up in the partition: journal, parts, sealed files, restarts."""
+    client = bench.client
+    known: dict[int, MessageId | None] = {}
+    for number in range(12):
+        known[number] = client.producer("t", "p").send(
+            b"%d" % number, sequence_id=number, partition=0
+        ).message_id  # fmt: skip
+        send(client, b"noise")
+        if number in (3, 7):
+            client.checkpoint(roll_all=number == 3)
+    for restart in (False, True):
+        producer = (bench.reopen() if restart else client).producer("t", "p")
+        for number, original in known.items():
+            receipt = producer.send(b"again", sequence_id=number, partition=0)
+            assert (receipt.duplicate, receipt.message_id) == (True, original)
+        batch = pa.table({"value": [b"x"] * 14, "partition": [0] * 14, "sequence_id": range(14)})
+        answer = producer.send_batch(batch)
+        if not restart:
+            assert (answer.messages, answer.duplicates) == (2, 12)
+            assert answer.ids()[:12] == list(known.values())
+            assert [one.duplicate for one in answer.receipts()] == [True] * 12 + [False] * 2
+            known[12], known[13] = answer.ids()[12:]
+        else:
+            assert (answer.messages, answer.ids()) == (0, list(known.values()))
+    assert len(values(bench.client)) == 12 + 12 + 2
+
+
+def test_the_scope_in_a_transaction_is_its_own(bench: Bench) -> None:
+    """7: (transaction, producer, partition); the two scopes never meet."""
+    client = bench.client
+    producer = client.producer("t", "p")
+    producer.send(b"plain", sequence_id=5, partition=0)
+    first, second = begin(client), begin(client)
+    for txn in (first, second):
+        for sequence in (2, 5, 7):
+            receipt = producer.send(b"%d" % sequence, sequence_id=sequence, partition=0, txn=txn)
+            assert not receipt.duplicate
+        client.checkpoint()
+        for sequence, index in ((7, 3), (5, 2), (2, 1), (3, None)):
+            receipt = producer.send(b"no", sequence_id=sequence, partition=0, txn=txn)
+            assert (receipt.duplicate, receipt.txn_index) == (True, index)
+        assert not producer.send(b"1", sequence_id=1, partition=1, txn=txn).duplicate
+    client.commit(first)
+    client.abort(second)
+    assert values(client, partitions=[0]) == [b"plain", b"2", b"5", b"7"]
+    assert producer.send(b"no", sequence_id=4, partition=0).duplicate
+    assert not producer.send(b"yes", sequence_id=6, partition=0).duplicate
+
+
+def test_a_retry_answers_a_duplicate_from_another_process(bench: Bench) -> None:
+    """7: after OutcomeUnknown the same send with the same sequence is the way to find out."""
+    first = bench.client.producer("t", "p").send(b"a", sequence_id=1, partition=2)
+    again = bench.another().producer("t", "p").send(b"a", sequence_id=1, partition=2)
+    assert (again.duplicate, again.message_id) == (True, first.message_id)
+
+
+def test_sequences_must_rise_within_a_batch(bench: Bench) -> None:
+    """What a batch says of itself must be consistent; nothing of it is stored."""
+    producer = bench.client.producer("t", "p")
+    for wrong in ([1, 1], [2, 1], [1, None], [-1, 0]):
+        table = pa.table({"value": [b"a", b"b"], "partition": [0, 0],
+                          "sequence_id": pa.array(wrong, pa.int64())})  # fmt: skip
+        with pytest.raises(InvalidMessage):
+            producer.send_batch(table)
+    assert values(bench.client) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"key": b"k" * (KEY_BYTES_MAX + 1)}, InvalidMessage),
+        ({"properties": {str(n): "" for n in range(PROPERTIES_MAX + 1)}}, InvalidMessage),
+        ({"partition": 3}, InvalidArgument),
+        ({"partition": -1}, InvalidArgument),
+        ({"event_time": "soon"}, InvalidArgument),
+    ],
+)
+def test_refused_messages(bench: Bench, given: dict[str, object], error: type[Exception]) -> None:
+    """3, 14: refused before anything is written, in a transaction too."""
+    txn = begin(bench.client)
+    for extra in ({}, {"txn": txn}):
+        with pytest.raises(error):
+            bench.client.producer("t").send(b"x", **given, **extra)  # type: ignore[arg-type]
+    assert bench.client.commit(txn)["messages"] == 0
+    assert values(bench.client) == []
+
+
+def test_the_size_of_a_message_is_bounded(tmp_path: Path) -> None:
+    """3: key + payload + properties; at the limit it is stored, one byte more and it is not."""
+    bench = Bench(tmp_path / "store", max_message_bytes=100)
+    bench.client.create_topic("t")
+    producer = bench.client.producer("t")
+    producer.send(bytes(90), key=b"0123456789")
+    with pytest.raises(InvalidMessage, match="100"):
+        producer.send(bytes(91), key=b"0123456789")
+    with pytest.raises(InvalidMessage):
+        producer.send_batch(pa.table({"value": [b"a", bytes(101)]}))
+    with pytest.raises(InvalidMessage):
+        producer.send(bytes(60), properties={"p" * 30: "v" * 30})
+    assert len(values(bench.client)) == 1
+
+
+def test_a_transaction_holds_so_many(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a transaction stays one frame; the refused send leaves it open."""
+    monkeypatch.setattr("txlog.engine.flow.produce.TXN_MESSAGES_MAX", 3)
+    txn = begin(bench.client)
+    producer = bench.client.producer("t")
+    producer.send_batch(pa.table({"value": [b"a", b"b"], "partition": [0, 1]}), txn=txn)
+    with pytest.raises(LimitExceeded):
+        producer.send_batch(pa.table({"value": [b"c", b"d"], "partition": [0, 1]}), txn=txn)
+    producer.send(b"e", partition=0, txn=txn)
+    assert bench.client.commit(txn)["messages"] == 3
+
+
+def test_batches_of_a_wrong_shape(bench: Bench) -> None:
+    """Columns are named and typed; an empty batch is success."""
+    producer = bench.client.producer("t")
+    for table in (pa.table({"key": [b"a"]}), pa.table({"value": [b"a"], "colour": [1]}),
+                  pa.table({"value": [1]})):  # fmt: skip
+        with pytest.raises(InvalidArgument):
+            producer.send_batch(table)
+    receipt = producer.send_batch(pa.table({"value": pa.array([], pa.binary())}))
+    assert (receipt.messages, receipt.receipts()) == (0, [])
+
+
+def test_a_producer_of_a_partition(bench: Bench) -> None:
+    """2: `t/2` and `t-partition-2` address a partition."""
+    for name in ("t/2", "t-partition-2"):
+        assert bench.client.producer(name).send(b"x", key=b"k0").partition == 2
