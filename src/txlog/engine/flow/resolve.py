@@ -130,7 +130,7 @@ def forget_ended(draft: Draft, now: Instant) -> None:
 
 
 def _forgettable(state: Coordinator, settings: Settings, now_ms: int) -> list[int]:
-    """Ended transactions past either bound of the retention; in chunks, since each is an op."""
+    """Ended transactions past either bound of the retention, oldest first."""
     share = max(1, settings.txn_ended_retention_count // settings.coordinators)
     surplus = len(state.ended) - share if settings.txn_ended_retention_count >= 0 else 0
     if settings.txn_ended_retention_count == 0:
@@ -141,7 +141,7 @@ def _forgettable(state: Coordinator, settings: Settings, now_ms: int) -> list[in
         if len(out) >= surplus and not old:
             break
         out.append(sequence)
-    return out if len(out) >= min(64, max(1, share // 16)) else []
+    return out
 
 
 def recover_lossy(view: View, draft: Draft) -> int:

@@ -114,7 +114,8 @@ def route(
             setting="txn_messages_max", limit=TXN_MESSAGES_MAX, value=batch.num_rows,
         )  # fmt: skip
     total = _payload_bytes(batch)
-    if total > min(message_bytes_max, KEY_BYTES_MAX):  # else no single message can be too large
+    # else no single message can be too large
+    if total > min(message_bytes_max, KEY_BYTES_MAX) or "properties" in batch.schema.names:
         _check_sizes(batch, message_bytes_max)
     if not batch.num_rows:
         return Routed(batch, [], None, 0)
@@ -169,6 +170,8 @@ def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:
         if longest > KEY_BYTES_MAX:
             raise InvalidMessage(f"a key has {longest} bytes, the largest is {KEY_BYTES_MAX}")
         sizes = pc.add(sizes, keys)
+    if "properties" in batch.schema.names:
+        sizes = pc.add(sizes, _property_bytes(batch.column("properties")))
     largest = pc.max(sizes).as_py() or 0
     if largest > message_bytes_max:
         raise InvalidMessage(
@@ -176,6 +179,16 @@ def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:
             hint="send less; chunking of large messages is not in this version",
             setting="max_message_bytes", limit=message_bytes_max, value=largest,
         )  # fmt: skip
+
+
+def _property_bytes(column: pa.Array) -> pa.Array:
+    """Bytes of the names and values of each row's properties."""
+    names = pc.binary_length(column.keys)
+    items = pc.fill_null(pc.binary_length(column.items), _NONE)
+    each = pc.cumulative_sum(pc.add(names, items).cast(pa.int64()))
+    behind = pa.concat_arrays([pa.array([0], pa.int64()), each])
+    ends = behind.take(column.offsets)
+    return pc.subtract(ends.slice(1), ends.slice(0, len(column)))
 
 
 def _targets(
