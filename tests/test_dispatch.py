@@ -191,6 +191,7 @@ def test_a_subscription_starts_where_it_is_told(
         consumer.acknowledge(table)
     client.flush()
     assert client.subscriptions("t")[0]["backlog"] == 0
+    assert client.subscriptions("t")[0]["mark_delete"] == mixed["p6"]
 
 
 def test_what_does_not_exist(bench: Bench) -> None:
