@@ -93,7 +93,7 @@ class Tail:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._batches: OrderedDict[int, pa.RecordBatch] = OrderedDict()
+        self._batches: OrderedDict[int, tuple[pa.RecordBatch, int]] = OrderedDict()
         self._kept_bytes = 0
         self.runs: dict[int, list[TailRun]] = {}
 
@@ -123,16 +123,15 @@ class Tail:
                 run = TailRun(op.entry, 1, kind, ref, txn=txn, count=count)
             self.runs.setdefault(op.ledger, []).append(run)
 
-    def keep(self, lsn: int, batch: pa.RecordBatch) -> None:
-        """Keep a decoded batch, so that the writer's own rows need not be read back."""
-        size = batch.nbytes
+    def _keep(self, lsn: int, batch: pa.RecordBatch, size: int) -> None:
+        """Keep a decoded batch: the next slice of the frame is likely to be asked for soon."""
         if size > BATCH_BYTES_KEPT_MAX // 4:
             return
-        self._batches[lsn] = batch
+        self._batches[lsn] = (batch, size)
         self._kept_bytes += size
         while len(self._batches) > BATCHES_KEPT_MAX or self._kept_bytes > BATCH_BYTES_KEPT_MAX:
-            _, dropped = self._batches.popitem(last=False)
-            self._kept_bytes -= dropped.nbytes
+            _, (_, dropped) = self._batches.popitem(last=False)
+            self._kept_bytes -= dropped
 
     def drop_through(self, lsn: int) -> None:
         """Forget runs that a checkpoint has moved into part files."""
@@ -161,7 +160,7 @@ class Tail:
         found = self._batches.get(ref.lsn)
         if found is not None:
             self._batches.move_to_end(ref.lsn)
-            return found
+            return found[0]
         journal = self._journal.file(ref.journal)
         data = journal.file.pread(ref.offset, ref.total_bytes)
         header = decode_header(data)
@@ -183,7 +182,7 @@ class Tail:
                 f"the frame of LSN {ref.lsn} has columns this version does not know",
                 hint="use the txlog that wrote it, or a newer one", lsn=ref.lsn,
             ) from exc  # fmt: skip
-        self.keep(ref.lsn, batch)
+        self._keep(ref.lsn, batch, ref.rows_bytes)
         return batch
 
     def user_tables(self, slices: list[Slice]) -> list[pa.Table]:
