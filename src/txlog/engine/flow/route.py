@@ -123,6 +123,8 @@ def route(
     if isinstance(target, int):
         return Routed(batch, [PartitionSlice(target, 0, batch.num_rows, total)], None, total)
     grouped = _groups(target, partitions)
+    if wanted is not None:
+        _check_partitions(target, grouped, partitions)
     order = None
     if grouped is None:
         order = pc.sort_indices(target)  # stable: ties keep their order
@@ -141,12 +143,28 @@ def route(
 def _groups(target: pa.Array, partitions: int) -> list[tuple[int, int]] | None:
     """(partition, row behind its last) when the rows stand in the order of partitions already."""
     encoded = pc.run_end_encode(target)
-    if len(encoded.values) > partitions:
+    if len(encoded.values) > partitions or target.null_count:
         return None
     values = encoded.values.to_pylist()
     if any(left >= right for left, right in pairwise(values)):
         return None
     return list(zip(values, encoded.run_ends.to_pylist(), strict=True))
+
+
+def _check_partitions(
+    wanted: pa.Array, grouped: list[tuple[int, int]] | None, partitions: int
+) -> None:
+    """Refuse a partition that does not exist; rows in order need no look at each of them."""
+    if wanted.null_count:
+        raise InvalidArgument("a row names no partition, others do", code=203)
+    if grouped is not None:
+        low, high = grouped[0][0], grouped[-1][0]
+    else:
+        bounds = pc.min_max(wanted).as_py()
+        low, high = bounds["min"], bounds["max"]
+    if low < 0 or high >= partitions:
+        wrong = low if low < 0 else high
+        raise InvalidArgument(f"partition {wrong} is not one of 0 to {partitions - 1}", code=203)
 
 
 def _payload_bytes(batch: pa.RecordBatch) -> int:
@@ -196,14 +214,7 @@ def _targets(
 ) -> pa.Array | int:
     """The partition of each row, or one number when it is the same for all."""
     if wanted is not None:
-        bounds = pc.min_max(wanted).as_py()
-        low, high = bounds["min"], bounds["max"]
-        if wanted.null_count or low < 0 or high >= partitions:
-            raise InvalidArgument(
-                f"partition {low if low is not None and low < 0 else high} is not one of 0 to "
-                f"{partitions - 1}"
-            )
-        return int(low) if low == high else wanted
+        return wanted
     if partitions == 1:
         return 0
     if "key" not in batch.schema.names:

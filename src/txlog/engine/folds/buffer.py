@@ -35,7 +35,7 @@ TxnPair = tuple[int, int]
 Range = tuple[int, int, int, int]
 
 
-class Held(msgspec.Struct, array_like=True):
+class Held(msgspec.Struct, array_like=True, gc=False):
     """What an open transaction has here; producers: name -> (last sequence, its index)."""
 
     ranges: list[Range] = []
@@ -45,7 +45,7 @@ class Held(msgspec.Struct, array_like=True):
     first_ms: int = 0
 
 
-class Marker(msgspec.Struct, array_like=True):
+class Marker(msgspec.Struct, array_like=True, gc=False):
     """A commit marker of the partition and where its messages lie in the sidecar."""
 
     entry: int
@@ -57,7 +57,7 @@ class Marker(msgspec.Struct, array_like=True):
     ranges: list[Range]
 
 
-class SidecarLedger(msgspec.Struct, array_like=True):
+class SidecarLedger(msgspec.Struct, array_like=True, gc=False):
     """A ledger of the sidecar, open or closed."""
 
     ledger: int

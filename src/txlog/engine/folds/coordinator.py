@@ -35,7 +35,7 @@ ARROWS = {(OPEN, COMMITTING), (COMMITTING, COMMITTED), (OPEN, ABORTING), (ABORTI
 ENDED = (COMMITTED, ABORTED)
 
 
-class Txn(msgspec.Struct, array_like=True):
+class Txn(msgspec.Struct, array_like=True, gc=False):
     """The record of a transaction; instants in ms."""
 
     coordinator: int

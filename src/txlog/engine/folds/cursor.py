@@ -39,7 +39,7 @@ from txlog.engine.model.ops import (
 BEFORE_ALL: Mark = (0, -1, 0)
 
 
-class Pending(msgspec.Struct, array_like=True):
+class Pending(msgspec.Struct, array_like=True, gc=False):
     """What a transaction holds in PENDING_ACK here."""
 
     runs: list[Run] = []

@@ -23,7 +23,7 @@ from txlog.engine.model.ops import (
 )
 
 
-class LedgerEnd(msgspec.Struct, array_like=True):
+class LedgerEnd(msgspec.Struct, array_like=True, gc=False):
     """A ledger of the partition, open or closed."""
 
     ledger: int
@@ -36,7 +36,7 @@ class LedgerEnd(msgspec.Struct, array_like=True):
     sealed: bool = False
 
 
-class LastSent(msgspec.Struct, array_like=True):
+class LastSent(msgspec.Struct, array_like=True, gc=False):
     """What a producer sent last: its sequence and the position of that message."""
 
     sequence: int
