@@ -20,6 +20,7 @@ from txlog.consumer import Consumer, acknowledge_runs
 from txlog.engine.flow import admin, end_txn
 from txlog.engine.flow.acknowledge import runs_of_ids
 from txlog.engine.flow.end_txn import EndAnswer
+from txlog.engine.flow.enter import NewTxn, check_timeout
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
@@ -198,13 +199,12 @@ class Client:
         """Acknowledge by id, without a consumer; {acked, already, dropped, txn}."""
         wanted = TopicName.parse(topic, allow_partition=True)
 
-        def look(view: View) -> tuple[Topic, Subscription]:
+        def find(view: View) -> tuple[Topic, Subscription]:
             found = find_topic(view, wanted)
             return found, find_subscription(view, found, subscription)
 
-        found, held = self._store.read(look)
         answer = acknowledge_runs(
-            self._store, found, held, runs_of_ids(list(ids)), txn, cumulative=cumulative
+            self._store, find, runs_of_ids(list(ids)), txn, cumulative=cumulative
         )
         txn_id = txn.id if isinstance(txn, Transaction) else txn
         return {"acked": answer.acked, "already": answer.already, "dropped": answer.dropped,
@@ -257,21 +257,31 @@ class Client:
     # --- transactions ------------------------------------------------------------------------
 
     def transaction(self, timeout_ms: int | None = None) -> Transaction:
-        """Begin a transaction. Raises InvalidArgument, LimitExceeded."""
-        return Transaction(self._begin(timeout_ms, None), self._end)
+        """Begin a transaction; its id is given out by its first send, ack or look at the id.
+
+        raises: InvalidArgument, LimitExceeded (time-out); LimitExceeded (too many unfinished
+                transactions) when the id is given out
+        """
+        self._store.need_writable()
+        settings = self._store.settings
+        new = NewTxn(
+            self._disk.owner(), self._store.clock.now(), check_timeout(settings, timeout_ms)
+        )
+        return Transaction(new, self._begin, self._end)
 
     def begin(self, timeout_ms: int | None = None, coordinator: int | None = None) -> Answer:
         """Begin a transaction that any process may use by its id; the fields of `txn begin`."""
-        txn_id = self._begin(timeout_ms, coordinator)
+        new = NewTxn(
+            self._disk.owner(), self._store.clock.now(),
+            check_timeout(self.settings, timeout_ms), coordinator,
+        )  # fmt: skip
+        txn_id = self._begin(new)
         return self._tell(txn_id, lambda view: report.begun(view, txn_id, self._store))
 
-    def _begin(self, timeout_ms: int | None, coordinator: int | None) -> TxnId:
-        owner = self._disk.owner()
+    def _begin(self, new: NewTxn) -> TxnId:
         txn_id = self._store.write(
-            lambda view, now: end_txn.begin(
-                view, self._store.settings, now, owner, timeout_ms, coordinator
-            ),
-            () if coordinator is None else (coordinator,),
+            lambda view, now: end_txn.begin(view, self._store.settings, now, new),
+            () if new.coordinator is None else (new.coordinator,),
         )
         assert isinstance(txn_id, TxnId)
         return txn_id

@@ -7,16 +7,14 @@ the same, and by the wall clock after a restart (RELIABILITY R32). Nothing order
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 # Linux has CLOCK_BOOTTIME, which goes on in suspend; elsewhere the monotonic clock must do.
 _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(NamedTuple):
     """One reading of both clocks: wall_ms since 1970 in UTC, boot_ms since boot boot_id."""
 
     wall_ms: int

@@ -30,7 +30,7 @@ from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, ConsumerBusy, InvalidArgument
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.message import Message, messages
-from txlog.transaction import Transaction
+from txlog.transaction import Transaction, in_transaction
 
 Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message | MessageId]
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
@@ -226,6 +226,10 @@ class Consumer:
 
     # --- acknowledging -----------------------------------------------------------------------
 
+    def _target(self, view: View) -> tuple[Topic, Subscription]:
+        catalog = view.catalog
+        return catalog.topics[self._topic.number], catalog.subscriptions[self._subscription.number]
+
     def acknowledge(
         self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
     ) -> AckAnswer:
@@ -233,17 +237,13 @@ class Consumer:
 
         raises: MessageNotFound; TransactionConflict, which has aborted the transaction
         """
-        return acknowledge_runs(
-            self._store, self._topic, self._subscription, runs_of(what), txn, cumulative=False
-        )
+        return acknowledge_runs(self._store, self._target, runs_of(what), txn, cumulative=False)
 
     def acknowledge_cumulative(
         self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
     ) -> AckAnswer:
         """Acknowledge everything up to and with a message of its partition."""
-        return acknowledge_runs(
-            self._store, self._topic, self._subscription, runs_of(what), txn, cumulative=True
-        )
+        return acknowledge_runs(self._store, self._target, runs_of(what), txn, cumulative=True)
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Deliver again what was received and not acknowledged."""
@@ -276,30 +276,28 @@ class Consumer:
 
 
 def acknowledge_runs(
-    store: Store, topic: Topic, subscription: Subscription, runs: list[Run],
+    store: Store, find: acknowledge.Find, runs: list[Run],
     txn: Transaction | TxnId | None, *, cumulative: bool,
 ) -> AckAnswer:  # fmt: skip
     """Acknowledge runs on a subscription, without a consumer if need be."""
     settings = store.settings
-    txn_id = txn.id if isinstance(txn, Transaction) else txn
     if not runs:
         return AckAnswer(0, 0, 0)
     uid = store.disk.owner()[0]
     answer: object = None
     while answer is None:  # again after a sweep that ends an overdue holder
-        if txn_id is None:
+        if txn is None:
             answer = store.write(
                 lambda view, now: acknowledge.acknowledge(
-                    view, settings, now, topic, subscription, runs, cumulative=cumulative
+                    view, settings, now, find, runs, cumulative=cumulative
                 )
             )
         else:
-            answer = store.write(
-                lambda view, now: acknowledge.acknowledge_in_txn(
-                    view, settings, now, uid, topic, subscription, runs, txn_id,
-                    cumulative=cumulative,
+            answer = in_transaction(
+                store, txn,
+                lambda view, now, use: acknowledge.acknowledge_in_txn(
+                    view, settings, now, uid, find, runs, use, cumulative=cumulative
                 ),
-                (txn_id.coordinator,),
             )  # fmt: skip
     assert isinstance(answer, AckAnswer)
     return answer

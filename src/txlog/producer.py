@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import TracebackType
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -16,11 +16,10 @@ from txlog.engine.store import Store
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.ids import MessageId, TopicName, TxnId, check_name
 from txlog.settings import PROPERTIES_MAX
-from txlog.transaction import Transaction
+from txlog.transaction import Transaction, in_transaction
 
 
-@dataclass(frozen=True, slots=True)
-class SendReceipt:
+class SendReceipt(NamedTuple):
     """Where a message is: its id, or in a transaction its index (from 1) in the partition."""
 
     partition: int
@@ -29,8 +28,7 @@ class SendReceipt:
     duplicate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionReceipt:
+class PartitionReceipt(NamedTuple):
     """What one partition got; first and last are ids of plain messages, else None."""
 
     partition: int
@@ -42,23 +40,28 @@ class PartitionReceipt:
 class BatchReceipt:
     """What became of a batch; the lists by row are made when asked for."""
 
-    __slots__ = ("_in_txn", "_routed", "_stored", "bytes", "duplicates", "messages", "partitions")
+    __slots__ = ("_in_txn", "_routed", "_stored", "bytes", "duplicates", "messages")
 
     def __init__(self, routed: Routed, stored: list[Stored], *, in_txn: bool) -> None:
         self._routed = routed
         self._stored = stored
         self._in_txn = in_txn
         self.bytes = routed.payload_bytes
-        self.duplicates = sum(piece.duplicates for piece in stored)
-        self.messages = sum(piece.rows - piece.duplicates for piece in stored)
-        self.partitions: list[PartitionReceipt] = []
-        for piece in stored:
+        self.duplicates = sum([piece.duplicates for piece in stored])
+        self.messages = routed.batch.num_rows - self.duplicates
+
+    @property
+    def partitions(self) -> list[PartitionReceipt]:
+        """One receipt for each partition that the batch went to."""
+        out: list[PartitionReceipt] = []
+        for piece in self._stored:
             kept = piece.rows - piece.duplicates
             first = last = None
-            if kept and not in_txn:
+            if kept and not self._in_txn:
                 first = MessageId(piece.ledger, piece.first_entry)
                 last = MessageId(piece.ledger, piece.first_entry + kept - 1)
-            self.partitions.append(PartitionReceipt(piece.partition, kept, first, last))
+            out.append(PartitionReceipt(piece.partition, kept, first, last))
+        return out
 
     def receipts(self) -> list[SendReceipt]:
         """One receipt a row, in the order the rows were given."""
@@ -183,25 +186,23 @@ class Producer:
             data = data.append_column("partition", fixed)
         routed = route(data, self._partitions, self._turn, settings.max_message_bytes)
         self._turn += 1
-        txn_id = txn.id if isinstance(txn, Transaction) else txn
         number, name, store = self._number, self._name, self._store
-        if txn_id is None:
+        if txn is None:
             answer = store.write(
                 lambda view, now: produce.send(
                     view, settings, now, view.catalog.topics[number], routed, name
                 )
             )
         else:
-            named = txn_id
             uid = store.disk.owner()[0]
-            answer = store.write(
-                lambda view, now: produce.send_in_txn(
-                    view, settings, now, uid, view.catalog.topics[number], routed, name, named
+            answer = in_transaction(
+                store, txn,
+                lambda view, now, use: produce.send_in_txn(
+                    view, settings, now, uid, view.catalog.topics[number], routed, name, use
                 ),
-                (named.coordinator,),
-            )
+            )  # fmt: skip
         assert isinstance(answer, list)
-        return BatchReceipt(routed, answer, in_txn=txn_id is not None)
+        return BatchReceipt(routed, answer, in_txn=txn is not None)
 
     def flush(self) -> None:
         """Make everything written so far durable."""

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
+from txlog.clock import Instant
+from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.end_txn import EndAnswer
-from txlog.errors import InvalidTxnStatus
+from txlog.engine.flow.enter import NewTxn, Use
+from txlog.engine.store import Store
+from txlog.engine.view import View
+from txlog.errors import InvalidTxnStatus, TransactionConflict
 from txlog.ids import TxnId
 
+Begin = Callable[[NewTxn], TxnId]
 End = Callable[[TxnId, bool], EndAnswer]
+DecideIn = Callable[[View, Instant, Use], Decision]
 
 
 class Transaction:
@@ -31,13 +38,21 @@ class Transaction:
     [b'one', b'two']
     """
 
-    __slots__ = ("_end", "_status", "id", "outcome")
+    __slots__ = ("_begin", "_end", "_status", "outcome", "use")
 
-    def __init__(self, txn_id: TxnId, end: End) -> None:
-        self.id = txn_id
+    def __init__(self, use: Use, begin: Begin, end: End) -> None:
+        self.use = use
+        self._begin = begin
         self._end = end
         self._status = "OPEN"
         self.outcome: EndAnswer | None = None
+
+    @property
+    def id(self) -> TxnId:
+        """Its id; a transaction that nothing happened in yet is opened now."""
+        if isinstance(self.use, NewTxn):
+            self.use = self._begin(self.use)
+        return self.use
 
     @property
     def state(self) -> str:
@@ -72,3 +87,25 @@ class Transaction:
             self.abort()
         except InvalidTxnStatus:
             return  # a conflict or the time-out ended it before; the first error is the cause
+
+
+def in_transaction(store: Store, txn: Transaction | TxnId, decide: DecideIn) -> object:
+    """Run a decision in a transaction, which it may open; returns what it answers.
+
+    The decision's answer is (TxnId, answer), or None for a call to be made again.
+    """
+    use = txn if isinstance(txn, TxnId) else txn.use
+    known = () if isinstance(use, NewTxn) else (use.coordinator,)
+    try:
+        answer = store.write(lambda view, now: decide(view, now, use), known)
+    except TransactionConflict as error:
+        opened = error.fields["txn"]
+        if isinstance(txn, Transaction) and isinstance(opened, TxnId):
+            txn.use = opened
+        raise
+    if answer is None:
+        return None
+    assert isinstance(answer, tuple)
+    if isinstance(txn, Transaction):
+        txn.use = answer[0]
+    return answer[1]

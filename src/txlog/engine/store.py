@@ -166,7 +166,9 @@ class Store:
         return call.answer
 
     def need_writable(self) -> None:
-        """Raise ReadOnlyStore where nothing may be changed."""
+        """Raise AlreadyClosed, or ReadOnlyStore where nothing may be changed."""
+        if self._closed:
+            raise AlreadyClosed("the store is closed", hint="open it again")
         if self.disk.read_only:
             raise ReadOnlyStore(
                 f"{self.disk.description} is open for reading only", path=self.disk.description
@@ -213,8 +215,8 @@ class Store:
 
     def _run(self, calls: list[_Call], *, sync: bool = False) -> None:
         try:
-            sync = self._follow(calls) or sync
             now = self.clock.now()
+            sync = self._follow(calls, now) or sync
             for call in calls:
                 try:
                     decision = call.decide(self._view, now)
@@ -244,19 +246,20 @@ class Store:
             self._closed = True
             self.reports.append(f"the store could not be read again after {error}: {second}")
 
-    def _follow(self, calls: list[_Call]) -> bool:
+    def _follow(self, calls: list[_Call], now: Instant) -> bool:
         """Catch up under the lock; recovery and the sweep ride in frames before the calls'."""
         view = self._view
         try:
-            view.take(view.journal.catch_up())
+            frames = view.journal.catch_up()
         except JournalMoved:
             self._reload()
             view = self._view
-            view.take(view.journal.catch_up())
+            frames = view.journal.catch_up()
+        view.take(frames)
         view.adopt_manifest()
-        self.reports.extend(view.journal.reports)
-        view.journal.reports.clear()
-        now = self.clock.now()
+        if view.journal.reports:
+            self.reports.extend(view.journal.reports)
+            view.journal.reports.clear()
         if view.journal.lossy:
             self._recover(now)
         for call in calls:
@@ -359,7 +362,7 @@ class Store:
             self._acquire()
             assert self._lock is not None
             try:
-                self._follow([])
+                self._follow([], self.clock.now())
                 return act(self._view)
             except TxlogError:
                 self._reload()

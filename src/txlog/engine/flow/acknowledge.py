@@ -7,9 +7,9 @@ the transaction (spec/transactions 9.3, the complete matrix).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,8 +23,9 @@ from txlog.engine.flow.acksets import (
     through,
 )
 from txlog.engine.flow.draft import Decision, Draft
-from txlog.engine.flow.lookup import check_open, check_owner, is_overdue, transaction
-from txlog.engine.flow.resolve import abort_ops, expire_if_due
+from txlog.engine.flow.enter import Use, enter
+from txlog.engine.flow.lookup import is_overdue
+from txlog.engine.flow.resolve import abort_ops
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import Cursor
@@ -38,10 +39,10 @@ from txlog.settings import Settings
 _ZERO, _ONE = pa.scalar(0, pa.int32()), pa.scalar(1, pa.int32())
 _STAY, _STEP = pa.scalar(0, pa.int64()), pa.scalar(1, pa.int64())
 FEW_ROWS = 64
+Find = Callable[[View], tuple[Topic, Subscription]]
 
 
-@dataclass(frozen=True, slots=True)
-class AckAnswer:
+class AckAnswer(msgspec.Struct, frozen=True, gc=False):
     """What an acknowledgement did, in messages."""
 
     acked: int
@@ -169,15 +170,21 @@ def _held_by_overdue(
 
 
 def acknowledge(
-    view: View, settings: Settings, now: Instant, topic: Topic, subscription: Subscription,
-    runs: list[Run], *, cumulative: bool,
-) -> Decision:  # fmt: skip
+    view: View,
+    settings: Settings,
+    now: Instant,
+    find: Find,
+    runs: list[Run],
+    *,
+    cumulative: bool,
+) -> Decision:
     """Decide a plain acknowledgement; best effort, written and not flushed, as in Pulsar.
 
     returns: an AckAnswer, None: make the call again (its sweep has something to end); messages
              that a transaction holds are dropped, not an error
-    raises:  MessageNotFound, NotAllowed (cumulative on a shared type)
+    raises:  MessageNotFound, NotAllowed (cumulative on a shared type), what find raises
     """
+    topic, subscription = find(view)
     _check_cumulative(subscription, runs, cumulative)
     draft = Draft(view, settings, now.wall_ms)
     acked = already = dropped = 0
@@ -211,25 +218,24 @@ def acknowledge(
 
 
 def acknowledge_in_txn(
-    view: View, settings: Settings, now: Instant, uid: int, topic: Topic,
-    subscription: Subscription, runs: list[Run], txn_id: TxnId, *, cumulative: bool,
+    view: View, settings: Settings, now: Instant, uid: int, find: Find, runs: list[Run],
+    use: Use, *, cumulative: bool,
 ) -> Decision:  # fmt: skip
     """Decide an acknowledgement in a transaction: PENDING becomes PENDING_ACK.
 
-    returns: an AckAnswer, not flushed: the commit carries it; None: make the call again
+    returns: (its TxnId, an AckAnswer), not flushed: the commit carries it; None: call again
     raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, MessageNotFound; and
              TransactionConflict as the error of a decision that aborts the transaction
     source:  PIP-31 "Acknowledge in a transaction", spec/transactions 9.3
     """
-    txn = transaction(view, txn_id, settings.coordinators)
-    check_owner(txn, uid)
     draft = Draft(view, settings, now.wall_ms)
-    expired = expire_if_due(draft, txn, now)
-    if expired is not None:
-        return expired
-    check_open(txn)
+    txn = enter(draft, now, uid, use)
+    if isinstance(txn, Decision):
+        return txn
+    topic, subscription = find(view)
     _check_cumulative(subscription, runs, cumulative)
-    pair = (txn_id.coordinator, txn_id.sequence)
+    pair = (txn.coordinator, txn.sequence)
+    opening = len(draft.ops)
     total = 0
     asked_of = by_partition(view, topic, runs)
     if _held_by_overdue(view, subscription, asked_of, now):
@@ -238,16 +244,16 @@ def acknowledge_in_txn(
         cursor = view.cursor(subscription.number, partition)
         conflict, taken, mark = _claim(view, partition, cursor, wanted, pair, cumulative)
         if conflict is not None:
-            draft.ops.clear()
+            del draft.ops[opening:]
             abort_ops(draft, txn, "conflict")
-            return Decision(draft.ops, None, True, None, _conflict(txn_id, *conflict))
+            return Decision(draft.ops, None, True, None, _conflict(TxnId(*pair), *conflict))
         key = (subscription.number, partition)
         if key not in txn.subscriptions:
             draft.ops.append(SubscriptionAdded(*pair, *key))
         count = messages_in(view, partition, taken)
         draft.ops.append(PendingAcked(*key, *pair, taken, mark, count))
         total += count
-    return draft.decision(AckAnswer(total, 0, 0))
+    return draft.decision((TxnId(*pair), AckAnswer(total, 0, 0)))
 
 
 def _claim(

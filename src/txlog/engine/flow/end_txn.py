@@ -7,22 +7,21 @@ Source: PIP-31 "Begin transaction", "End transaction".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision, Draft
-from txlog.engine.flow.lookup import check_coordinator, check_owner, ended_error, transaction
-from txlog.engine.flow.resolve import abort_ops, commit_ops, expire_if_due, reserve_ids
+from txlog.engine.flow.enter import NewTxn, open_txn
+from txlog.engine.flow.lookup import check_owner, ended_error, transaction
+from txlog.engine.flow.resolve import abort_ops, commit_ops, expire_if_due
 from txlog.engine.folds.coordinator import ABORTED, ABORTING, COMMITTED, COMMITTING, OPEN, Txn
-from txlog.engine.model.ops import StatusUpdated, TxnOpened
+from txlog.engine.model.ops import StatusUpdated
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.ids import TxnId
 from txlog.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class EndAnswer:
+class EndAnswer(msgspec.Struct, frozen=True, gc=False):
     """How a transaction ended; markers as (partition number, ledger, entry, messages)."""
 
     txn_id: TxnId
@@ -35,47 +34,16 @@ class EndAnswer:
     open_ms: int
 
 
-def begin(
-    view: View, settings: Settings, now: Instant, owner: tuple[int, str], timeout_ms: int | None,
-    coordinator: int | None,
-) -> Decision:  # fmt: skip
+def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision:
     """Decide a new transaction; written, not flushed: an OPEN one is aborted by a power cut.
 
     returns: its TxnId
     raises:  InvalidArgument, LimitExceeded (time-out, unfinished transactions),
              CoordinatorNotFound
     """
-    timeout_ms = settings.txn_timeout_default_ms if timeout_ms is None else timeout_ms
-    if timeout_ms <= 0:
-        raise InvalidArgument(
-            f"the time-out is {timeout_ms} ms, it must be positive", code=203, value=timeout_ms
-        )
-    if timeout_ms > settings.txn_timeout_max_ms:
-        raise LimitExceeded(
-            f"the time-out is {timeout_ms} ms, txn_timeout_max_ms is {settings.txn_timeout_max_ms}",
-            setting="txn_timeout_max_ms", limit=settings.txn_timeout_max_ms, value=timeout_ms,
-        )  # fmt: skip
-    if coordinator is None:
-        coordinator = view.catalog.unkeyed_txns % settings.coordinators
-    check_coordinator(coordinator, settings.coordinators)
-    state = view.coordinator(coordinator)
-    if 0 < settings.txn_active_max <= len(state.unfinished):
-        raise LimitExceeded(
-            f"coordinator {coordinator} has {len(state.unfinished)} unfinished transactions, "
-            f"txn_active_max is {settings.txn_active_max}",
-            hint="end some, or wait for their time-outs", setting="txn_active_max",
-            limit=settings.txn_active_max, value=len(state.unfinished) + 1,
-        )  # fmt: skip
     draft = Draft(view, settings, now.wall_ms)
-    sequence = state.next_sequence
-    if sequence >= state.reserved_below:
-        reserve_ids(draft, coordinator, sequence)
-    uid, name = owner
-    draft.ops.append(
-        TxnOpened(coordinator, sequence, uid, name, timeout_ms, now.wall_ms, now.boot_id,
-                  now.boot_ms)
-    )  # fmt: skip
-    return draft.decision(TxnId(coordinator, sequence))
+    txn = open_txn(draft, new)
+    return draft.decision(TxnId(txn.coordinator, txn.sequence))
 
 
 def end(

@@ -9,15 +9,13 @@ A batch is one frame with one answer a row. Source: PIP-31 "Produce in a transac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision, Draft
-from txlog.engine.flow.lookup import check_open, check_owner, transaction
-from txlog.engine.flow.resolve import expire_if_due
+from txlog.engine.flow.enter import Use, enter
 from txlog.engine.flow.route import PartitionSlice, Routed
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic
@@ -29,8 +27,7 @@ from txlog.ids import TxnId
 from txlog.settings import TXN_MESSAGES_MAX, Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """What became of one slice of a routed batch.
 
     The first `duplicates` rows of the slice were there already; their ids are in `originals`
@@ -88,22 +85,19 @@ def send(
 
 def send_in_txn(
     view: View, settings: Settings, now: Instant, uid: int, topic: Topic, routed: Routed,
-    producer: str | None, txn_id: TxnId,
+    producer: str | None, use: Use,
 ) -> Decision:  # fmt: skip
     """Decide a send in a transaction; written, not flushed: the commit carries it.
 
-    returns: a list of Stored with first_index, one a slice
+    returns: (its TxnId, a list of Stored with first_index, one a slice)
     raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, LimitExceeded
     """
-    txn = transaction(view, txn_id, settings.coordinators)
-    check_owner(txn, uid)
     draft = Draft(view, settings, now.wall_ms)
-    expired = expire_if_due(draft, txn, now)
-    if expired is not None:
-        return expired
-    check_open(txn)
+    txn = enter(draft, now, uid, use)
+    if isinstance(txn, Decision):
+        return txn
     _check_room(view, txn, routed)
-    pair = (txn_id.coordinator, txn_id.sequence)
+    pair = (txn.coordinator, txn.sequence)
     stored: list[Stored] = []
     pieces: list[pa.RecordBatch] = []
     at = 0
@@ -138,7 +132,8 @@ def send_in_txn(
             Stored(piece.partition, piece.row_start, piece.rows, duplicates, originals, ledger,
                    first, index)
         )  # fmt: skip
-    return Decision(draft.ops, _joined(routed, pieces, at), draft.sync, stored)
+    answer = (TxnId(*pair), stored)
+    return Decision(draft.ops, _joined(routed, pieces, at), draft.sync, answer)
 
 
 def _fresh(

@@ -46,8 +46,8 @@ class Journal:
 
     __slots__ = (
         "_attested", "_boot", "_checked_tail", "_cut", "_disk", "_files", "_foreign",
-        "_synced_dir", "chain_crc", "current", "durable_lsn", "end", "last_lsn", "lossy",
-        "poisoned", "reports", "salt", "witness",
+        "_settled", "_synced_dir", "chain_crc", "current", "durable_lsn", "end", "last_lsn",
+        "lossy", "poisoned", "reports", "salt", "witness",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -61,6 +61,7 @@ class Journal:
         self._cut = 0
         self._checked_tail = False
         self._synced_dir: JournalName | None = None
+        self._settled: Witnessed | None = None  # the record under which the tail was in order
         self.chain_crc = 0
         self.durable_lsn = 0
         self.end = 0
@@ -88,6 +89,7 @@ class Journal:
         self.durable_lsn = max(self.durable_lsn, cut_lsn)
 
     def _stand_at(self, name: JournalName, last_lsn: int) -> None:
+        self._settled = None
         self.current = self.file(name)
         self.current.forget_window()
         self.chain_crc = self.current.chain_crc
@@ -209,6 +211,8 @@ class Journal:
         source:  the decision table of RELIABILITY 2.3
         """
         witnessed = self.witness.read()
+        if witnessed is not None and witnessed is self._settled and self.current.ends_at(self.end):
+            return []  # nobody else wrote since this handle settled or raised the witness
         frames = self._read_on(None, witnessed)
         known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
         known = max(known, self.current.name.first_lsn - 1)  # R14: older files were flushed
@@ -233,6 +237,8 @@ class Journal:
         if witnessed.poisoned or witnessed.flushing_lsn > witnessed.durable_lsn:
             self.lossy = self.lossy or witnessed.poisoned
             self._roll_forward(witnessed.poisoned)
+        elif not self.lossy:
+            self._settled = witnessed
         return frames
 
     def _settle_tail(self, known: int) -> None:
@@ -378,6 +384,7 @@ class Journal:
 
     def _poison(self) -> None:
         self.poisoned = True
+        self._settled = None
         try:
             self._raise(flushing=self.last_lsn, poisoned=True)
         except TxlogError:
@@ -404,10 +411,13 @@ class Journal:
             raise self._unknown(f"the flush of LSN {self.durable_lsn + 1} to", exc) from exc
         self._foreign.clear()
         self.durable_lsn = self.last_lsn
+        was_settled = self._settled is not None
         try:
             self._raise(flushing=0)
         except TxlogError as exc:  # durable, and visible only once a witness says so
             raise self._unknown("the witness of LSN", exc) from exc
+        if was_settled:
+            self._settled = self.witness.last
 
     def _unknown(self, what: str, exc: TxlogError) -> OutcomeUnknown:
         return OutcomeUnknown(
@@ -460,6 +470,7 @@ class Journal:
     def note_generation(self, generation: int) -> None:
         """Record the newest manifest in the witness, so that its loss is noticed."""
         if self.witness.last is not None:
+            self._settled = None
             self.witness.write(replace(self.witness.last, generation=generation))
 
     def close(self) -> None:

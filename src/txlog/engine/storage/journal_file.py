@@ -137,6 +137,13 @@ class JournalFile:
         """The unchecked header at offset, None when there is none."""
         return decode_header(self._bytes(offset, HEADER_BYTES))
 
+    def ends_at(self, offset: int) -> bool:
+        """True when no frame follows in the file as it is now: zeros, or its end.
+
+        Reads past the window: others append to the file between two calls.
+        """
+        return not any(self.file.pread(offset, HEADER_BYTES))
+
     def is_blank(self, offset: int) -> bool:
         """True when the 64 bytes at offset are zeros or lie behind the end of the file."""
         return not any(self._bytes(offset, HEADER_BYTES))

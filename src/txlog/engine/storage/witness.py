@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from crc32c import crc32c
 
@@ -42,7 +42,7 @@ def boot_bytes(boot_id: str) -> bytes:
         return uuid.uuid5(uuid.NAMESPACE_OID, boot_id).bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Witnessed:
     """One record of the witness."""
 
@@ -84,13 +84,14 @@ def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
 class Witness:
     """Reads and raises the witness of one store."""
 
-    __slots__ = ("_disk", "_file", "_raw", "_salt", "last")
+    __slots__ = ("_disk", "_file", "_raw", "_salt", "_slots", "last")
 
     def __init__(self, disk: Disk, salt: bytes) -> None:
         self._disk = disk
         self._salt = salt
         self._file: File | None = None
-        self._raw = b""
+        self._raw = b""  # what was read last
+        self._slots = [b"", b""]  # the two records as they lie in the file, where they are known
         self.last: Witnessed | None = None
 
     def _open(self) -> File | None:
@@ -107,8 +108,12 @@ class Witness:
         if data == self._raw:
             return self.last
         self._raw = data
-        first = decode_record(data[:RECORD_BYTES], self._salt)
-        second = decode_record(data[_SLOT_BYTES:], self._salt)
+        slots = [data[:RECORD_BYTES], data[_SLOT_BYTES:]]
+        if slots == self._slots:
+            return self.last  # our own writes, and nobody else's
+        self._slots = slots
+        first = decode_record(slots[0], self._salt)
+        second = decode_record(slots[1], self._salt)
         if first is None or (second is not None and second.seq > first.seq):
             self.last = second
         else:
@@ -122,11 +127,13 @@ class Witness:
             self._disk.write_fresh(WITNESS_PATH, bytes(2 * _SLOT_BYTES))
             file = self._disk.open(WITNESS_PATH, write=True)
             self._file = file
-        seq = (self.last.seq if self.last is not None else record.seq) + 1
-        record = replace(record, seq=seq)
-        file.pwrite((seq % 2) * _SLOT_BYTES, encode_record(record, self._salt))
+        seq = record.seq = (self.last.seq if self.last is not None else record.seq) + 1
+        slot = seq % 2
+        data = encode_record(record, self._salt)
+        self._slots[slot] = b""  # unknown, should the write fail half way
+        file.pwrite(slot * _SLOT_BYTES, data)
+        self._slots[slot] = data
         self.last = record
-        self._raw = b""
 
     def close(self) -> None:
         """Close the file."""
