@@ -217,28 +217,43 @@ class Client:
         return Producer(self._store, topic, name)
 
     def consumer(
-        self, topic: str, subscription: str, *, type: str = "exclusive", name: str | None = None
-    ) -> Consumer:
-        """A consumer of an Exclusive subscription. Raises ConsumerBusy, SubscriptionNotFound."""
+        self, topic: str, subscription: str, *, type: str = "exclusive", name: str | None = None,
+        isolation: str | None = None,
+    ) -> Consumer:  # fmt: skip
+        """A consumer of an Exclusive subscription.
+
+        isolation: None, or what the subscription has
+        raises:    ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
+        """
         if type != "exclusive":
             raise InvalidArgument(
                 f"type {type} is not in this version", hint="use an exclusive subscription"
             )
-        return Consumer(self._store, topic, subscription, name)
+        return Consumer(self._store, topic, subscription, name, isolation)
 
-    def reader(self, topic: str, start: Bound | MessageId | None = None) -> Reader:
-        """A reader from a position on, the first message when left out. Raises TopicNotFound."""
-        return Reader(self._store, topic, range_from(start), None)
+    def reader(
+        self, topic: str, start: Bound | MessageId | None = None, *, isolation: str = "committed"
+    ) -> Reader:
+        """A reader from a position on, the first message when left out. Raises TopicNotFound.
+
+        isolation: "uncommitted" adds the messages of open and aborted transactions, without ids,
+                   behind the committed ones
+        """
+        return Reader(self._store, topic, range_from(start), None, isolation)
 
     def read(
         self, topic: str, *, range: Range | None = None, partitions: list[int] | None = None,
         limit: int | None = None, batch_messages: int = READ_MESSAGES,
+        isolation: str = "committed",
     ) -> Iterator[pa.Table]:  # fmt: skip
-        """Committed messages of a range as RECEIVED tables; ends at the end the log has now."""
+        """Messages of a range as RECEIVED tables; ends at the end the log has now.
+
+        isolation: as in reader
+        """
         wanted = range or Range()
         if wanted.kind == "range" and wanted.stop is None:
             wanted = Range(start=wanted.start, stop=END)
-        reader = Reader(self._store, topic, wanted, partitions)
+        reader = Reader(self._store, topic, wanted, partitions, isolation)
         left = limit
         while left is None or left > 0:
             table = reader.receive_batch(batch_messages if left is None else min(

@@ -21,13 +21,14 @@ from txlog.engine.flow.dispatch import RECEIVED, plan, received
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.preview import START, PreviewPlace, preview
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import covers
 from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, Mark, Run
 from txlog.engine.storage.disk_protocol import LockFile
 from txlog.engine.store import Decide, Store
 from txlog.engine.view import View
-from txlog.errors import AlreadyClosed, ConsumerBusy, InvalidArgument
+from txlog.errors import AlreadyClosed, ConsumerBusy, InvalidArgument, NotAllowed
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.message import Message, messages
 from txlog.transaction import Transaction, in_transaction
@@ -67,11 +68,14 @@ class Consumer:
     """
 
     __slots__ = (
-        "_buffered", "_id", "_liveness", "_places", "_rounds", "_store", "_subscription", "_topic",
-        "_turn", "name", "short",
+        "_buffered", "_id", "_liveness", "_places", "_previews", "_rounds", "_store",
+        "_subscription", "_topic", "_turn", "name", "short",
     )  # fmt: skip
 
-    def __init__(self, store: Store, topic: str, subscription: str, name: str | None) -> None:
+    def __init__(
+        self, store: Store, topic: str, subscription: str, name: str | None,
+        isolation: str | None = None,
+    ) -> None:  # fmt: skip
         self._store = store
         wanted = TopicName.parse(topic, allow_partition=True)
         self.short = wanted.topic.short
@@ -84,6 +88,12 @@ class Consumer:
         self._id = 0
         found = store.read(lambda view: self._find(view, wanted, subscription))
         self._topic, self._subscription = found
+        if isolation not in (None, self._subscription.isolation):
+            raise NotAllowed(
+                f"subscription {subscription} is {self._subscription.isolation}, not {isolation}",
+                hint="use a subscription of its own", topic=self.short, subscription=subscription,
+            )  # fmt: skip
+        self._previews: dict[int, PreviewPlace] = {}
         self._attach()
 
     @staticmethod
@@ -193,15 +203,19 @@ class Consumer:
             if covers(cursor.mark_delete, place):
                 place = cursor.mark_delete  # what it passed is not in `acked` any more
             found = plan(view, number, place, limit, (cursor.acked, cursor.held))
-            if not found.messages:
-                self._places[number] = found.behind
-                continue
             partition = number - self._topic.first_partition
-            tables.append(
-                received(view, self.short, partition, number, found.pieces, cursor.redelivered)
-            )
+            if found.messages:
+                tables.append(
+                    received(view, self.short, partition, number, found.pieces, cursor.redelivered)
+                )
             self._places[number] = found.behind  # only once its rows could be read
             limit -= found.messages
+            if limit > 0 and self._subscription.isolation == "uncommitted":
+                rows, self._previews[number] = preview(
+                    view, self.short, partition, number, self._previews.get(number, START), limit
+                )
+                tables.append(rows)
+                limit -= rows.num_rows
             if limit <= 0:
                 self._turn = (self._turn + step) % len(numbers)
                 break

@@ -33,6 +33,7 @@ class Message:
     producer: str | None = None
     sequence_id: int | None = None
     txn: TxnId | None = None
+    txn_state: str | None = None
     redelivery_count: int | None = None
 
     def data(self) -> bytes | None:
@@ -67,5 +68,6 @@ def messages(table: pa.Table) -> Iterator[Message]:
             producer=row["producer"],
             sequence_id=row["sequence_id"],
             txn=None if most is None else TxnId.from_halves(most, row["txn_least"]),
+            txn_state=row["txn_state"],
             redelivery_count=row["redelivery_count"],
         )

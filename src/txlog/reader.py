@@ -11,6 +11,7 @@ from txlog.bounds import Bound, Range
 from txlog.engine.flow.bounds import resolve_range
 from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.preview import START, PreviewPlace, check_isolation, preview
 from txlog.engine.folds.cursor import IdSet, covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.store import Store
@@ -37,11 +38,16 @@ class Reader:
     (b'one', b'k', False)
     """
 
-    __slots__ = ("_buffered", "_places", "_skips", "_stops", "_store", "_turn", "short", "topic")
+    __slots__ = (
+        "_buffered", "_of_txn", "_places", "_previews", "_skips", "_stops", "_store",
+        "_through_lsn", "_turn", "short", "topic",
+    )  # fmt: skip
 
     def __init__(
-        self, store: Store, topic: str, wanted: Range, partitions: list[int] | None
-    ) -> None:
+        self, store: Store, topic: str, wanted: Range, partitions: list[int] | None,
+        isolation: str = "committed",
+    ) -> None:  # fmt: skip
+        check_isolation(isolation)
         self._store = store
         self.topic = TopicName.parse(topic, allow_partition=True)
         self.short = self.topic.topic.short
@@ -50,10 +56,15 @@ class Reader:
         self._places: dict[int, Mark] = {}
         self._stops: dict[int, Mark | None] = {}
         self._skips: dict[int, int | None] = {}
+        self._previews: dict[int, PreviewPlace] = {}
+        self._through_lsn: int | None = None
+        self._of_txn = wanted.txn
         store.settle()
-        store.read(lambda view: self._start(view, wanted, partitions))
+        store.read(lambda view: self._start(view, wanted, partitions, isolation))
 
-    def _start(self, view: View, wanted: Range, partitions: list[int] | None) -> None:
+    def _start(
+        self, view: View, wanted: Range, partitions: list[int] | None, isolation: str
+    ) -> None:
         found = find_topic(view, self.topic)
         if self.topic.partition is not None:
             partitions = [self.topic.partition]
@@ -68,6 +79,11 @@ class Reader:
             self._places[number] = place.behind
             self._stops[number] = place.stop
             self._skips[number] = place.subscription
+        # what is not committed stands behind the end: a range that stops before it has none
+        if isolation == "uncommitted" and (wanted.stop is None or wanted.stop.kind == "end"):
+            self._previews = dict.fromkeys(chosen, START)
+            if wanted.stop is not None or wanted.kind != "range":
+                self._through_lsn = view.lsn
 
     def _number(self, view: View, partition: int) -> int:
         return find_topic(view, self.topic).first_partition + partition
@@ -78,17 +94,23 @@ class Reader:
 
     def _take(self, view: View, limit: int) -> pa.Table:
         tables: list[pa.Table] = []
-        order = sorted(self._places)
+        order = sorted({*self._places, *self._previews})
         for step in range(len(order)):
             partition = order[(self._turn + step) % len(order)]
             number = self._number(view, partition)
-            found = self._plan(view, partition, number, limit)
-            if not found.messages:
-                self._places[partition] = found.behind
-                continue
-            tables.append(received(view, self.short, partition, number, found.pieces))
-            self._places[partition] = found.behind  # only once its rows could be read
-            limit -= found.messages
+            if partition in self._places:
+                found = self._plan(view, partition, number, limit)
+                if found.messages:
+                    tables.append(received(view, self.short, partition, number, found.pieces))
+                self._places[partition] = found.behind  # only once its rows could be read
+                limit -= found.messages
+            if limit > 0 and partition in self._previews:
+                rows, self._previews[partition] = preview(
+                    view, self.short, partition, number, self._previews[partition], limit,
+                    through_lsn=self._through_lsn, only=self._of_txn,
+                )  # fmt: skip
+                tables.append(rows)
+                limit -= rows.num_rows
             if limit <= 0:
                 self._turn = (self._turn + step) % len(order)
                 break

@@ -65,8 +65,6 @@ def consume(
     call.check_choice("--type", type, TYPES)
     call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
     exclusive(follow=follow, until=until)
-    if isolation == "uncommitted" and subscription is None:
-        raise Usage("--isolation uncommitted is not available in this release")
     if subscription is None:
         _refuse("needs -s", create=create, position=position, type=type, consumer=consumer)
         _refuse("needs -s", txn_id=txn_id, ack=ack != "auto")

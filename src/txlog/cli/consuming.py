@@ -81,6 +81,7 @@ class Job:
                 range=request.range,
                 partitions=target.partitions,
                 limit=None if self.has_filter() else self.left(),
+                isolation=request.isolation or "committed",
             )
             for table in tables:
                 self.print(self.filtered(table))
@@ -91,7 +92,12 @@ class Job:
         """Read and go on at the end, for ever or until nothing came for --max-wait."""
         request = self.request
         readers = [
-            (target, self.client.reader(target.topic, request.range.start))
+            (
+                target,
+                self.client.reader(
+                    target.topic, request.range.start, isolation=request.isolation or "committed"
+                ),
+            )
             for target in request.targets
         ]
         idle_since = time.monotonic()

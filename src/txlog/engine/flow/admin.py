@@ -6,6 +6,7 @@ from txlog.bounds import START, Bound
 from txlog.clock import Instant
 from txlog.engine.flow.bounds import resolve_bound
 from txlog.engine.flow.draft import Decision, Draft
+from txlog.engine.flow.preview import check_isolation
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.model.ops import CursorOpened, LedgerRolled, SubscriptionCreated, TopicCreated
 from txlog.engine.view import View
@@ -65,8 +66,7 @@ def create_subscription(
         raise InvalidArgument(
             f"{type!r} is not a subscription type", hint=", ".join(SUBSCRIPTION_TYPES)
         )
-    if isolation != "committed":
-        raise InvalidArgument(f"isolation {isolation!r} is not one of: committed")
+    check_isolation(isolation)
     folded = name.casefold()
     for number in topic.subscriptions:
         there = view.catalog.subscriptions[number]

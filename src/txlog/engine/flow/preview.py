@@ -1,0 +1,158 @@
+"""READ_UNCOMMITTED: sidecar rows of transactions without a marker, behind everything committed.
+
+A preview has no message id, is never acknowledged and takes part in no count. After the commit the
+message comes again, at its place; (TxnID, partition, index) tells that it is the same.
+Source: PIP-31 "Isolation level", spec/transactions 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.engine.flow.dispatch import RECEIVED
+from txlog.engine.folds.buffer import Buffer, find_held
+from txlog.engine.model.schema import KIND_DATA
+from txlog.engine.view import View
+from txlog.errors import InvalidArgument
+from txlog.ids import TxnId
+
+ISOLATIONS = ("committed", "uncommitted")
+PREVIEW_ROWS = 4096
+_KIND = pa.scalar(KIND_DATA, pa.int8())
+_READ = (
+    "kind", "lsn", "txn_index", "key", "value", "properties", "publish_time", "event_time",
+    "deliver_at", "producer", "sequence_id", "txn_most", "txn_least",
+)  # fmt: skip
+
+
+def check_isolation(isolation: str) -> str:
+    """The isolation, if there is one of this name; raises InvalidArgument."""
+    if isolation not in ISOLATIONS:
+        raise InvalidArgument(
+            f"isolation {isolation!r} is not one of {', '.join(ISOLATIONS)}", code=203
+        )
+    return isolation
+
+
+class PreviewPlace(NamedTuple):
+    """Behind which row a reader stands: its LSN and index, and where it lay when it was read.
+
+    The row number saves looking through the ledger again; it holds until the ledger is sealed.
+    """
+
+    lsn: int = 0
+    txn_index: int = 0
+    ledger: int = 0
+    row: int = 0
+
+
+START = PreviewPlace()
+
+
+def preview(
+    view: View, topic: str, partition_number: int, partition: int, place: PreviewPlace,
+    limit: int, *, through_lsn: int | None = None, only: TxnId | None = None,
+) -> tuple[pa.Table, PreviewPlace]:  # fmt: skip
+    """(rows as RECEIVED in append order, at most limit; the place behind the last).
+
+    through_lsn: rows written later are left out; only: the rows of one transaction
+    """
+    state = view.buffer(partition)
+    out: list[pa.Table] = []
+    for end in state.ledgers:
+        if end.ledger < place.ledger:
+            continue
+        known = view.files(end.ledger)
+        stop = known[0].rows if end.sealed else end.entries
+        start = place.row if end.ledger == place.ledger and not end.sealed else 0
+        for low, high in _unmarked(state, end.ledger, start, stop):
+            for at in range(low, high, PREVIEW_ROWS):
+                behind = min(high, at + PREVIEW_ROWS)
+                rows = pa.concat_tables(view.rows([(end.ledger, at, behind)], _READ))
+                rows = _wanted(rows, at, place, through_lsn, only).slice(0, limit)
+                if not rows.num_rows:
+                    continue
+                last = rows.slice(rows.num_rows - 1).to_pylist()[0]
+                place = PreviewPlace(last["lsn"], last["txn_index"], end.ledger, last["row"] + 1)
+                out.append(_received(state, rows, topic, partition_number))
+                limit -= rows.num_rows
+                if limit <= 0:
+                    return pa.concat_tables(out), place
+    return (pa.concat_tables(out) if out else RECEIVED.empty_table()), place
+
+
+def _unmarked(state: Buffer, ledger: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Stretches of rows start..stop of a sidecar ledger that no marker makes visible."""
+    if start >= stop:
+        return
+    marked = sorted(
+        (row, row + rows)
+        for known in state.markers.values()
+        for marker in known
+        for at, row, rows, _ in marker.ranges
+        if at == ledger and row + rows > start
+    )
+    for low, high in marked:
+        if start < low:
+            yield start, min(low, stop)
+        start = max(start, high)
+        if start >= stop:
+            return
+    yield start, stop
+
+
+def _wanted(
+    rows: pa.Table, first_row: int, place: PreviewPlace, through_lsn: int | None,
+    only: TxnId | None,
+) -> pa.Table:  # fmt: skip
+    """Data rows behind the place, with their row numbers."""
+    numbers = pa.arange(first_row, first_row + rows.num_rows)
+    rows = rows.append_column("row", numbers)
+    lsn = rows.column("lsn")
+    here = pa.scalar(place.lsn, pa.int64())
+    behind = pc.or_(
+        pc.greater(lsn, here),
+        pc.and_(
+            pc.equal(lsn, here),
+            pc.greater(rows.column("txn_index"), pa.scalar(place.txn_index, pa.int32())),
+        ),
+    )
+    keep = pc.and_kleene(pc.equal(rows.column("kind"), _KIND), behind)
+    if through_lsn is not None:
+        keep = pc.and_kleene(keep, pc.less_equal(lsn, pa.scalar(through_lsn, pa.int64())))
+    if only is not None:
+        for name, half in (("txn_most", only.most), ("txn_least", only.least)):
+            keep = pc.and_kleene(keep, pc.equal(rows.column(name), pa.scalar(half, pa.int64())))
+    return rows.filter(keep)
+
+
+def _received(state: Buffer, rows: pa.Table, topic: str, partition_number: int) -> pa.Table:
+    pairs = zip(
+        rows.column("txn_most").to_pylist(), rows.column("txn_least").to_pylist(), strict=True
+    )
+    names: dict[tuple[int, int], str] = {}
+    states: list[str] = []
+    for pair in pairs:
+        if pair not in names:
+            txn = TxnId.from_halves(*pair)
+            held = find_held(state, txn.coordinator, txn.sequence)
+            names[pair] = "aborted" if held is None else "open"
+        states.append(names[pair])
+    total = rows.num_rows
+    made = {
+        "topic": pa.repeat(pa.scalar(topic, pa.string()), total),
+        "partition": pa.repeat(pa.scalar(partition_number, pa.int32()), total),
+        "index": rows.column("txn_index"),
+        "txn_state": pa.array(states, pa.string()),
+    }
+    columns = [
+        made[field.name] if field.name in made
+        else rows.column(field.name) if field.name in _READ
+        else pa.nulls(total, field.type)
+        for field in RECEIVED
+    ]  # fmt: skip
+    return pa.Table.from_arrays(columns, schema=RECEIVED)

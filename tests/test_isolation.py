@@ -1,0 +1,144 @@
+"""READ_UNCOMMITTED: a preview of what is not committed, behind what is; spec/transactions 8."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import Bench, begin, rows, send, send_txn
+from txlog import Client, Message, messages
+from txlog.bounds import parse_range
+from txlog.errors import InvalidArgument, NotAllowed
+from txlog.ids import TxnId
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+Seen = tuple[bytes | None, str | None, bool]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t", partitions=2)
+    return made
+
+
+def seen(found: list[Message]) -> list[Seen]:
+    """(value, state, has an id) of each message."""
+    return [(m.value, m.txn_state, m.message_id is not None) for m in found]
+
+
+def dirty(client: Client, text: str | None = None) -> list[Seen]:
+    """What a reader of everything is shown."""
+    chosen = None if text is None else parse_range(text, 0)
+    return seen(rows(client.read("t", range=chosen, isolation="uncommitted")))
+
+
+def open_with(client: Client, *values: bytes) -> TxnId:
+    """An open transaction with these messages in partition 0."""
+    txn = begin(client)
+    for value in values:
+        client.producer("t").send(value, partition=0, txn=txn)
+    return txn
+
+
+def test_preview_stands_behind_the_committed_in_append_order(bench: Bench) -> None:
+    client = bench.client
+    send(client, b"a")
+    first = open_with(client, b"x1")
+    second = open_with(client, b"y1")
+    client.producer("t").send(b"x2", partition=0, txn=first)
+    send(client, b"b")
+    client.abort(second)
+    committed = [(b"a", None, True), (b"b", None, True)]
+    assert dirty(client) == [
+        *committed, (b"x1", "open", False), (b"y1", "aborted", False), (b"x2", "open", False),
+    ]  # fmt: skip
+    client.commit(first)
+    assert dirty(client) == [
+        *committed, (b"x1", "committed", True), (b"x2", "committed", True),
+        (b"y1", "aborted", False),
+    ]  # fmt: skip
+    assert [m.value for m in rows(client.read("t"))] == [b"a", b"b", b"x1", b"x2"]
+
+
+def test_a_reader_sees_a_row_once_as_preview_and_once_at_its_place(bench: Bench) -> None:
+    client = bench.client
+    txn = open_with(client, b"x1", b"x2", b"x3")
+    with client.reader("t", isolation="uncommitted") as reader:
+        got: list[Message] = []
+        while table := reader.receive_batch(1):
+            got += messages(table)
+        assert seen(got) == [(v, "open", False) for v in (b"x1", b"x2", b"x3")]
+        assert [(m.txn, m.partition) for m in got] == [(txn, 0)] * 3
+        client.producer("t").send(b"x4", partition=0, txn=txn)
+        assert [m.value for m in messages(reader.receive_batch())] == [b"x4"]
+        client.commit(txn)
+        again = list(messages(reader.receive_batch()))
+        assert seen(again) == [(v, "committed", True) for v in (b"x1", b"x2", b"x3", b"x4")]
+        assert [m.message_id.index for m in again if m.message_id] == [1, 2, 3, 4]
+        assert not reader.receive_batch().num_rows
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_checkpoint_between_two_batches_repeats_nothing(bench: Bench, seal: bool) -> None:
+    """A sealed sidecar has other row numbers; aborted rows are gone from it."""
+    client = bench.client
+    send_txn(client, b"c")
+    txn = open_with(client, b"x1")
+    lost = open_with(client, b"l1", b"l2")
+    with client.reader("t", isolation="uncommitted") as reader:
+        assert len(seen(list(messages(reader.receive_batch(3))))) == 3
+        client.abort(lost)
+        client.commit(txn)
+        client.checkpoint(roll_all=seal)
+        late = open_with(client, b"z")
+        rest = seen(list(messages(reader.receive_batch(100))))
+        expected: list[Seen] = [(b"x1", "committed", True)]
+        if not seal:
+            expected.append((b"l2", "aborted", False))
+        assert rest == [*expected, (b"z", "open", False)]
+        client.abort(late)
+    assert ((b"l1", "aborted", False) in dirty(client)) is not seal
+
+
+def test_a_range_with_an_end_has_no_preview_and_a_transaction_has_its_own(bench: Bench) -> None:
+    client = bench.client
+    ids = send(client, b"a", b"b")
+    txn = open_with(client, b"x")
+    other = open_with(client, b"y")
+    assert dirty(client, f"start..{ids[1]}") == [(b"a", None, True)]
+    assert dirty(client, f"txn:{txn}") == [(b"x", "open", False)]
+    client.commit(other)
+    assert dirty(client, f"txn:{other}") == [(b"y", "committed", True)]
+    assert dirty(client, "-1") == [(b"y", "committed", True), (b"x", "open", False)]
+
+
+def test_a_subscription_previews_without_counting(bench: Bench) -> None:
+    client = bench.client
+    client.create_subscription("t", "u", isolation="uncommitted")
+    send(client, b"a")
+    txn = open_with(client, b"x")
+    with client.consumer("t", "u", isolation="uncommitted") as consumer:
+        table = consumer.receive_batch(100)
+        assert seen(list(messages(table))) == [(b"a", None, True), (b"x", "open", False)]
+        assert consumer.acknowledge(table).acked == 1  # rows without an id are left out
+        assert client.subscriptions("t")[0]["backlog"] == 0
+        client.commit(txn)
+        assert client.subscriptions("t")[0]["backlog"] == 1
+        again = consumer.receive_batch(100)
+        assert seen(list(messages(again))) == [(b"x", "committed", True)]
+        assert consumer.acknowledge(again).acked == 1
+        assert not consumer.receive_batch(100).num_rows
+
+
+def test_isolation_is_a_property_of_the_subscription(bench: Bench) -> None:
+    client = bench.client
+    client.create_subscription("t", "u", isolation="uncommitted")
+    with pytest.raises(NotAllowed, match="u is uncommitted, not committed"):
+        client.consumer("t", "u", isolation="committed")
+    with pytest.raises(InvalidArgument, match="isolation 'dirty'"):
+        client.create_subscription("t", "v", isolation="dirty")
+    with pytest.raises(InvalidArgument, match="isolation 'dirty'"):
+        client.reader("t", isolation="dirty")
+    client.consumer("t", "u").close()
