@@ -10,7 +10,14 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, read, send, values
 from txlog import MessageId
-from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded
+from txlog.errors import (
+    InvalidArgument,
+    InvalidMessage,
+    LimitExceeded,
+    ProducerFenced,
+    TransactionNotFound,
+)
+from txlog.ids import TxnId
 from txlog.settings import KEY_BYTES_MAX, PROPERTIES_MAX
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -239,3 +246,46 @@ def test_a_producer_of_a_partition(bench: Bench) -> None:
     """2: `t/2` and `t-partition-2` address a partition."""
     for name in ("t/2", "t-partition-2"):
         assert bench.client.producer(name).send(b"x", key=b"k0").partition == 2
+
+
+def test_a_producer_opened_later_fences_the_older_of_its_name(bench: Bench) -> None:
+    """Also in a transaction, for a repeated sequence, and from another process after a restart."""
+    client = bench.client
+    old = client.producer("t", name="till")
+    old.send(b"1", sequence_id=1, partition=1)
+    other = client.producer("t", name="office")
+    new = bench.another().producer("t", name="till")
+    txn = begin(client)
+    for given in ({}, {"txn": txn}, {"partition": 2}, {"sequence_id": 1, "partition": 1}):
+        with pytest.raises(ProducerFenced, match="till of t was opened again") as caught:
+            old.send(b"zombie", **given)
+        assert caught.value.code == 405
+    assert new.send(b"1", sequence_id=1, partition=1).duplicate
+    assert not new.send(b"2", sequence_id=2, partition=1).duplicate
+    assert not other.send(b"3").duplicate
+    client.checkpoint()
+    late = bench.reopen().producer("t", name="till")
+    assert late.last_sequence_id() == 2
+    with pytest.raises(TransactionNotFound):
+        late.send(b"x", txn=TxnId(9, 9))  # the transaction is looked at first
+    assert sorted(values(bench.client)) == [b"1", b"2", b"3"]
+
+
+def test_the_longest_idle_names_are_forgotten(tmp_path: Path) -> None:
+    """3: dedup_producers_max a partition, and dedup_idle_ms."""
+    bench = Bench(tmp_path / "store", dedup_producers_max=2, dedup_idle_ms=1000)
+    client = bench.client
+    client.create_topic("t", 2)
+    producers = {}
+    for name in ("a", "b", "c"):
+        bench.clock.advance(10)
+        producers[name] = client.producer("t", name=name)
+        producers[name].send(b"1", sequence_id=5, partition=1)
+    state = client._store.read(lambda view: view.topic(2).producers)
+    assert list(state) == ["b", "c"]
+    assert producers["c"].send(b"1", sequence_id=5, partition=1).duplicate
+    assert not producers["a"].send(b"2", sequence_id=5, partition=1).duplicate  # and b goes
+    assert client.producer("t", name="b").last_sequence_id() == -1
+    bench.clock.advance(1001)
+    assert not producers["a"].send(b"3", sequence_id=5, partition=1).duplicate
+    assert bench.reopen().producer("t", name="a").last_sequence_id() == 5

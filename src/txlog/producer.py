@@ -11,6 +11,7 @@ import pyarrow as pa
 from txlog.engine.flow import produce
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.produce import Stored
+from txlog.engine.flow.producers import Named, open_producer
 from txlog.engine.flow.route import COLUMNS, Routed, route
 from txlog.engine.store import Store
 from txlog.errors import InvalidArgument, InvalidMessage
@@ -97,6 +98,8 @@ class BatchReceipt:
 class Producer:
     """Sends to a topic. With a name, sends are idempotent: a repeated sequence is stored once.
 
+    Opening a producer fences the older ones of its name: their sends raise ProducerFenced.
+
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = txlog.init(folder)
@@ -109,7 +112,7 @@ class Producer:
     (True, True)
     """
 
-    __slots__ = ("_name", "_number", "_partitions", "_store", "_turn", "topic")
+    __slots__ = ("_name", "_named", "_number", "_partitions", "_store", "_turn", "topic")
 
     def __init__(self, store: Store, topic: str, name: str | None) -> None:
         self._store = store
@@ -119,6 +122,22 @@ class Producer:
         self._number = found.number
         self._partitions = found.partitions
         self._turn = 0
+        self._named: Named | None = None
+        if self._name is not None:
+            self._named = self._take_over(self._name)
+
+    def _take_over(self, name: str) -> Named | None:
+        """Fence older producers of the name; on a store that is only read nobody is."""
+        if self._store.disk.read_only:
+            return None
+        number = self._number
+        named = self._store.write(
+            lambda view, now: open_producer(
+                view, self._store.settings, now, view.catalog.topics[number], name
+            )
+        )
+        assert isinstance(named, Named)
+        return named
 
     @property
     def producer_name(self) -> str | None:
@@ -149,7 +168,8 @@ class Producer:
         """Send one message; durable when it returns, in a transaction with the commit.
 
         event_time, deliver_at: ms since 1970 UTC
-        raises: InvalidMessage, InvalidArgument, LimitExceeded, TransactionNotFound, ...
+        raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
+                TransactionNotFound, ...
         """
         given: dict[str, object] = {"value": value}
         for name, item in (("key", key), ("event_time", event_time), ("deliver_at", deliver_at),
@@ -186,11 +206,11 @@ class Producer:
             data = data.append_column("partition", fixed)
         routed = route(data, self._partitions, self._turn, settings.max_message_bytes)
         self._turn += 1
-        number, name, store = self._number, self._name, self._store
+        number, named, store = self._number, self._named, self._store
         if txn is None:
             answer = store.write(
                 lambda view, now: produce.send(
-                    view, settings, now, view.catalog.topics[number], routed, name
+                    view, settings, now, view.catalog.topics[number], routed, named
                 )
             )
         else:
@@ -198,7 +218,7 @@ class Producer:
             answer = in_transaction(
                 store, txn,
                 lambda view, now, use: produce.send_in_txn(
-                    view, settings, now, uid, view.catalog.topics[number], routed, name, use
+                    view, settings, now, uid, view.catalog.topics[number], routed, named, use
                 ),
             )  # fmt: skip
         assert isinstance(answer, list)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.enter import Use, enter
+from txlog.engine.flow.producers import Named, check_producer, last_sent, make_room
 from txlog.engine.flow.route import PartitionSlice, Routed
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic
@@ -47,10 +48,14 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 
 def send(
     view: View, settings: Settings, now: Instant, topic: Topic, routed: Routed,
-    producer: str | None,
+    named: Named | None,
 ) -> Decision:  # fmt: skip
-    """Decide a plain send; durable before answered. Returns a list of Stored, one a slice."""
+    """Decide a plain send; durable before answered. Returns a list of Stored, one a slice.
+
+    raises: ProducerFenced, InvalidMessage
+    """
     draft = Draft(view, settings, now.wall_ms)
+    producer = _checked(view, topic, named)
     stored: list[Stored] = []
     pieces: list[pa.RecordBatch] = []
     at = 0
@@ -58,8 +63,10 @@ def send(
         number = topic.first_partition + piece.partition
         last = -1
         if producer is not None:
-            known = view.topic(number).producers.get(producer)
+            known = last_sent(draft, number, producer)
             last = -1 if known is None else known.sequence
+            if known is None:
+                make_room(draft, number, producer)
         rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
         originals = [
             _original(view, number, producer or "", sequence)
@@ -85,17 +92,19 @@ def send(
 
 def send_in_txn(
     view: View, settings: Settings, now: Instant, uid: int, topic: Topic, routed: Routed,
-    producer: str | None, use: Use,
+    named: Named | None, use: Use,
 ) -> Decision:  # fmt: skip
     """Decide a send in a transaction; written, not flushed: the commit carries it.
 
     returns: (its TxnId, a list of Stored with first_index, one a slice)
-    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, LimitExceeded
+    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, ProducerFenced,
+             LimitExceeded
     """
     draft = Draft(view, settings, now.wall_ms)
     txn = enter(draft, now, uid, use)
     if isinstance(txn, Decision):
         return txn
+    producer = _checked(view, topic, named)
     _check_room(view, txn, routed)
     pair = (txn.coordinator, txn.sequence)
     stored: list[Stored] = []
@@ -134,6 +143,14 @@ def send_in_txn(
         )  # fmt: skip
     answer = (TxnId(*pair), stored)
     return Decision(draft.ops, _joined(routed, pieces, at), draft.sync, answer)
+
+
+def _checked(view: View, topic: Topic, named: Named | None) -> str | None:
+    """The producer's name, None without one; raises ProducerFenced."""
+    if named is None:
+        return None
+    check_producer(view, topic, named)
+    return named.name
 
 
 def _fresh(

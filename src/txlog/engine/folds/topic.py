@@ -1,7 +1,8 @@
 """The topic fold: the ends of one partition, and what its producers sent last.
 
 Ledger: the partition. Ops
-  LedgerRolled (old 0: the first ledger), LedgerSealed, Appended, CommitMarker.
+  LedgerRolled (old 0: the first ledger), LedgerSealed, Appended, CommitMarker, ProducerOpened,
+  ProducersForgotten.
 
 Invariants
   1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
@@ -20,6 +21,8 @@ from txlog.engine.model.ops import (
     LedgerRolled,
     LedgerSealed,
     Op,
+    ProducerOpened,
+    ProducersForgotten,
 )
 
 
@@ -37,12 +40,16 @@ class LedgerEnd(msgspec.Struct, array_like=True, gc=False):
 
 
 class LastSent(msgspec.Struct, array_like=True, gc=False):
-    """What a producer sent last: its sequence and the position of that message."""
+    """What a producer sent last: its sequence and the position of that message.
+
+    sequence -1: opened, and nothing sent yet; epoch is kept in the first partition only
+    """
 
     sequence: int
     ledger: int
     entry: int
     time_ms: int
+    epoch: int = 0
 
 
 class Topic(msgspec.Struct, array_like=True):
@@ -59,14 +66,7 @@ class Topic(msgspec.Struct, array_like=True):
 def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
     """Apply one op."""
     if isinstance(op, Appended):
-        _grow(state, lsn, time_ms, op.ledger, op.first_entry, op.rows, op.rows, op.payload_bytes)
-        last = op.first_entry + op.rows - 1
-        state.last_message = (op.ledger, last, 0)
-        if op.producer is not None:
-            known = state.producers.get(op.producer)
-            if known is not None and op.last_sequence <= known.sequence:
-                raise broken("topic", lsn, f"producer {op.producer} repeats a sequence")
-            state.producers[op.producer] = LastSent(op.last_sequence, op.ledger, last, time_ms)
+        _appended(state, lsn, time_ms, op)
     elif isinstance(op, CommitMarker):
         _grow(state, lsn, time_ms, op.ledger, op.entry, 1, op.count, op.payload_bytes)
         if op.count:
@@ -79,8 +79,32 @@ def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
         for end in state.ledgers:
             if end.ledger == op.file.ledger:
                 end.sealed = True
+    elif isinstance(op, ProducerOpened):
+        _opened(state, lsn, time_ms, op)
+    elif isinstance(op, ProducersForgotten):
+        for name in op.producers:
+            state.producers.pop(name, None)
     else:
         raise unexpected("topic", lsn, op)
+
+
+def _appended(state: Topic, lsn: int, time_ms: int, op: Appended) -> None:
+    _grow(state, lsn, time_ms, op.ledger, op.first_entry, op.rows, op.rows, op.payload_bytes)
+    last = op.first_entry + op.rows - 1
+    state.last_message = (op.ledger, last, 0)
+    if op.producer is not None:
+        known = state.producers.get(op.producer)
+        if known is not None and op.last_sequence <= known.sequence:
+            raise broken("topic", lsn, f"producer {op.producer} repeats a sequence")
+        epoch = 0 if known is None else known.epoch
+        state.producers[op.producer] = LastSent(op.last_sequence, op.ledger, last, time_ms, epoch)
+
+
+def _opened(state: Topic, lsn: int, time_ms: int, op: ProducerOpened) -> None:
+    opened = state.producers.setdefault(op.producer, LastSent(-1, 0, -1, time_ms))
+    if op.epoch <= opened.epoch:
+        raise broken("topic", lsn, f"producer {op.producer} opens with an old epoch")
+    opened.epoch, opened.time_ms = op.epoch, time_ms
 
 
 def _grow(

@@ -172,6 +172,21 @@ class Appended(_Op, tag="app", frozen=True, array_like=True, gc=False):
     last_sequence: int = -1
 
 
+class ProducerOpened(_Op, tag="prod", frozen=True, array_like=True, gc=False):
+    """A named producer was opened; older ones of the name are fenced. First partition only."""
+
+    partition: int
+    producer: str
+    epoch: int
+
+
+class ProducersForgotten(_Op, tag="pfor", frozen=True, array_like=True, gc=False):
+    """Names that a partition remembers no longer."""
+
+    partition: int
+    producers: list[str]
+
+
 class CommitMarker(_Op, tag="mark", frozen=True, array_like=True, gc=False):
     """The entry that makes `count` messages of a transaction visible in this partition."""
 
@@ -277,7 +292,7 @@ Op = (
     | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
     | SubscriptionAdded | StatusUpdated | TxnsForgotten | Appended | CommitMarker
     | BufferAppended | BufferCommitted | BufferAborted | CursorOpened | Acked | PendingAcked
-    | PendingCommitted | PendingAborted
+    | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -341,7 +356,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     TxnsForgotten: _coordinator, Appended: _topic, CommitMarker: _topic,
     BufferAppended: _buffer, BufferCommitted: _buffer, BufferAborted: _buffer,
     CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
-    PendingAborted: _cursor,
+    PendingAborted: _cursor, ProducerOpened: _topic, ProducersForgotten: _topic,
 }  # fmt: skip
 
 
