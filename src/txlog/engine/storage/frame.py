@@ -26,8 +26,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from crc32c import crc32c
 
 MAGIC = b"TXLF"
@@ -43,9 +43,11 @@ assert HEADER_BYTES == 64
 Buffer = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class FrameHeader:
-    """The decoded header of a frame that has not been checked yet."""
+class FrameHeader(msgspec.Struct, frozen=True, gc=False):
+    """The decoded header of a frame that has not been checked yet.
+
+    One is made for each frame: a frozen dataclass would take 2 us to build.
+    """
 
     columns: int
     lsn: int
@@ -102,12 +104,12 @@ def encode(
     return parts, total, crc
 
 
-def decode_header(data: Buffer) -> FrameHeader | None:
+def decode_header(data: Buffer, at: int = 0) -> FrameHeader | None:
     """Decode the first 64 bytes of a frame; None when they cannot be a header."""
-    if len(data) < HEADER_BYTES:
+    if len(data) < at + HEADER_BYTES:
         return None
     (magic, version, columns, header_bytes, lsn, durable_lsn, time_ms, offset, ops_bytes,
-     rows_bytes, salt, previous_crc, crc) = HEADER.unpack_from(data)  # fmt: skip
+     rows_bytes, salt, previous_crc, crc) = HEADER.unpack_from(data, at)  # fmt: skip
     if magic != MAGIC or version != VERSION or header_bytes != HEADER_BYTES:
         return None
     if HEADER_BYTES + ops_bytes + rows_bytes > FRAME_BYTES_MAX:
@@ -119,11 +121,12 @@ def decode_header(data: Buffer) -> FrameHeader | None:
 
 def is_genuine(header: FrameHeader, frame: memoryview, salt: bytes, offset: int) -> bool:
     """True when this frame was written by this store at this place, whatever the chain says."""
+    total = (HEADER_BYTES + header.ops_bytes + header.rows_bytes + 7) & ~7
     return (
         header.salt == salt
         and header.offset == offset
-        and len(frame) >= header.total_bytes
-        and crc32c(frame[HEADER_BYTES : header.total_bytes], crc32c(frame[:60])) == header.crc
+        and len(frame) >= total
+        and crc32c(frame[HEADER_BYTES:total], crc32c(frame[:60])) == header.crc
     )
 
 

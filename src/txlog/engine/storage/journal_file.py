@@ -18,6 +18,7 @@ import re
 import struct
 from dataclasses import dataclass
 
+import msgspec
 from crc32c import crc32c
 
 from txlog.engine.storage.disk_protocol import Disk, File
@@ -67,8 +68,7 @@ def file_header(name: JournalName, salt: bytes, chain_crc: int) -> bytes:
     return (body + struct.pack("<I", crc32c(body))).ljust(FILE_HEADER_BYTES, b"\0")
 
 
-@dataclass(frozen=True, slots=True)
-class RawFrame:
+class RawFrame(msgspec.Struct, frozen=True, gc=False):
     """A checked frame as it lies in a journal file; ops and rows are still encoded."""
 
     lsn: int
@@ -95,7 +95,7 @@ class JournalFile:
         self.name = name
         self.file: File = disk.open(name.path, write=not disk.read_only)
         self.size = self.file.size()
-        self._window = b""
+        self._window = memoryview(b"")
         self._window_at = -1
         head = self.file.pread(0, FILE_HEADER_BYTES)
         self.chain_crc = self._check_header(head)
@@ -123,14 +123,14 @@ class JournalFile:
         if at < 0 or at + length > len(self._window):
             # the first look after others may have appended finds nothing, most of the time
             ahead = 0 if self._window_at < 0 else _WINDOW_BYTES
-            self._window = self.file.pread(offset, max(length, ahead))
+            self._window = memoryview(self.file.pread(offset, max(length, ahead)))
             self._window_at = offset
             at = 0
-        return memoryview(self._window)[at : at + length]
+        return self._window[at : at + length]
 
     def forget_window(self) -> None:
         """Drop cached bytes: others append to the file between two calls."""
-        self._window = b""
+        self._window = memoryview(b"")
         self._window_at = -1
 
     def read_header(self, offset: int) -> FrameHeader | None:
@@ -150,7 +150,11 @@ class JournalFile:
 
     def read_frame(self, offset: int, lsn: int, previous_crc: int) -> RawFrame | None:
         """The frame at offset if it is whole, genuine and next in the chain, else None."""
-        header = self.read_header(offset)
+        at = offset - self._window_at
+        if at < 0 or at + HEADER_BYTES > len(self._window):
+            self._bytes(offset, HEADER_BYTES)
+            at = 0
+        header = decode_header(self._window, at)
         if header is None or header.lsn != lsn or header.previous_crc != previous_crc:
             return None
         total = header.total_bytes
@@ -159,7 +163,7 @@ class JournalFile:
             return None
         ops_end = HEADER_BYTES + header.ops_bytes
         return RawFrame(
-            header.lsn, header.time_ms, header.durable_lsn, header.columns,
+            lsn, header.time_ms, header.durable_lsn, header.columns,
             bytes(view[HEADER_BYTES:ops_end]), self.name, offset, total,
             offset + ops_end, header.rows_bytes, header.crc,
         )  # fmt: skip
