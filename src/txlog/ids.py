@@ -44,6 +44,11 @@ _PLAIN_BYTES: Final = frozenset(
 assert (COORDINATORS_MAX - 1) << 48 < SEQUENCE_STOP  # rule 1: the high half fits a signed integer
 
 
+def txn_halves(coordinator: int, sequence: int) -> tuple[int, int]:
+    """The high and the low 64 bits of a transaction id."""
+    return coordinator << 48 | sequence >> 64, sequence & _HALF_MASK
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TxnId:
     """A transaction: the coordinator that issued it and its number there."""
@@ -54,12 +59,12 @@ class TxnId:
     @property
     def most(self) -> int:
         """The high 64 bits."""
-        return self.coordinator << 48 | self.sequence >> 64
+        return txn_halves(self.coordinator, self.sequence)[0]
 
     @property
     def least(self) -> int:
         """The low 64 bits."""
-        return self.sequence & _HALF_MASK
+        return txn_halves(self.coordinator, self.sequence)[1]
 
     @classmethod
     def from_halves(cls, most: int, least: int) -> TxnId:

@@ -1,21 +1,21 @@
 """The tail: rows of ledgers that still lie in journal frames only.
 
 Owns an index of runs (consecutive rows of one ledger from one frame) and turns slices of them into
-Arrow tables. The rows themselves stay in the journal and are read, checked and decoded on demand;
-a few decoded batches are kept. One row of a marker is made from its op: it has no bytes of its own.
+Arrow tables. The rows themselves stay in the journal; `frame_rows` reads them. The row of a marker
+is made from its op: it has no bytes of its own.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import get_args
+from itertools import accumulate
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlog.engine.model.frame_rows import FrameRef, FrameRows
 from txlog.engine.model.ops import (
     Appended,
     BufferAborted,
@@ -24,35 +24,10 @@ from txlog.engine.model.ops import (
     CommitMarker,
     Op,
 )
-from txlog.engine.model.schema import (
-    KIND_DATA,
-    MESSAGE,
-    TXN_ABORT,
-    TXN_COMMIT,
-    decode_rows,
-    frame_schema,
-)
-from txlog.engine.storage.frame import decode_header, is_genuine
+from txlog.engine.model.schema import KIND_DATA, MESSAGE, TXN_ABORT, TXN_COMMIT, frame_schema
 from txlog.engine.storage.journal import Journal
-from txlog.engine.storage.journal_file import JournalName, RawFrame
-from txlog.errors import Corruption, FormatMismatch
-from txlog.ids import TxnId
-
-BATCHES_KEPT_MAX = 256
-BATCH_BYTES_KEPT_MAX = 32 << 20
-
-
-class FrameRef(msgspec.Struct, frozen=True, gc=False):
-    """Where a frame with rows lies."""
-
-    journal: JournalName
-    offset: int
-    total_bytes: int
-    rows_offset: int
-    rows_bytes: int
-    columns: int
-    lsn: int
-    time_ms: int
+from txlog.engine.storage.journal_file import RawFrame
+from txlog.ids import txn_halves
 
 
 class TailRun(msgspec.Struct, frozen=True, gc=False):
@@ -69,32 +44,39 @@ class TailRun(msgspec.Struct, frozen=True, gc=False):
     count: int | None = None
 
 
-RowOp = Appended | BufferAppended | CommitMarker | BufferCommitted | BufferAborted
-_WITH_ROWS = frozenset(get_args(RowOp))
 Slice = tuple[TailRun, int, int]  # rows start..stop, counted within the run
 
 
-def repeat_runs(values: Sequence[object], run_ends: Sequence[int], kind: pa.DataType) -> pa.Array:
-    """Each value repeated up to its run end: a column that is constant a run, without a loop."""
-    if len(values) == 1:
-        if values[0] is None:
-            return pa.nulls(run_ends[0], kind)
-        return pa.repeat(pa.scalar(values[0], kind), run_ends[0])
-    encoded = pa.RunEndEncodedArray.from_arrays(
-        pa.array(run_ends, pa.int32()), pa.array(values, kind)
-    )
-    return pc.run_end_decode(encoded)
+def repeat_runs(
+    values: Sequence[object], run_ends: Sequence[int], kind: pa.DataType,
+    ends: pa.Array | None = None,
+) -> pa.Array:  # fmt: skip
+    """Each value repeated up to its run end: a column that is constant a run, without a loop.
+
+    ends: the run ends as int32, for who has them
+    """
+    first = values[0]
+    if values.count(first) == len(values):
+        if first is None:
+            return pa.nulls(run_ends[-1], kind)
+        return pa.repeat(pa.scalar(first, kind), run_ends[-1])
+    if ends is None:
+        ends = pa.array(run_ends, pa.int32())
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, kind)))
+
+
+def _stops(slices: list[Slice]) -> list[int]:
+    """For each slice the row after its last, counted from the start of the first slice."""
+    return list(accumulate([stop - start for _, start, stop in slices]))
 
 
 class Tail:
-    """The runs of every ledger, and a small cache of decoded batches."""
+    """The runs of every ledger."""
 
-    __slots__ = ("_batches", "_journal", "_kept_bytes", "runs")
+    __slots__ = ("_rows", "runs")
 
     def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._batches: OrderedDict[int, tuple[pa.RecordBatch, int]] = OrderedDict()
-        self._kept_bytes = 0
+        self._rows = FrameRows(journal)
         self.runs: dict[int, list[TailRun]] = {}
 
     def note(self, raw: RawFrame, ops: list[Op]) -> None:
@@ -103,35 +85,32 @@ class Tail:
         for op in ops:
             if type(op) not in _WITH_ROWS:
                 continue
-            assert isinstance(op, RowOp)
             if ref is None:
                 ref = FrameRef(
                     raw.journal, raw.offset, raw.total_bytes, raw.rows_offset, raw.rows_bytes,
                     raw.columns, raw.lsn, raw.time_ms,
                 )  # fmt: skip
-            if isinstance(op, Appended):
-                run = TailRun(op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer)
-            elif isinstance(op, BufferAppended):
+                if raw.rows is not None:
+                    self._rows.pack(ref, raw.rows)
+            if isinstance(op, BufferAppended):
                 run = TailRun(
                     op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer,
                     (op.coordinator, op.sequence), op.first_index,
                 )  # fmt: skip
-            else:
-                kind = TXN_ABORT if isinstance(op, BufferAborted) else TXN_COMMIT
-                count = op.count if isinstance(op, CommitMarker) else None
+            elif isinstance(op, Appended):
+                run = TailRun(op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer)
+            elif isinstance(op, CommitMarker):
                 txn = (op.coordinator, op.sequence)
-                run = TailRun(op.entry, 1, kind, ref, txn=txn, count=count)
-            self.runs.setdefault(op.ledger, []).append(run)
-
-    def _keep(self, lsn: int, batch: pa.RecordBatch, size: int) -> None:
-        """Keep a decoded batch: the next slice of the frame is likely to be asked for soon."""
-        if size > BATCH_BYTES_KEPT_MAX // 4:
-            return
-        self._batches[lsn] = (batch, size)
-        self._kept_bytes += size
-        while len(self._batches) > BATCHES_KEPT_MAX or self._kept_bytes > BATCH_BYTES_KEPT_MAX:
-            _, (_, dropped) = self._batches.popitem(last=False)
-            self._kept_bytes -= dropped
+                run = TailRun(op.entry, 1, TXN_COMMIT, ref, 0, None, txn, 0, op.count)
+            else:
+                assert isinstance(op, BufferCommitted | BufferAborted)
+                kind = TXN_COMMIT if isinstance(op, BufferCommitted) else TXN_ABORT
+                run = TailRun(op.entry, 1, kind, ref, 0, None, (op.coordinator, op.sequence))
+            runs = self.runs.get(op.ledger)
+            if runs is None:
+                self.runs[op.ledger] = [run]
+            else:
+                runs.append(run)
 
     def drop_through(self, lsn: int) -> None:
         """Forget runs that a checkpoint has moved into part files."""
@@ -155,44 +134,48 @@ class Tail:
                 out.append((run, low, high))
         return out
 
-    def batch(self, ref: FrameRef) -> pa.RecordBatch:
-        """The user columns of a frame, checked; raises Corruption."""
-        found = self._batches.get(ref.lsn)
-        if found is not None:
-            self._batches.move_to_end(ref.lsn)
-            return found[0]
-        journal = self._journal.file(ref.journal)
-        data = journal.file.pread(ref.offset, ref.total_bytes)
-        header = decode_header(data)
-        if header is None or not is_genuine(
-            header, memoryview(data), self._journal.salt, ref.offset
-        ):
-            raise Corruption(
-                f"{ref.journal.path} is damaged, bytes {ref.offset} to "
-                f"{ref.offset + ref.total_bytes} (LSN {ref.lsn})",
-                hint="restore the file from a copy of the store", code=602,
-                path=ref.journal.path, offset=ref.offset, lsn=ref.lsn,
-            )  # fmt: skip
-        at = ref.rows_offset - ref.offset
-        rows = pa.py_buffer(data).slice(at, ref.rows_bytes)
-        try:
-            batch = decode_rows(ref.columns, rows)
-        except IndexError as exc:
-            raise FormatMismatch(
-                f"the frame of LSN {ref.lsn} has columns this version does not know",
-                hint="use the txlog that wrote it, or a newer one", lsn=ref.lsn,
-            ) from exc  # fmt: skip
-        self._keep(ref.lsn, batch, ref.rows_bytes)
-        return batch
-
     def user_tables(self, slices: list[Slice]) -> list[pa.Table]:
-        """The user columns of data slices; consecutive ones of one shape share a table."""
+        """The user columns of the slices; consecutive ones of one shape share a table."""
+        packed = self._rows.packed()
+        if not packed:
+            return self._loose(slices)
+        out: list[pa.Table] = []
+        table: pa.Table | None = None
+        shifts: list[int | None] = []  # the row in the table minus the row of the answer
+        first = at = 0
+        for here, (run, start, stop) in enumerate(slices):
+            if run.kind == KIND_DATA:
+                found, base = packed.get(run.frame.lsn, _UNPACKED)
+                if found is not table:
+                    out.extend(self._group(table, slices[first:here], shifts))
+                    table, first, at, shifts = found, here, 0, []
+                shifts.append(base + run.row_start + start - at)
+            else:  # a marker has no rows: it goes along with its neighbours
+                shifts.append(None)
+            at += stop - start
+        out.extend(self._group(table, slices[first:], shifts))
+        return out
+
+    def _group(
+        self, table: pa.Table | None, slices: list[Slice], shifts: list[int | None]
+    ) -> list[pa.Table]:
+        """The rows of slices that lie in one packed table, or in frames to be read one by one."""
+        if table is None:
+            return self._loose(slices)
+        ends = _stops(slices)
+        if shifts[0] is not None and shifts.count(shifts[0]) == len(shifts):
+            return [table.slice(shifts[0], ends[-1])]
+        shift = repeat_runs(shifts, ends, pa.int64())
+        return [table.take(pc.add(pa.arange(0, ends[-1]), shift))]
+
+    def _loose(self, slices: list[Slice]) -> list[pa.Table]:
+        """The rows of slices of frames that are read one by one."""
         out: list[pa.Table] = []
         group: list[pa.RecordBatch] = []
         columns = -1
         for run, start, stop in slices:
             if run.kind == KIND_DATA:
-                batch = self.batch(run.frame).slice(run.row_start + start, stop - start)
+                batch = self._rows.batch(run.frame).slice(run.row_start + start, stop - start)
                 shape = run.frame.columns
             else:
                 batch, shape = _NO_VALUE, 0
@@ -209,16 +192,13 @@ class Tail:
         self, slices: list[Slice], names: Sequence[str] = tuple(MESSAGE.names)
     ) -> pa.Table:
         """The slices as stored rows, in the order given, with these columns of MESSAGE."""
-        total = sum(stop - start for _, start, stop in slices)
-        if not total:
+        if not slices:
             return MESSAGE.empty_table().select(names)
         users = self.user_tables(slices)
         user = users[0] if len(users) == 1 else pa.concat_tables(users, promote_options="default")
-        ends, begins, at = [], [], 0
-        for _, start, stop in slices:
-            begins.append(at)
-            at += stop - start
-            ends.append(at)
+        stops = _stops(slices)
+        total, begins, ends = stops[-1], [0, *stops[:-1]], pa.array(stops, pa.int32())
+        runs = [run for run, _, _ in slices]
         made: list[pa.Array | pa.ChunkedArray] = []
         for name in names:
             place = user.schema.get_field_index(name)
@@ -227,33 +207,24 @@ class Tail:
                 made.append(user.column(place))
             elif name in _COUNTED:
                 values = _COUNTED[name](slices, begins)
-                column = pc.add(pa.arange(0, total), repeat_runs(values, ends, pa.int64()))
+                column = pc.add(pa.arange(0, total), repeat_runs(values, stops, pa.int64(), ends))
                 made.append(column if kind == pa.int64() else column.cast(kind))
             elif name in _CONSTANT:
-                of = _CONSTANT[name]
-                made.append(repeat_runs([of(run) for run, _, _ in slices], ends, kind))
+                made.append(repeat_runs(_CONSTANT[name](runs), stops, kind, ends))
             else:
                 made.append(pa.nulls(total, kind))
         return pa.Table.from_arrays(made, schema=pa.schema([MESSAGE.field(n) for n in names]))
 
 
-def _most(run: TailRun) -> int | None:
-    return None if run.txn is None else TxnId(*run.txn).most
-
-
-def _least(run: TailRun) -> int | None:
-    return None if run.txn is None else TxnId(*run.txn).least
-
-
 # Columns that are the same for a whole run, and columns that count on within one.
-_CONSTANT: dict[str, Callable[[TailRun], object]] = {
-    "kind": lambda run: run.kind,
-    "lsn": lambda run: run.frame.lsn,
-    "publish_time": lambda run: run.frame.time_ms,
-    "producer": lambda run: run.producer,
-    "txn_most": _most,
-    "txn_least": _least,
-    "count": lambda run: run.count,
+_CONSTANT: dict[str, Callable[[list[TailRun]], list[object]]] = {
+    "kind": lambda runs: [run.kind for run in runs],
+    "lsn": lambda runs: [run.frame.lsn for run in runs],
+    "publish_time": lambda runs: [run.frame.time_ms for run in runs],
+    "producer": lambda runs: [run.producer for run in runs],
+    "txn_most": lambda runs: [run.txn and txn_halves(*run.txn)[0] for run in runs],
+    "txn_least": lambda runs: [run.txn and txn_halves(*run.txn)[1] for run in runs],
+    "count": lambda runs: [run.count for run in runs],
 }
 _COUNTED: dict[str, Callable[[list[Slice], list[int]], list[int | None]]] = {
     "entry": lambda slices, begins: [
@@ -264,4 +235,6 @@ _COUNTED: dict[str, Callable[[list[Slice], list[int]], list[int | None]]] = {
         for (run, start, _), begin in zip(slices, begins, strict=True)
     ],
 }
+_WITH_ROWS = frozenset((Appended, BufferAppended, CommitMarker, BufferCommitted, BufferAborted))
+_UNPACKED: tuple[None, int] = (None, 0)
 _NO_VALUE = pa.RecordBatch.from_arrays([pa.nulls(1, pa.binary())], schema=frame_schema(0))

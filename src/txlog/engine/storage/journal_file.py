@@ -82,16 +82,21 @@ class RawFrame(msgspec.Struct, frozen=True, gc=False):
     rows_offset: int
     rows_bytes: int
     crc: int
+    rows: memoryview | None = None  # only when they were asked for: JournalFile.keep_rows
 
 
 class JournalFile:
     """An open journal file; reads frames through a window, checks all of them."""
 
-    __slots__ = ("_disk", "_salt", "_window", "_window_at", "chain_crc", "file", "name", "size")
+    __slots__ = (
+        "_disk", "_rows_budget", "_salt", "_window", "_window_at", "chain_crc", "file", "name",
+        "size",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, name: JournalName, salt: bytes) -> None:
         self._disk = disk
         self._salt = salt
+        self._rows_budget = 0
         self.name = name
         self.file: File = disk.open(name.path, write=not disk.read_only)
         self.size = self.file.size()
@@ -133,6 +138,10 @@ class JournalFile:
         self._window = memoryview(b"")
         self._window_at = -1
 
+    def keep_rows(self, budget_bytes: int) -> None:
+        """Let the frames read from now on carry their checked rows, up to so many bytes in all."""
+        self._rows_budget = budget_bytes
+
     def read_header(self, offset: int) -> FrameHeader | None:
         """The unchecked header at offset, None when there is none."""
         return decode_header(self._bytes(offset, HEADER_BYTES))
@@ -162,10 +171,14 @@ class JournalFile:
         if not is_genuine(header, view, self._salt, offset):
             return None
         ops_end = HEADER_BYTES + header.ops_bytes
+        rows: memoryview | None = None
+        if header.rows_bytes and total <= self._rows_budget:
+            self._rows_budget -= total
+            rows = view[ops_end : ops_end + header.rows_bytes]
         return RawFrame(
             lsn, header.time_ms, header.durable_lsn, header.columns,
             bytes(view[HEADER_BYTES:ops_end]), self.name, offset, total,
-            offset + ops_end, header.rows_bytes, header.crc,
+            offset + ops_end, header.rows_bytes, header.crc, rows,
         )  # fmt: skip
 
     def close(self) -> None:

@@ -86,7 +86,8 @@ def encode_part(table: pa.Table, identity: Mapping[str, str] | None = None) -> l
     table = table.select(kept).replace_schema_metadata(dict(identity or {}))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
+        for piece in _cut(table):  # a batch for each chunk would be one for each small frame
+            writer.write_table(piece.combine_chunks())
     return [memoryview(sink.getvalue()).cast("B")]
 
 

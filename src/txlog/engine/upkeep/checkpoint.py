@@ -38,6 +38,9 @@ from txlog.errors import StoreFull
 
 # A state file is rewritten once less than this share of it is still named.
 STATE_LIVE_SHARE_MIN = 0.5
+# Rows that are kept from the one reading of the journal until they are in parts; those of frames
+# beyond are read, and checked, a second time.
+ROWS_KEPT_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
@@ -73,6 +76,7 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
             report.generation = old.generation
             return old
         report.frames = cut_lsn - old.cut_lsn
+        view.journal.current.keep_rows(ROWS_KEPT_BYTES)
         view.take(view.journal.read_until(cut_lsn))
         generation = _next_generation(disk, old)
         dumps = _write_state(view, generation)  # first: its name burns the number (R3, R16)
