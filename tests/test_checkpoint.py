@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
+from txlog.engine.model import frame_rows
+from txlog.engine.view import View
 from txlog.errors import Corruption
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -291,3 +294,49 @@ def test_the_same_history_makes_the_same_files(tmp_path: Path) -> None:
         }  # fmt: skip
 
     assert tree("one") == tree("two")
+
+
+@pytest.mark.parametrize("pack_bytes", [1, 700, 1 << 20])
+@pytest.mark.parametrize("budget", [0, 1_500, 1 << 20])
+def test_packed_rows_are_the_rows_of_their_frames(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, pack_bytes: int, budget: int
+) -> None:
+    """A checkpoint keeps the rows that it has read, whatever their shape, as many as fit."""
+    client = bench.client
+    client.create_topic("two", partitions=2)
+    two = client.producer("two")
+    slow = begin(client)
+    for turn in range(6):
+        batch = pa.table(
+            {
+                "value": [b"%d-%d" % (turn, i) for i in range(8)],
+                "partition": pa.array([0, 1] * 4, pa.int32()),
+                **({"key": [None, b"k"] * 4, "event_time": [turn, None] * 4} if turn % 3 else {}),
+            }
+        )
+        two.send_batch(batch)
+        two.send(bytes(400 * turn), properties={"turn": str(turn)}, partition=0, txn=slow)
+        with client.transaction() as txn:
+            two.send_batch(batch, txn=txn)
+            two.send_batch(batch.slice(3), txn=txn)
+            if turn == 4:
+                txn.abort()
+    store = client._store
+    expected = found = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
+    try:
+        expected.take(expected.journal.read_durable())
+        monkeypatch.setattr(frame_rows, "PACK_BYTES", pack_bytes)
+        found = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
+        found.journal.current.keep_rows(budget)
+        found.take(found.journal.read_durable())
+        assert bool(found.tail._rows.packed()) == (budget > 0)
+        assert len(found.tail.runs) == 4  # two partitions, two sidecars
+        for ledger, runs in expected.tail.runs.items():
+            end = runs[-1].first + runs[-1].rows
+            for start, stop in ((0, end), (1, end - 1), (end // 2, end // 2 + 3)):
+                known = expected.ledger_table(ledger, start, stop)
+                assert known.num_rows == min(stop, end) - start
+                assert found.ledger_table(ledger, start, stop).equals(known)
+    finally:
+        expected.close()
+        found.close()
