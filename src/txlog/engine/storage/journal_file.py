@@ -23,11 +23,14 @@ from crc32c import crc32c
 
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.storage.frame import (
+    FRAME_BYTES_MAX,
+    HEADER,
     HEADER_BYTES,
+    MAGIC,
+    VERSION,
     Buffer,
     FrameHeader,
     decode_header,
-    is_genuine,
 )
 from txlog.errors import Corruption
 
@@ -161,24 +164,36 @@ class JournalFile:
         """The frame at offset if it is whole, genuine and next in the chain, else None."""
         at = offset - self._window_at
         if at < 0 or at + HEADER_BYTES > len(self._window):
-            self._bytes(offset, HEADER_BYTES)
+            if len(self._bytes(offset, HEADER_BYTES)) < HEADER_BYTES:
+                return None
             at = 0
-        header = decode_header(self._window, at)
-        if header is None or header.lsn != lsn or header.previous_crc != previous_crc:
+        # once a frame, so decode_header and is_genuine in one: all but six fields are known
+        (magic, version, columns, header_bytes, found_lsn, durable_lsn, time_ms, place, ops_bytes,
+         rows_bytes, salt, previous, crc) = HEADER.unpack_from(self._window, at)  # fmt: skip
+        ops_end = HEADER_BYTES + ops_bytes
+        body = ops_end + rows_bytes
+        if (
+            (magic, version, header_bytes) != (MAGIC, VERSION, HEADER_BYTES)
+            or (found_lsn, previous, place) != (lsn, previous_crc, offset)
+            or salt != self._salt
+            or body > FRAME_BYTES_MAX
+        ):
             return None
-        total = header.total_bytes
-        view = self._bytes(offset, total)
-        if not is_genuine(header, view, self._salt, offset):
+        total = (body + 7) & ~7
+        if at + total > len(self._window):
+            if len(self._bytes(offset, total)) < total:
+                return None
+            at = 0
+        view = self._window[at : at + total]
+        if crc32c(view[HEADER_BYTES:], crc32c(view[:60])) != crc:
             return None
-        ops_end = HEADER_BYTES + header.ops_bytes
         rows: memoryview | None = None
-        if header.rows_bytes and total <= self._rows_budget:
+        if rows_bytes and total <= self._rows_budget:
             self._rows_budget -= total
-            rows = view[ops_end : ops_end + header.rows_bytes]
+            rows = view[ops_end:body]
         return RawFrame(
-            lsn, header.time_ms, header.durable_lsn, header.columns,
-            bytes(view[HEADER_BYTES:ops_end]), self.name, offset, total,
-            offset + ops_end, header.rows_bytes, header.crc, rows,
+            lsn, time_ms, durable_lsn, columns, bytes(view[HEADER_BYTES:ops_end]), self.name,
+            offset, total, offset + ops_end, rows_bytes, crc, rows,
         )  # fmt: skip
 
     def close(self) -> None:
