@@ -109,7 +109,7 @@ def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
 
 def _grow(state: Buffer, lsn: int, ledger: int, first: int, rows: int, size: int) -> None:
     end = state.ledgers[-1] if state.ledgers else SidecarLedger(0)
-    if (end.ledger, end.entries) != (ledger, first):
+    if end.ledger != ledger or end.entries != first:
         raise broken("buffer", lsn, f"entry {ledger}:{first} does not follow the last")
     end.entries += rows
     end.payload_bytes += size
@@ -117,7 +117,9 @@ def _grow(state: Buffer, lsn: int, ledger: int, first: int, rows: int, size: int
 
 def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None:
     _grow(state, lsn, op.ledger, op.first_entry, op.rows, op.payload_bytes)
-    of_coordinator = state.held.setdefault(op.coordinator, {})
+    of_coordinator = state.held.get(op.coordinator)
+    if of_coordinator is None:
+        of_coordinator = state.held[op.coordinator] = {}
     held = of_coordinator.get(op.sequence)
     if held is None:
         held = of_coordinator[op.sequence] = Held(first_ms=time_ms)
@@ -137,9 +139,13 @@ def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None
 
 
 def _take(state: Buffer, lsn: int, coordinator: int, sequence: int) -> Held:
-    held = state.held.get(coordinator, {}).pop(sequence, None)
+    of_coordinator = state.held.get(coordinator)
+    held = None if of_coordinator is None else of_coordinator.pop(sequence, None)
     if held is None:
         raise broken("buffer", lsn, f"transaction {coordinator}:{sequence} has nothing here")
+    if len(held.ranges) == 1 and held.ranges[0][0] == state.ledgers[-1].ledger:  # most of them
+        state.ledgers[-1].open_txns -= 1
+        return held
     touched = {part[0] for part in held.ranges}
     for end in state.ledgers:
         if end.ledger in touched:

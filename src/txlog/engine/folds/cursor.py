@@ -60,10 +60,15 @@ class IdSet:
         """Add a run; a whole entry replaces what was known of its messages."""
         ledger, first, last, index_first, index_last = run
         if index_first:
-            inner = self.inner.setdefault((ledger, first), BitMap())
+            inner = self.inner.get((ledger, first))
+            if inner is None:
+                inner = self.inner[(ledger, first)] = BitMap()
             inner.add_range(index_first, index_last + 1)
             return
-        self.entries.setdefault(ledger, BitMap64()).add_range(first, last + 1)
+        known = self.entries.get(ledger)
+        if known is None:
+            known = self.entries[ledger] = BitMap64()
+        known.add_range(first, last + 1)
         if self.inner:
             for key in [k for k in self.inner if k[0] == ledger and first <= k[1] <= last]:
                 del self.inner[key]
@@ -111,6 +116,8 @@ class IdSet:
                 self.entries[number].remove_range(0, entry + (index == 0))
                 if not self.entries[number]:
                     del self.entries[number]
+        if not self.inner:
+            return
         for key in [k for k in self.inner if k < (ledger, entry)]:
             del self.inner[key]
         if index == 0:
@@ -195,7 +202,10 @@ def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
 
 
 def _hold(state: Cursor, op: PendingAcked) -> None:
-    pending = state.pending.setdefault((op.coordinator, op.sequence), Pending())
+    key = (op.coordinator, op.sequence)
+    pending = state.pending.get(key)
+    if pending is None:
+        pending = state.pending[key] = Pending()
     pending.runs.extend(op.runs)
     for run in op.runs:
         state.held.add(run)
