@@ -9,6 +9,7 @@ store therefore costs the catalog and the journal tail, never the number of topi
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,11 +26,11 @@ from txlog.engine.model.fold import Fold
 from txlog.engine.model.ops import (
     CATALOG,
     FILES,
+    ROUTES,
     Component,
     LedgerSealed,
     Op,
     TxnOpened,
-    components,
     decode_ops,
 )
 from txlog.engine.model.schema import MESSAGE
@@ -62,8 +63,8 @@ class View:
     """One consistent state of the store; used by one thread at a time."""
 
     __slots__ = (
-        "_deadline", "_dumps", "_loaded", "_readers", "_sealed", "_waiting", "disk", "journal",
-        "lsn", "manifest", "reports", "salt", "tail",
+        "_at_once", "_deadline", "_dumps", "_loaded", "_readers", "_sealed", "_waiting", "disk",
+        "journal", "lsn", "manifest", "reports", "salt", "tail",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -80,6 +81,7 @@ class View:
         self._sealed: dict[int, FileRef] = {}
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
         self._deadline: tuple[str, int] = ("", 0)
+        self._at_once: frozenset[str] = frozenset()
 
     # --- loading -----------------------------------------------------------------------------
 
@@ -127,12 +129,12 @@ class View:
             return  # the next open reports it; this view is complete without it
         if newer.cut_lsn > self.lsn:
             return
-        for key in list(self._waiting):
-            left = [item for item in self._waiting[key] if item[0] > newer.cut_lsn]
-            if left:
-                self._waiting[key] = left
-            else:
+        for key, items in list(self._waiting.items()):
+            gone = bisect_right(items, newer.cut_lsn, key=lambda item: item[0])
+            if gone == len(items):
                 del self._waiting[key]
+            else:
+                del items[:gone]
         self.manifest = newer
         self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in newer.dumps}
         self._sealed = {
@@ -159,10 +161,18 @@ class View:
         for raw in frames:
             self.apply(raw, decode_ops(raw.ops, lsn=raw.lsn))
 
+    def load_at_once(self, kinds: frozenset[str]) -> None:
+        """Load components of these kinds at their first op, instead of letting their ops wait.
+
+        For who needs the state of all that changed: ops that wait are memory, and garbage to count.
+        """
+        self._at_once = kinds
+
     def apply(self, raw: RawFrame, ops: list[Op]) -> None:
         """Apply one frame; Law 3: nothing else mutates a fold."""
-        assert raw.lsn == self.lsn + 1  # Law 2: frames without a gap
-        self.lsn = raw.lsn
+        lsn, time_ms = raw.lsn, raw.time_ms
+        assert lsn == self.lsn + 1  # Law 2: frames without a gap
+        self.lsn = lsn
         self.tail.note(raw, ops)
         for op in ops:
             if isinstance(op, TxnOpened):
@@ -170,16 +180,22 @@ class View:
                     (op.boot_id, min(self._deadline[1], op.boot_ms + op.timeout_ms))
                     if op.boot_id == self._deadline[0] else ("", 0)
                 )  # fmt: skip
-            for key in components(op):
+            for key in ROUTES[type(op)](op):
                 if key is FILES:
                     assert isinstance(op, LedgerSealed)
                     self._sealed[op.file.ledger] = op.file
                     continue
                 state = self._loaded.get(key)
+                if state is None and key[0] in self._at_once:
+                    state = self._state(key)
                 if state is not None:
-                    FOLDS[key[0]].apply(state, raw.lsn, raw.time_ms, op)
+                    FOLDS[key[0]].apply(state, lsn, time_ms, op)
+                    continue
+                items = self._waiting.get(key)
+                if items is None:
+                    self._waiting[key] = [(lsn, time_ms, op)]
                 else:
-                    self._waiting.setdefault(key, []).append((raw.lsn, raw.time_ms, op))
+                    items.append((lsn, time_ms, op))
 
     # --- components --------------------------------------------------------------------------
 
@@ -193,8 +209,9 @@ class View:
             fold = FOLDS[key[0]]
             ref = self._dumps.get(key)
             state = fold.new() if ref is None else self._load_dump(fold, ref)
-            for lsn, time_ms, op in self._waiting.pop(key, []):
-                fold.apply(state, lsn, time_ms, op)
+            apply = fold.apply
+            for lsn, time_ms, op in self._waiting.pop(key, ()):
+                apply(state, lsn, time_ms, op)
             self._loaded[key] = state
             if key[0] == "coordinator":
                 self._deadline = ("", 0)  # its transactions may be due: the next sweep looks

@@ -22,7 +22,7 @@ from txlog.errors import Corruption, FormatMismatch
 BATCHES_KEPT_MAX = 256
 BATCH_BYTES_KEPT_MAX = 32 << 20
 # Frames are packed in tables of so many bytes; a larger one is a table of its own, over its bytes.
-PACK_BYTES = 4 << 20
+PACK_BYTES = 1 << 20
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 

@@ -114,12 +114,12 @@ class Tail:
 
     def drop_through(self, lsn: int) -> None:
         """Forget runs that a checkpoint has moved into part files."""
-        for ledger in list(self.runs):
-            left = [run for run in self.runs[ledger] if run.frame.lsn > lsn]
-            if left:
-                self.runs[ledger] = left
-            else:
+        for ledger, runs in list(self.runs.items()):
+            gone = bisect_right(runs, lsn, key=lambda run: run.frame.lsn)
+            if gone == len(runs):
                 del self.runs[ledger]
+            else:
+                del runs[:gone]
 
     def slices(self, ledger: int, start: int, stop: int) -> list[Slice]:
         """The slices of runs that hold rows start..stop of the ledger."""
@@ -199,6 +199,7 @@ class Tail:
         stops = _stops(slices)
         total, begins, ends = stops[-1], [0, *stops[:-1]], pa.array(stops, pa.int32())
         runs = [run for run, _, _ in slices]
+        txns: list[tuple[int, int] | None] | None = None
         made: list[pa.Array | pa.ChunkedArray] = []
         for name in names:
             place = user.schema.get_field_index(name)
@@ -209,6 +210,11 @@ class Tail:
                 values = _COUNTED[name](slices, begins)
                 column = pc.add(pa.arange(0, total), repeat_runs(values, stops, pa.int64(), ends))
                 made.append(column if kind == pa.int64() else column.cast(kind))
+            elif name in _HALVES:
+                if txns is None:
+                    txns = [run.txn and txn_halves(*run.txn) for run in runs]
+                half = _HALVES[name]
+                made.append(repeat_runs([txn and txn[half] for txn in txns], stops, kind, ends))
             elif name in _CONSTANT:
                 made.append(repeat_runs(_CONSTANT[name](runs), stops, kind, ends))
             else:
@@ -222,8 +228,6 @@ _CONSTANT: dict[str, Callable[[list[TailRun]], list[object]]] = {
     "lsn": lambda runs: [run.frame.lsn for run in runs],
     "publish_time": lambda runs: [run.frame.time_ms for run in runs],
     "producer": lambda runs: [run.producer for run in runs],
-    "txn_most": lambda runs: [run.txn and txn_halves(*run.txn)[0] for run in runs],
-    "txn_least": lambda runs: [run.txn and txn_halves(*run.txn)[1] for run in runs],
     "count": lambda runs: [run.count for run in runs],
 }
 _COUNTED: dict[str, Callable[[list[Slice], list[int]], list[int | None]]] = {
@@ -235,6 +239,7 @@ _COUNTED: dict[str, Callable[[list[Slice], list[int]], list[int | None]]] = {
         for (run, start, _), begin in zip(slices, begins, strict=True)
     ],
 }
+_HALVES = {"txn_most": 0, "txn_least": 1}
 _WITH_ROWS = frozenset((Appended, BufferAppended, CommitMarker, BufferCommitted, BufferAborted))
 _UNPACKED: tuple[None, int] = (None, 0)
 _NO_VALUE = pa.RecordBatch.from_arrays([pa.nulls(1, pa.binary())], schema=frame_schema(0))

@@ -38,6 +38,9 @@ from txlog.errors import StoreFull
 
 # A state file is rewritten once less than this share of it is still named.
 STATE_LIVE_SHARE_MIN = 0.5
+FRAMES_READ = 1024
+# Folds that take their ops as they are read; those of coordinators wait until the state is dumped.
+FOLDED_AT_ONCE = frozenset(FOLDS) - {"coordinator"}
 # Rows that are kept from the one reading of the journal until they are in parts; those of frames
 # beyond are read, and checked, a second time.
 ROWS_KEPT_BYTES = 64 << 20
@@ -77,7 +80,9 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
             return old
         report.frames = cut_lsn - old.cut_lsn
         view.journal.current.keep_rows(ROWS_KEPT_BYTES)
-        view.take(view.journal.read_until(cut_lsn))
+        view.load_at_once(FOLDED_AT_ONCE)
+        while view.lsn < cut_lsn:  # by steps: what a step has read is gone before the next
+            view.take(view.journal.read_until(min(view.lsn + FRAMES_READ, cut_lsn)))
         generation = _next_generation(disk, old)
         dumps = _write_state(view, generation)  # first: its name burns the number (R3, R16)
         files = _write_parts(view, generation, report)
