@@ -315,7 +315,12 @@ def test_packed_rows_are_the_rows_of_their_frames(
             }
         )
         two.send_batch(batch)
-        two.send(bytes(400 * turn), properties={"turn": str(turn)}, partition=0, txn=slow)
+        two.send(
+            bytes(300_000 if turn == 5 else 400 * turn),
+            properties={"turn": str(turn)},
+            partition=0,
+            txn=slow,
+        )
         with client.transaction() as txn:
             two.send_batch(batch, txn=txn)
             two.send_batch(batch.slice(3), txn=txn)

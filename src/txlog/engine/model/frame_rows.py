@@ -21,8 +21,10 @@ from txlog.errors import Corruption, FormatMismatch
 
 BATCHES_KEPT_MAX = 256
 BATCH_BYTES_KEPT_MAX = 32 << 20
-# Frames are packed in tables of so many bytes; a larger one is a table of its own, over its bytes.
+# A table is packed of frames that lie within so many bytes: what was read around them stays in
+# memory until then. The rows of a frame alone stay where they were read, if they are that many.
 PACK_BYTES = 1 << 20
+ROWS_UNCOPIED_BYTES = 256 << 10
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -42,9 +44,7 @@ class FrameRef(msgspec.Struct, frozen=True, gc=False):
 class FrameRows:
     """The rows of frames, with a small cache of batches and the packed tables."""
 
-    __slots__ = (
-        "_batches", "_journal", "_kept_bytes", "_packed", "_unpacked", "_unpacked_bytes",
-    )  # fmt: skip
+    __slots__ = ("_batches", "_journal", "_kept_bytes", "_packed", "_unpacked")
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -52,26 +52,26 @@ class FrameRows:
         self._kept_bytes = 0
         self._packed: dict[int, tuple[pa.Table, int]] = {}  # lsn -> (table, its first row there)
         self._unpacked: list[tuple[FrameRef, memoryview]] = []  # of one shape
-        self._unpacked_bytes = 0
 
     def pack(self, ref: FrameRef, rows: memoryview) -> None:
         """Take over the checked rows of a frame; they stay until the end of this object."""
         if not 0 <= ref.columns <= ALL_COLUMNS:
             return  # `batch` refuses the frame, should anybody want its rows
-        if self._unpacked and (
-            self._unpacked[0][0].columns != ref.columns
-            or self._unpacked_bytes + ref.rows_bytes > PACK_BYTES
-        ):
-            self._finish_pack()
+        if self._unpacked:
+            first = self._unpacked[0][0]
+            span = ref.offset + ref.total_bytes - first.offset
+            if first.columns != ref.columns or span > PACK_BYTES:
+                self._finish_pack()
         self._unpacked.append((ref, rows))
-        self._unpacked_bytes += ref.rows_bytes
 
     def _finish_pack(self) -> None:
         """Decode what waits as one stream: a schema, then the messages as the frames hold them."""
-        frames, self._unpacked, self._unpacked_bytes = self._unpacked, [], 0
+        frames, self._unpacked = self._unpacked, []
         schema = frame_schema(frames[0][0].columns)
         if len(frames) == 1:
-            batches = [pa.ipc.read_record_batch(frames[0][1], schema)]
+            rows = frames[0][1]
+            data = rows if len(rows) >= ROWS_UNCOPIED_BYTES else bytes(rows)
+            batches = [pa.ipc.read_record_batch(data, schema)]
             table = pa.Table.from_batches(batches)
         else:
             messages = [schema.serialize(), *(rows for _, rows in frames), _STREAM_END]
