@@ -137,6 +137,8 @@ def by_partition(view: View, topic: Topic, runs: list[Run]) -> dict[int, list[Ru
 
 def _distinct(runs: list[Run]) -> list[Run]:
     """The runs without overlap: an id twice counts once, and so does a message with its marker."""
+    if len(runs) == 1:
+        return runs
     out: list[Run] = []
     for run in sorted(runs, key=lambda one: (one[0], one[1], one[3], one[4], one[2])):
         last = out[-1] if out else None

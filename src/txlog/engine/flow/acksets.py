@@ -170,9 +170,15 @@ def acked_outcome(
 ) -> tuple[list[Run], Mark]:
     """The runs to record when these become DELETED, and the mark-delete position after that.
 
-    A marker whose last message this acknowledges is recorded as its entry.
+    A marker whose last message this acknowledges is recorded as its entry. What stands right behind
+    mark-delete only moves it: the usual case of a consumer that acknowledges in order.
     """
     cursor = view.cursor(subscription, partition)
+    if len(runs) == 1 and not cursor.acked.entries and not cursor.acked.inner:
+        ledger, first, last, index_first, _ = runs[0]
+        follows = (ledger, first - 1, 0) == cursor.mark_delete
+        if follows and not index_first and ledger == ledger_entries(view, partition)[-1][0]:
+            return [], (ledger, last, 0)
     extra = IdSet()
     out: list[Run] = []
     for run in runs:

@@ -63,30 +63,28 @@ def user_batch(data: pa.Table | pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Arra
         if len(batches) > 1:
             raise InvalidArgument("a batch of more than 2 GiB cannot be sent at once")
         data = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=data.schema)
-    if "value" not in data.schema.names:
+    schema = data.schema
+    names = schema.names
+    if "value" not in names:
         raise InvalidArgument("the batch has no column named value", hint="value is binary")
-    names: list[str] = []
-    columns: list[pa.Array] = []
-    for name, kind in COLUMNS.items():
-        at = data.schema.get_field_index(name)
-        if at < 0:
-            continue
-        column = data.column(at)
-        if column.type != kind:
-            column = _cast(name, column, kind)
-        names.append(name)
-        columns.append(column)
-    unknown = set(data.schema.names) - {*COLUMNS, "partition"}
-    if unknown:
-        raise InvalidArgument(
-            f"the batch has an unknown column {sorted(unknown)[0]}",
-            hint=f"known are {', '.join(COLUMNS)}, partition",
-        )
-    at = data.schema.get_field_index("partition")
-    wanted = None if at < 0 else data.column(at)
-    if wanted is not None and not pa.types.is_integer(wanted.type):
-        wanted = _cast("partition", wanted, pa.int64())
-    return pa.RecordBatch.from_arrays(columns, names), wanted
+    for at, (name, kind) in enumerate(zip(names, schema.types, strict=True)):
+        wanted = COLUMNS.get(name)
+        if wanted is None and name != "partition":
+            raise InvalidArgument(
+                f"the batch has an unknown column {name}",
+                hint=f"known are {', '.join(COLUMNS)}, partition",
+            )
+        if wanted is not None and kind != wanted:
+            data = data.set_column(at, name, _cast(name, data.column(at), wanted))
+    if len(set(names)) != len(names):
+        raise InvalidArgument("the batch has two columns of one name")
+    if "partition" not in names:
+        return data, None
+    at = names.index("partition")
+    partition = data.column(at)
+    if not pa.types.is_integer(partition.type):
+        partition = _cast("partition", partition, pa.int64())
+    return data.remove_column(at), partition
 
 
 def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -112,7 +110,8 @@ def route(
             f"a batch of {batch.num_rows} messages exceeds {TXN_MESSAGES_MAX}",
             setting="txn_messages_max", limit=TXN_MESSAGES_MAX, value=batch.num_rows,
         )  # fmt: skip
-    total = _payload_bytes(batch)
+    offsets = _offsets(batch)
+    total = _payload_bytes(offsets, 0, batch.num_rows)
     # else no single message can be too large
     if total > min(message_bytes_max, KEY_BYTES_MAX) or "properties" in batch.schema.names:
         _check_sizes(batch, message_bytes_max)
@@ -128,12 +127,13 @@ def route(
     if grouped is None:
         order = pc.sort_indices(target)  # stable: ties keep their order
         batch = batch.take(order)
+        offsets = _offsets(batch)
         grouped = _groups(target.take(order), partitions)
         assert grouped is not None
     slices: list[PartitionSlice] = []
     at = 0
     for partition, end in grouped:
-        size = _payload_bytes(batch.slice(at, end - at))
+        size = _payload_bytes(offsets, at, end)
         slices.append(PartitionSlice(partition, at, end - at, size))
         at = end
     return Routed(batch, slices, order, total)
@@ -182,16 +182,20 @@ def _check_partitions(
         raise InvalidArgument(f"partition {wrong} is not one of 0 to {partitions - 1}", code=203)
 
 
-def _payload_bytes(batch: pa.RecordBatch) -> int:
-    """Bytes of all keys and values, from the ends of their offsets: O(1)."""
-    total = 0
+def _offsets(batch: pa.RecordBatch) -> list[tuple[memoryview, int]]:
+    """The ends of all values and keys, each with the number of its first row."""
+    out = []
     for name in ("value", "key"):
         at = batch.schema.get_field_index(name)
         if at >= 0 and batch.num_rows:
             column = batch.column(at)
-            offsets = memoryview(column.buffers()[1]).cast("i")
-            total += offsets[column.offset + len(column)] - offsets[column.offset]
-    return total
+            out.append((memoryview(column.buffers()[1]).cast("i"), column.offset))
+    return out
+
+
+def _payload_bytes(offsets: list[tuple[memoryview, int]], start: int, stop: int) -> int:
+    """Bytes of the keys and values of rows start..stop: O(1)."""
+    return sum([ends[first + stop] - ends[first + start] for ends, first in offsets])
 
 
 def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:

@@ -34,6 +34,7 @@ MAGIC = b"TXLF"
 VERSION = 1
 HEADER = struct.Struct("<4sBBHQQqQII8sII")
 HEADER_BYTES = HEADER.size
+_CHECKED = struct.Struct("<4sBBHQQqQII8sI")  # the header without its own CRC
 FRAME_BYTES_MAX = 1 << 30
 _ZEROS = bytes(8)
 _CRC = struct.Struct("<I")
@@ -84,15 +85,15 @@ def encode(
     previous_crc: int,
 ) -> tuple[list[Buffer], int, int]:
     """Encode a frame; returns (buffers to write in order, total bytes, crc of the frame)."""
-    rows_bytes = 0 if rows is None else memoryview(rows).nbytes
+    rows_bytes = 0 if rows is None else len(memoryview(rows))
     body = HEADER_BYTES + len(ops) + rows_bytes
     total = (body + 7) & ~7
-    head = HEADER.pack(
+    head = _CHECKED.pack(
         MAGIC, VERSION, columns, HEADER_BYTES, lsn, durable_lsn, time_ms, offset,
-        len(ops), rows_bytes, salt, previous_crc, 0,
-    )[:60]  # fmt: skip
+        len(ops), rows_bytes, salt, previous_crc,
+    )  # fmt: skip
     crc = crc32c(ops, crc32c(head))
-    parts: list[Buffer] = [head, _ZEROS[:4], ops]
+    parts: list[Buffer] = [head, b"", ops]
     if rows is not None and rows_bytes:
         crc = crc32c(rows, crc)
         parts.append(rows)
