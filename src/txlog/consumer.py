@@ -294,7 +294,6 @@ def acknowledge_runs(
     txn: Transaction | TxnId | None, *, cumulative: bool,
 ) -> AckAnswer:  # fmt: skip
     """Acknowledge runs on a subscription, without a consumer if need be."""
-    settings = store.settings
     if not runs:
         return AckAnswer(0, 0, 0)
     uid = store.disk.owner()[0]
@@ -303,14 +302,14 @@ def acknowledge_runs(
         if txn is None:
             answer = store.write(
                 lambda view, now: acknowledge.acknowledge(
-                    view, settings, now, find, runs, cumulative=cumulative
+                    view, store.settings, now, find, runs, cumulative=cumulative
                 )
             )
         else:
             answer = in_transaction(
                 store, txn,
                 lambda view, now, use: acknowledge.acknowledge_in_txn(
-                    view, settings, now, uid, find, runs, use, cumulative=cumulative
+                    view, store.settings, now, uid, find, runs, use, cumulative=cumulative
                 ),
             )  # fmt: skip
     assert isinstance(answer, AckAnswer)

@@ -200,17 +200,16 @@ class Producer:
                 deliver_at timestamp[ms, UTC], sequence_id int64, partition int32
         raises: as send
         """
-        settings = self._store.settings
         if self.topic.partition is not None:
             fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
             data = data.append_column("partition", fixed)
-        routed = route(data, self._partitions, self._turn, settings.max_message_bytes)
+        routed = route(data, self._partitions, self._turn, self._store.settings.max_message_bytes)
         self._turn += 1
         number, named, store = self._number, self._named, self._store
         if txn is None:
             answer = store.write(
                 lambda view, now: produce.send(
-                    view, settings, now, view.catalog.topics[number], routed, named
+                    view, store.settings, now, view.catalog.topics[number], routed, named
                 )
             )
         else:
@@ -218,7 +217,7 @@ class Producer:
             answer = in_transaction(
                 store, txn,
                 lambda view, now, use: produce.send_in_txn(
-                    view, settings, now, uid, view.catalog.topics[number], routed, named, use
+                    view, store.settings, now, uid, view.catalog.topics[number], routed, named, use
                 ),
             )  # fmt: skip
         assert isinstance(answer, list)

@@ -64,8 +64,9 @@ class Store:
     """An open store; safe to call from many threads of one process."""
 
     __slots__ = (
-        "_closed", "_forget_lsn", "_lock", "_mutex", "_queue", "_since_space_check", "_view",
-        "clock", "disk", "durability", "identity", "lock_timeout_ms", "reports", "settings",
+        "_asked_durability", "_closed", "_forget_lsn", "_lock", "_mutex", "_queue",
+        "_recorded_settings", "_since_space_check", "_view", "clock", "disk", "durability",
+        "identity", "lock_timeout_ms", "reports", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -83,9 +84,12 @@ class Store:
         self._closed = False
         self._forget_lsn = 0
         self._since_space_check = SPACE_CHECK_FRAMES
-        self._view = self._load()
-        self.settings = Settings.from_mapping(self._view.catalog.settings)
+        self._asked_durability = durability
+        self._recorded_settings: dict[str, int | str] = {}
+        self.settings = Settings()
         self.durability = durability or self.settings.durability
+        self._view = self._load()
+        self._adopt_settings()
 
     def _load(self) -> View:
         """A fresh view at the visible end; tried again when a checkpoint overtakes it."""
@@ -130,10 +134,19 @@ class Store:
             self._view.adopt_manifest()
         except JournalMoved:
             self._reload()
+        self._adopt_settings()
 
     def _reload(self) -> None:
         self._view.close()
         self._view = self._load()
+
+    def _adopt_settings(self) -> None:
+        """Take the settings that the catalog has now; any process may have changed them."""
+        recorded = self._view.catalog.settings
+        if recorded != self._recorded_settings:
+            self.settings = Settings.from_mapping(recorded)
+            self.durability = self._asked_durability or self.settings.durability
+            self._recorded_settings = dict(recorded)
 
     def has_unflushed(self) -> bool:
         """True when frames lie behind the witness: their writer died, or is flushing."""
@@ -257,6 +270,7 @@ class Store:
             frames = view.journal.catch_up()
         view.take(frames)
         view.adopt_manifest()
+        self._adopt_settings()
         if view.journal.reports:
             self.reports.extend(view.journal.reports)
             view.journal.reports.clear()
@@ -311,6 +325,7 @@ class Store:
                 raise
             raw = view.journal.append(ops, rows, columns, now.wall_ms)
         view.apply(raw, decision.ops)
+        self._adopt_settings()
 
     def _check_space(self, rows_bytes: int) -> None:
         """Sends stop before the disk is full, so that abort, ack and delete still work (R30)."""
