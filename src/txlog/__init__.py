@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from txlog.administration import Admin as Admin
     from txlog.bounds import Bound as Bound
     from txlog.bounds import Range as Range
     from txlog.client import Client as Client
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from txlog.reader import Reader as Reader
     from txlog.settings import Settings as Settings
     from txlog.transaction import Transaction as Transaction
+    from txlog.transaction import TransactionBuilder as TransactionBuilder
 
 __version__ = "0.1.0"
 
@@ -42,12 +44,13 @@ _HOMES = {
     "Consumer": "consumer", "MessageId": "ids", "Position": "ids", "TopicName": "ids",
     "TxnId": "ids", "Message": "message", "messages": "message", "Producer": "producer",
     "Reader": "reader", "Settings": "settings", "Transaction": "transaction",
+    "TransactionBuilder": "transaction", "Admin": "administration",
 }  # fmt: skip
 
 __all__ = [
-    "Bound", "Client", "Consumer", "Message", "MessageId", "Position", "Producer", "Range",
-    "Reader", "Settings", "TopicName", "Transaction", "TxnId", "__version__", "init", "messages",
-    "open",
+    "Admin", "Bound", "Client", "Consumer", "Message", "MessageId", "Position", "Producer", "Range",
+    "Reader", "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId", "__version__",
+    "init", "messages", "open",
 ]  # fmt: skip
 
 

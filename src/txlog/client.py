@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from txlog import inspecting, report
+from txlog import inspecting, keyed, keyreport, report
+from txlog.administration import Admin
 from txlog.bounds import END, Bound, Range
 from txlog.clock import Clock, SystemClock
 from txlog.consumer import Consumer, acknowledge_runs
@@ -21,6 +22,7 @@ from txlog.engine.flow import admin, end_txn
 from txlog.engine.flow.acknowledge import runs_of_ids
 from txlog.engine.flow.end_txn import EndAnswer
 from txlog.engine.flow.enter import NewTxn, check_timeout
+from txlog.engine.flow.keys import NEW_HOLDER
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
@@ -34,7 +36,7 @@ from txlog.ids import MessageId, TopicName, TxnId, check_name
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
 from txlog.settings import Settings
-from txlog.transaction import Transaction
+from txlog.transaction import Transaction, TransactionBuilder
 
 READ_MESSAGES = 10_000
 Answer = dict[str, Any]
@@ -73,11 +75,14 @@ def init(
 def open_store(
     path: str, *, read_only: bool = False, clock: Clock | None = None,
     lock_timeout_ms: int = 30_000, durability: str | None = None,
+    transaction_key: str | None = None,
 ) -> Client:  # fmt: skip
     """Open a store that exists; exported as txlog.open.
 
-    durability: "sync" or "os" for what this client writes; the store's setting when left out
-    raises:     StoreNotFound, FormatMismatch, Corruption, ReadOnlyStore, NoResources
+    durability:      "sync" or "os" for what this client writes; the store's setting when left out
+    transaction_key: connect it; the client's transactions run under it, and fence those of an
+                     older client with the same key at once
+    raises:          StoreNotFound, FormatMismatch, Corruption, ReadOnlyStore, NoResources
     """
     if durability not in (None, "sync", "os"):
         raise InvalidArgument(f"durability is {durability!r}, it must be sync or os")
@@ -90,7 +95,15 @@ def open_store(
     except BaseException:
         disk.close()
         raise
-    return Client(store, disk)
+    client = Client(store, disk)
+    if transaction_key is not None:
+        try:
+            client._hold(transaction_key)
+        except BaseException:
+            store.close()
+            disk.close()
+            raise
+    return client
 
 
 class Client:
@@ -105,12 +118,18 @@ class Client:
     (True, ['orders'])
     """
 
-    __slots__ = ("_disk", "_store", "checkpoint_automatically")
+    __slots__ = ("_disk", "_store", "checkpoint_automatically", "epoch", "transaction_key")
 
     def __init__(self, store: Store, disk: PosixDisk) -> None:
         self._store = store
         self._disk = disk
         self.checkpoint_automatically = True
+        self.transaction_key: str | None = None
+        self.epoch: int | None = None  # of the connection of transaction_key
+
+    def _hold(self, key: str) -> None:
+        self.epoch = self.connect(key)["epoch"]
+        self.transaction_key = key
 
     @property
     def path(self) -> str:
@@ -271,27 +290,81 @@ class Client:
 
     # --- transactions ------------------------------------------------------------------------
 
-    def transaction(self, timeout_ms: int | None = None) -> Transaction:
+    def connect(
+        self, key: str, epoch: int = NEW_HOLDER, *, owner: str | int | None = None
+    ) -> Answer:
+        """Take a transaction key; its open transaction is aborted. The fields of `txn connect`.
+
+        epoch:  the one that this holder was given last; -1 always takes over
+        owner:  name or number of another user, for root
+        raises: NotAllowed (an old epoch, another's key), InvalidArgument
+        """
+        return keyreport.connected(keyed.connect(self._store, key, epoch, owner))
+
+    def transaction(
+        self, timeout_ms: int | None = None, *, key: str | None = None, epoch: int | None = None
+    ) -> Transaction:
         """Begin a transaction; its id is given out by its first send, ack or look at the id.
 
-        raises: InvalidArgument, LimitExceeded (time-out); LimitExceeded (too many unfinished
-                transactions) when the id is given out
+        key:    run it under this transaction key; the client's when left out. Then it begins now
+        epoch:  of the connection of `key`; connects when left out
+        raises: InvalidArgument, LimitExceeded (time-out), ProducerFenced; LimitExceeded (too many
+                unfinished transactions) when the id is given out
         """
-        self._store.need_writable()
-        settings = self._store.settings
-        new = NewTxn(
-            self._disk.owner(), self._store.clock.now(), check_timeout(settings, timeout_ms)
-        )
-        return Transaction(new, self._begin, self._end)
+        return self._transaction(timeout_ms, None, key, epoch)
 
-    def begin(self, timeout_ms: int | None = None, coordinator: int | None = None) -> Answer:
-        """Begin a transaction that any process may use by its id; the fields of `txn begin`."""
-        new = NewTxn(
-            self._disk.owner(), self._store.clock.now(),
-            check_timeout(self.settings, timeout_ms), coordinator,
-        )  # fmt: skip
-        txn_id = self._begin(new)
+    def new_transaction(self) -> TransactionBuilder:
+        """A builder of a transaction, as in PIP-31: `.with_timeout(...).build()`."""
+        return TransactionBuilder(
+            lambda timeout_ms, coordinator: self._transaction(timeout_ms, coordinator, None, None)
+        )
+
+    def _transaction(
+        self, timeout_ms: int | None, coordinator: int | None, key: str | None, epoch: int | None
+    ) -> Transaction:
+        key, epoch = self._held(key, epoch, coordinator)
+        if key is not None:
+            opened = keyed.begin(self._store, timeout_ms, key, epoch, None)
+            return Transaction(opened.txn_id, self._begin, self._end)
+        self._store.need_writable()
+        return Transaction(self._new(timeout_ms, coordinator), self._begin, self._end)
+
+    def begin(
+        self, timeout_ms: int | None = None, coordinator: int | None = None, *,
+        key: str | None = None, epoch: int | None = None, owner: str | int | None = None,
+    ) -> Answer:  # fmt: skip
+        """Begin a transaction that any process may use by its id; the fields of `txn begin`.
+
+        key, epoch: as for `transaction`; the key decides the coordinator
+        owner:      of the key, for root
+        """
+        key, epoch = self._held(key, epoch, coordinator)
+        if key is not None:
+            opened = keyed.begin(self._store, timeout_ms, key, epoch, owner)
+            return self._tell(
+                opened.txn_id, lambda view: keyreport.opened(view, opened, self._store)
+            )
+        txn_id = self._begin(self._new(timeout_ms, coordinator))
         return self._tell(txn_id, lambda view: report.begun(view, txn_id, self._store))
+
+    def _held(
+        self, key: str | None, epoch: int | None, coordinator: int | None
+    ) -> tuple[str | None, int | None]:
+        """The key to begin under: the one that is named, else the client's."""
+        if key is None and epoch is not None:
+            raise InvalidArgument("an epoch belongs to a transaction key: name the key")
+        if key is None:
+            key, epoch = self.transaction_key, self.epoch
+        if key is not None and coordinator is not None:
+            raise InvalidArgument("the transaction key decides the coordinator: leave it out")
+        return key, epoch
+
+    def _new(self, timeout_ms: int | None, coordinator: int | None) -> NewTxn:
+        settings = self._store.settings
+        return NewTxn(
+            self._disk.owner(), self._store.clock.now(), check_timeout(settings, timeout_ms),
+            coordinator,
+        )  # fmt: skip
 
     def _begin(self, new: NewTxn) -> TxnId:
         txn_id = self._store.write(
@@ -341,6 +414,11 @@ class Client:
             self._store.write(admin.nothing, tuple(range(self.settings.coordinators)))
 
     # --- the store ---------------------------------------------------------------------------
+
+    @property
+    def admin(self) -> Admin:
+        """Administration: transaction keys, coordinators."""
+        return Admin(self._store, self._sweep)
 
     def status(self) -> Answer:
         """The store at a glance; the fields of `txlog status`."""

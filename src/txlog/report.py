@@ -218,7 +218,7 @@ def _txn_row(view: View, store: Store, txn: Txn) -> Answer:
         "txn": txn_id, "state": txn.status.lower(), "transaction_key": txn.key,
         "age_ms": (txn.ended_ms or now.wall_ms) - txn.wall_ms,
         "expires_in_ms": left if txn.status == OPEN else None,
-        "topic_list": sorted({short(catalogs.topic_of(view.catalog, n)) for n in txn.partitions}),
+        "topic_list": topics_of(view, txn),
         "messages": messages, "acks": acks, "owner": txn.owner, "owner_uid": txn.owner_uid,
         "epoch": txn.epoch if txn.key is not None else None, "coordinator": txn.coordinator,
         "overdue": lookup.is_overdue(txn, now), "reason": txn.reason,
@@ -229,6 +229,11 @@ def _txn_row(view: View, store: Store, txn: Txn) -> Answer:
         "timeout_at": txn.wall_ms + txn.timeout_ms,
         "end_time": None if unfinished else txn.ended_ms, "waiting_list": [],
     }  # fmt: skip
+
+
+def topics_of(view: View, txn: Txn) -> list[str]:
+    """The topics to which a transaction has sent."""
+    return sorted({short(catalogs.topic_of(view.catalog, number)) for number in txn.partitions})
 
 
 def _pair(txn: Txn) -> tuple[int, int]:

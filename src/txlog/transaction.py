@@ -1,8 +1,9 @@
-"""Owns Transaction: a handle on an open transaction of a client."""
+"""Owns Transaction: a handle on an open transaction of a client, and the builder of one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 
 from txlog.clock import Instant
@@ -11,7 +12,7 @@ from txlog.engine.flow.end_txn import EndAnswer
 from txlog.engine.flow.enter import NewTxn, Use
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.errors import InvalidTxnStatus, TransactionConflict
+from txlog.errors import ExpiredTransaction, InvalidTxnStatus, TransactionConflict
 from txlog.ids import TxnId
 
 Begin = Callable[[NewTxn], TxnId]
@@ -85,8 +86,51 @@ class Transaction:
             return
         try:
             self.abort()
-        except InvalidTxnStatus:
-            return  # a conflict or the time-out ended it before; the first error is the cause
+        except (InvalidTxnStatus, ExpiredTransaction):
+            return  # conflict, time-out or fence ended it before; the first error is the cause
+
+
+class TransactionBuilder:
+    """Builds a transaction as PIP-31 writes it.
+
+    >>> import tempfile, txlog
+    >>> from datetime import timedelta
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         txn = client.new_transaction().with_timeout(timedelta(minutes=5)).build()
+    ...         before = txn.state
+    ...         _ = txn.abort()
+    ...         before, txn.state
+    ('OPEN', 'ABORTED')
+    """
+
+    __slots__ = ("_begin", "_coordinator", "_timeout_ms")
+
+    def __init__(self, begin: Callable[[int | None, int | None], Transaction]) -> None:
+        self._begin = begin
+        self._timeout_ms: int | None = None
+        self._coordinator: int | None = None
+
+    def with_timeout(self, timeout: int | timedelta) -> TransactionBuilder:
+        """Abort it when it is open for longer: milliseconds, or a timedelta."""
+        if isinstance(timeout, timedelta):
+            timeout = timeout // timedelta(milliseconds=1)
+        self._timeout_ms = timeout
+        return self
+
+    def with_coordinator(self, number: int) -> TransactionBuilder:
+        """Let this coordinator number it; without, they take turns."""
+        self._coordinator = number
+        return self
+
+    def build(self) -> Transaction:
+        """Begin it, as `Client.transaction` does.
+
+        raises: InvalidArgument, LimitExceeded, ProducerFenced; CoordinatorNotFound when the id is
+                given out
+        """
+        return self._begin(self._timeout_ms, self._coordinator)
 
 
 def in_transaction(store: Store, txn: Transaction | TxnId, decide: DecideIn) -> object:

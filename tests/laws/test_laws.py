@@ -1,4 +1,4 @@
-"""The laws of ARCHITECTURE 9, over every fold: catalog, coordinator, topic, buffer, cursor.
+"""The laws of ARCHITECTURE 9, over every fold: catalog, coordinator, key, topic, buffer, cursor.
 
 A random history runs through the real client; then the state that the folds hold live is compared,
 component by component and byte by byte, with what other ways lead to.
@@ -31,7 +31,7 @@ from txlog.errors import Corruption, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEEDS = range(4)
-STEPS = 80
+STEPS = 110
 Dumps = dict[Component, object]
 
 
@@ -97,7 +97,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
     for step in range(STEPS):
         known = ids(client)
         txn = chance.choice(open_ones) if open_ones and chance.random() < 0.7 else None
-        act = chance.randrange(12)
+        act = chance.randrange(15)
         with contextlib.suppress(TxlogError):
             if act <= 2:
                 producer = client.producer("t", chance.choice((None, "a", "b")))
@@ -118,6 +118,16 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 bench.clock.advance(chance.randint(1, 1500))
             elif act == 10 and checkpoints:
                 client.checkpoint(roll_all=chance.random() < 0.5)
+            elif act == 12:
+                name, epoch = f"key {chance.randrange(3)}", chance.choice((None, 0, 1, 2))
+                open_ones.append(
+                    client.begin(chance.randint(1000, 9000), key=name, epoch=epoch)["txn"]
+                )
+            elif act == 13:
+                client.connect(f"key {chance.randrange(3)}", chance.randrange(-1, 3))
+            elif act == 14 and chance.random() < 0.3:
+                client.admin.delete_transaction_key(f"key {chance.randrange(3)}")
+                client.admin.scale_coordinators(client.settings.coordinators + chance.randrange(2))
             elif act == 11 and chance.random() < 0.3:
                 client.create_topic(f"more-{step}", chance.randint(1, 2))
                 with client.consumer("t", "s") as consumer:
@@ -254,6 +264,16 @@ def check_agreement(view: View) -> None:
                     assert not mine & seen  # I-9: exactly one holder
                     seen |= mine
             assert all(ledger >= cursor.mark_delete[0] for ledger in cursor.acked.entries)
+        elif kind == "key":
+            for uid, of_owner in view.keys(a).of.items():
+                for name, one in of_owner.items():
+                    left = {s: txn for (c, s), txn in unfinished.items()
+                            if (c, txn.owner_uid, txn.key) == (a, uid, name)}  # fmt: skip
+                    open_ones = [s for s, txn in left.items() if txn.status == "OPEN"]
+                    assert open_ones in ([], [one.sequence])  # I-16
+                    assert one.sequence < 0 or one.sequence in left
+                    assert not (open_ones and one.deleted)
+                    assert all(left[s].epoch == one.epoch for s in open_ones)
     assert all(txn.status == "OPEN" for txn in unfinished.values())  # I-17: nothing is unavailable
 
 
@@ -394,7 +414,8 @@ OUTSIDE = {
 def test_folds_see_no_clock_and_no_chance() -> None:
     """Law 7: neither folds nor ops import what differs between two replays, nor one another."""
     folds = [m for m in source_tree.modules() if m.path.startswith("engine/folds/")]
-    assert {m.path.rpartition("/")[2] for m in folds} >= set(FOLDS)
+    modules = {kind: "transaction_key" if kind == "key" else kind for kind in FOLDS}
+    assert {m.path.rpartition("/")[2] for m in folds} >= set(modules.values())
     for module in folds + [m for m in source_tree.modules() if m.path == "engine/model/ops"]:
         for item in module.imports:
             assert not any(item.target == name or item.target.startswith(f"{name}.")
@@ -461,6 +482,7 @@ def test_a_frame_applied_twice_is_corruption(tmp_path: Path) -> None:
     with client.transaction() as txn:
         client.producer("t").send(b"b", txn=txn)
         client.acknowledge("t", "s", [one], txn=txn)
+    client.connect("k")
     with fresh(bench) as view:
         frames = view.journal.read_durable()
         view.take(frames)
@@ -479,7 +501,7 @@ ROLES = {name: {"topic", "buffer"} for name in ("LedgerRolled", "LedgerSealed")}
 TWICE = {
     "Appended": "", "CommitMarker": "", "BufferAppended": "", "BufferCommitted": "",
     "TxnOpened": "coordinator", "StatusUpdated": "", "PendingCommitted": "", "LedgerRolled":
-    "topic",
+    "topic", "KeyConnected": "",
 }  # fmt: skip
 
 

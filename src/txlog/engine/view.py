@@ -22,6 +22,7 @@ from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds import cursor as cursors
 from txlog.engine.folds import topic as topics
+from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.model.fold import Fold
 from txlog.engine.model.ops import (
     CATALOG,
@@ -51,8 +52,11 @@ from txlog.errors import Corruption, MissingFile, SnapshotExpired
 
 FOLDS: dict[str, Fold] = {
     fold.kind: fold
-    for fold in (catalogs.FOLD, coordinators.FOLD, topics.FOLD, buffers.FOLD, cursors.FOLD)
-}
+    for fold in (
+        catalogs.FOLD, coordinators.FOLD, transaction_keys.FOLD, topics.FOLD, buffers.FOLD,
+        cursors.FOLD,
+    )
+}  # fmt: skip
 STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
 RELOADS_MAX = 20
@@ -249,6 +253,11 @@ class View:
     def coordinator(self, number: int) -> coordinators.Coordinator:
         """A transaction coordinator."""
         state: coordinators.Coordinator = self._state(("coordinator", number, 0))
+        return state
+
+    def keys(self, number: int) -> transaction_keys.Keys:
+        """The transaction keys of a coordinator."""
+        state: transaction_keys.Keys = self._state(("key", number, 0))
         return state
 
     def loaded_coordinators(self) -> list[tuple[int, coordinators.Coordinator]]:

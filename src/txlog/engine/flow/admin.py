@@ -1,4 +1,4 @@
-"""Administration: creating topics and subscriptions, rolling ledgers over."""
+"""Administration: creating topics and subscriptions, more coordinators, rolling ledgers over."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from txlog.engine.flow.bounds import resolve_bound
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.preview import check_isolation
 from txlog.engine.folds.catalog import Topic
-from txlog.engine.model.ops import CursorOpened, LedgerRolled, SubscriptionCreated, TopicCreated
+from txlog.engine.model.ops import (
+    CursorOpened,
+    LedgerRolled,
+    SettingSet,
+    SubscriptionCreated,
+    TopicCreated,
+)
 from txlog.engine.view import View
-from txlog.errors import AlreadyExists, InvalidArgument, LimitExceeded
+from txlog.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed
 from txlog.ids import TopicName
-from txlog.settings import PARTITIONS_MAX, TOPICS_MAX, Settings
+from txlog.settings import PARTITIONS_MAX, TOPICS_MAX, Settings, check_setting
 
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key-shared")
 
@@ -84,6 +90,24 @@ def create_subscription(
         behind = resolve_bound(view, topic, partition, position or START)
         draft.ops.append(CursorOpened(number, topic.first_partition + partition, behind))
     return draft.decision(True, sync=True)
+
+
+def scale_coordinators(view: View, settings: Settings, now: Instant, count: int) -> Decision:
+    """Decide to have more coordinators; answers their number before.
+
+    raises: NotAllowed for fewer, InvalidArgument and LimitExceeded by the bounds of the setting
+    """
+    check_setting("coordinators", count)
+    before = settings.coordinators
+    if count < before:
+        raise NotAllowed(
+            f"the store has {before} coordinators, {count} asked for: their number may only grow",
+            setting="coordinators", limit=before, value=count,
+        )  # fmt: skip
+    draft = Draft(view, settings, now.wall_ms)
+    if count > before:
+        draft.ops.append(SettingSet("coordinators", count))
+    return draft.decision(before, sync=True)
 
 
 def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | None) -> Decision:

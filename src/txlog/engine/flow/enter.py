@@ -50,9 +50,12 @@ def check_timeout(settings: Settings, timeout_ms: int | None) -> int:
     return timeout_ms
 
 
-def open_txn(draft: Draft, new: NewTxn) -> Txn:
+def open_txn(
+    draft: Draft, new: NewTxn, *, key: str | None = None, epoch: int = -1, freed: int = 0
+) -> Txn:
     """Add the ops that open a transaction; returns the record it has from then on.
 
+    freed:  unfinished transactions of its coordinator that the same frame ends
     raises: LimitExceeded (unfinished transactions), CoordinatorNotFound
     """
     view, settings = draft.view, draft.settings
@@ -61,7 +64,7 @@ def open_txn(draft: Draft, new: NewTxn) -> Txn:
         number = view.catalog.unkeyed_txns % settings.coordinators
     check_coordinator(number, settings.coordinators)
     state = view.coordinator(number)
-    if 0 < settings.txn_active_max <= len(state.unfinished):
+    if 0 < settings.txn_active_max <= len(state.unfinished) - freed:
         raise LimitExceeded(
             f"coordinator {number} has {len(state.unfinished)} unfinished transactions, "
             f"txn_active_max is {settings.txn_active_max}",
@@ -74,11 +77,11 @@ def open_txn(draft: Draft, new: NewTxn) -> Txn:
     (uid, name), start = new.owner, new.start
     draft.ops.append(
         TxnOpened(number, sequence, uid, name, new.timeout_ms, start.wall_ms, start.boot_id,
-                  start.boot_ms)
+                  start.boot_ms, key, epoch)
     )  # fmt: skip
     return Txn(
         number, sequence, uid, name, new.timeout_ms, start.wall_ms, start.boot_id, start.boot_ms,
-        None, -1,
+        key, epoch,
     )  # fmt: skip
 
 

@@ -132,8 +132,9 @@ def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
         return timed_out(txn)
     if txn.reason == "fenced":
         return ExpiredTransaction(
-            f"transaction {txn_id} is fenced: a newer holder of its key is at work", txn=txn_id,
-            hint="stop this task",
+            f"transaction {txn_id} is fenced: a newer holder of its key is at work",
+            hint="stop this task", txn=txn_id, transaction_key=txn.key, epoch=txn.epoch,
+            owner=txn.owner,
         )  # fmt: skip
     how = {
         "conflict": "was aborted by a conflict of acknowledgements",

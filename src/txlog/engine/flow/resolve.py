@@ -4,6 +4,7 @@ One frame holds the decision, the markers, the cursor changes and the final stat
 
     StatusUpdated OPEN→COMMITTING · CommitMarker + BufferCommitted per partition with messages
     · PendingCommitted per cursor with acknowledgements · StatusUpdated COMMITTING→COMMITTED
+    · KeyReleased, if it was begun under a key
 
 Source: PIP-31 "End transaction"; spec/transactions 5.1, 5.2, 6.
 """
@@ -30,6 +31,7 @@ from txlog.engine.model.ops import (
     CommitMarker,
     CounterRaised,
     IdsReserved,
+    KeyReleased,
     PendingAborted,
     PendingCommitted,
     StatusUpdated,
@@ -71,6 +73,7 @@ def commit_ops(draft: Draft, txn: Txn) -> StatusUpdated:
         draft.ops += (marker, committed)
     draft.ops += settled
     draft.ops.append(StatusUpdated(*pair, COMMITTING, COMMITTED))
+    release_key(draft, txn)
     return decided
 
 
@@ -92,7 +95,17 @@ def abort_ops(draft: Draft, txn: Txn, reason: str) -> StatusUpdated:
             acks += pending.count
     decided = StatusUpdated(*pair, OPEN, ABORTING, reason, messages, acks)
     draft.ops += (decided, *body, StatusUpdated(*pair, ABORTING, ABORTED))
+    release_key(draft, txn)
     return decided
+
+
+def release_key(draft: Draft, txn: Txn) -> None:
+    """Add what the key of a transaction learns in the frame that makes it COMMITTED or ABORTED."""
+    if txn.key is not None:
+        open_ms = max(0, draft.now_ms - txn.wall_ms)
+        draft.ops.append(
+            KeyReleased(txn.coordinator, txn.owner_uid, txn.key, txn.sequence, open_ms)
+        )
 
 
 def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision | None:

@@ -66,6 +66,7 @@ class Catalog(msgspec.Struct, array_like=True):
     unkeyed_txns: int = 0
     by_name: dict[str, int] = {}  # folded full name -> topic
     first_of: list[tuple[int, int]] = []  # (first partition, topic), rising
+    coordinator_counts: list[int] = []  # former values of the setting `coordinators`, oldest first
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -101,6 +102,9 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         if held.consumer == op.consumer:
             held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
     elif isinstance(op, SettingSet):
+        former = state.settings.get(op.name)
+        if op.name == "coordinators" and isinstance(former, int) and former != op.value:
+            state.coordinator_counts.append(former)
         state.settings[op.name] = op.value
     else:
         raise unexpected("catalog", lsn, op)

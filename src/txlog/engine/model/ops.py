@@ -159,6 +159,44 @@ class TxnsForgotten(_Op, tag="forg", frozen=True, array_like=True, gc=False):
     sequences: list[int]
 
 
+class KeyConnected(_Op, tag="kcon", frozen=True, array_like=True, gc=False):
+    """A holder connected the transaction key (uid, key); only this epoch may begin under it."""
+
+    coordinator: int
+    uid: int
+    owner: str
+    key: str
+    epoch: int
+
+
+class KeyBound(_Op, tag="kbnd", frozen=True, array_like=True, gc=False):
+    """The key's transaction is this one from now on."""
+
+    coordinator: int
+    uid: int
+    key: str
+    epoch: int
+    sequence: int
+
+
+class KeyReleased(_Op, tag="krel", frozen=True, array_like=True, gc=False):
+    """A transaction of the key has ended, open_ms after its begin."""
+
+    coordinator: int
+    uid: int
+    key: str
+    sequence: int
+    open_ms: int
+
+
+class KeyDeleted(_Op, tag="kdel", frozen=True, array_like=True, gc=False):
+    """The key is a tombstone that keeps its last epoch."""
+
+    coordinator: int
+    uid: int
+    key: str
+
+
 class Appended(_Op, tag="app", frozen=True, array_like=True, gc=False):
     """Plain messages: rows row_start.. of the frame are entries first_entry.. of the ledger."""
 
@@ -290,7 +328,8 @@ class PendingAborted(_Op, tag="pabo", frozen=True, array_like=True, gc=False):
 Op = (
     SettingSet | TopicCreated | SubscriptionCreated | ConsumerAttached | ConsumerDetached
     | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
-    | SubscriptionAdded | StatusUpdated | TxnsForgotten | Appended | CommitMarker
+    | SubscriptionAdded | StatusUpdated | TxnsForgotten
+    | KeyConnected | KeyBound | KeyReleased | KeyDeleted | Appended | CommitMarker
     | BufferAppended | BufferCommitted | BufferAborted | CursorOpened | Acked | PendingAcked
     | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten
 )  # fmt: skip
@@ -319,6 +358,10 @@ def _catalog(_: Op) -> tuple[Component, ...]:
 
 def _coordinator(op: Op) -> tuple[Component, ...]:
     return (("coordinator", op.coordinator, 0),)  # type: ignore[union-attr]
+
+
+def _key(op: Op) -> tuple[Component, ...]:
+    return (("key", op.coordinator, 0),)  # type: ignore[union-attr]
 
 
 def _topic(op: Op) -> tuple[Component, ...]:
@@ -353,7 +396,8 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     _catalog, ConsumerDetached: _catalog, LedgerRolled: _rolled, LedgerSealed: _sealed,
     IdsReserved: _coordinator, CounterRaised: _coordinator, TxnOpened: _opened,
     PartitionAdded: _coordinator, SubscriptionAdded: _coordinator, StatusUpdated: _coordinator,
-    TxnsForgotten: _coordinator, Appended: _topic, CommitMarker: _topic,
+    TxnsForgotten: _coordinator, KeyConnected: _key, KeyBound: _key, KeyReleased: _key,
+    KeyDeleted: _key, Appended: _topic, CommitMarker: _topic,
     BufferAppended: _buffer, BufferCommitted: _buffer, BufferAborted: _buffer,
     CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
     PendingAborted: _cursor, ProducerOpened: _topic, ProducersForgotten: _topic,

@@ -1,0 +1,100 @@
+"""Owns Admin: what `txlog admin` does, as methods of `client.admin`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from txlog import keyreport
+from txlog.engine.flow import admin, keys
+from txlog.engine.flow.keys import Deleted
+from txlog.engine.store import Store
+
+Answer = dict[str, Any]
+
+
+class Admin:
+    """Administration of an open store.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder, coordinators=4)
+    ...     with txlog.open(folder, transaction_key="nightly") as client:
+    ...         [(key["transaction_key"], key["epoch"]) for key in client.admin.transaction_keys()]
+    ...         client.admin.scale_coordinators(8)
+    [('nightly', 0)]
+    {'before': 4, 'after': 8}
+    """
+
+    __slots__ = ("_store", "_sweep")
+
+    def __init__(self, store: Store, sweep: Callable[[], None]) -> None:
+        self._store = store
+        self._sweep = sweep
+
+    # --- transaction keys and coordinators ---------------------------------------------------
+
+    def transaction_keys(
+        self, deleted: bool = False, owner: str | int | None = None
+    ) -> list[Answer]:
+        """The keys of all owners or one; the fields of `txlog admin list-transaction-keys`.
+
+        deleted: tombstones too
+        """
+        self._sweep()
+        self._store.settle()
+        return self._store.read(
+            lambda view: keyreport.transaction_keys(view, self._store, deleted, owner)
+        )
+
+    def transaction_key(self, key: str, owner: str | int | None = None) -> Answer:
+        """One key with its remembered transactions, newest first.
+
+        owner:  name or number of another user, for root
+        raises: TransactionKeyNotFound, also for a deleted one; NotAllowed
+        """
+        self._sweep()
+        self._store.settle()
+        caller = self._store.disk.owner()
+        return self._store.read(
+            lambda view: keyreport.transaction_key(view, self._store, caller, key, owner)
+        )
+
+    def delete_transaction_key(
+        self, key: str, owner: str | int | None = None, *, dry_run: bool = False
+    ) -> Answer:
+        """Delete a key; its open transaction is aborted, its last epoch is kept for ever.
+
+        dry_run: only say what it would do
+        returns: {transaction_key, owner, owner_uid, epoch, deleted, aborted_list}
+        raises:  TransactionKeyNotFound, NotAllowed
+        """
+        store, caller = self._store, self._store.disk.owner()
+        if dry_run:
+            now = store.clock.now()
+            answer = store.read(
+                lambda view: keys.delete(view, store.settings, now, caller, key, owner).answer
+            )
+        else:
+            answer = store.write(
+                lambda view, now: keys.delete(view, store.settings, now, caller, key, owner)
+            )
+        assert isinstance(answer, Deleted)
+        return {
+            "transaction_key": answer.key, "owner": answer.owner, "owner_uid": answer.owner_uid,
+            "epoch": answer.epoch, "deleted": True, "aborted_list": answer.aborted,
+        }  # fmt: skip
+
+    def scale_coordinators(self, count: int, *, dry_run: bool = False) -> Answer:
+        """Have more transaction coordinators; {before, after}. Raises NotAllowed for fewer."""
+        store = self._store
+        if dry_run:
+            now = store.clock.now()
+            before = store.read(
+                lambda view: admin.scale_coordinators(view, store.settings, now, count).answer
+            )
+        else:
+            before = store.write(
+                lambda view, now: admin.scale_coordinators(view, store.settings, now, count)
+            )
+        return {"before": before, "after": count}

@@ -1,0 +1,758 @@
+"""Transaction keys: epochs, take-over, fencing, tombstones, owners; spec/transactions 4, 10."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from tests.engine_kit import Bench, begin, pending, send, values
+from txlog import Client, MessageId, TxnId
+from txlog.engine.flow.draft import Decision
+from txlog.engine.folds import transaction_key as keys
+from txlog.engine.model.ops import StatusUpdated
+from txlog.engine.storage.disk import PosixDisk
+from txlog.errors import (
+    CoordinatorNotFound,
+    ExpiredTransaction,
+    InvalidArgument,
+    InvalidTxnStatus,
+    LimitExceeded,
+    NotAllowed,
+    ProducerFenced,
+    ReadOnlyStore,
+    TransactionKeyNotFound,
+    TransactionTimedOut,
+    TxlogError,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+ANA, BEN, ROOT = (1000, "ana"), (1001, "ben"), (0, "root")
+
+
+class Users:
+    """Who each client is for the store; ana when nothing was said."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, tuple[int, str]] = {}
+        self.others = ANA
+
+    def owner(self, disk: PosixDisk) -> tuple[int, str]:
+        return self.of.get(id(disk), self.others)
+
+    def let(self, client: Client, user: tuple[int, str]) -> Client:
+        """This client is run by that user."""
+        self.of[id(client._disk)] = user
+        return client
+
+
+@pytest.fixture
+def users(monkeypatch: pytest.MonkeyPatch) -> Users:
+    made = Users()
+    monkeypatch.setattr(PosixDisk, "owner", lambda disk: made.owner(disk))
+    return made
+
+
+@pytest.fixture
+def bench(tmp_path: Path, users: Users) -> Bench:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t", 2)
+    made.client.create_subscription("t", "s")
+    return made
+
+
+def lsn(client: Client) -> int:
+    """The number of the last frame, after everything written is visible."""
+    return client._store.read(lambda view: view.lsn)
+
+
+def stored_epoch(client: Client, key: str = "k") -> int | None:
+    found: dict[str, int] = {
+        row["transaction_key"]: row["epoch"] for row in client.admin.transaction_keys(deleted=True)
+    }
+    return found.get(key)
+
+
+# --- the table of epochs ----------------------------------------------------------------------
+
+NONE, LIVING, TOMBSTONE = "none", "living", "tombstone"
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize(
+    ("state", "presented", "expected"),
+    [
+        (NONE, -1, 0), (NONE, 0, NotAllowed), (NONE, 5, NotAllowed), (NONE, -2, InvalidArgument),
+        (LIVING, -1, 4), (LIVING, 3, 4), (LIVING, 2, NotAllowed), (LIVING, 0, NotAllowed),
+        (LIVING, 4, NotAllowed), (LIVING, -2, InvalidArgument),
+        (TOMBSTONE, -1, 4), (TOMBSTONE, 3, NotAllowed), (TOMBSTONE, 2, NotAllowed),
+        (TOMBSTONE, 0, NotAllowed), (TOMBSTONE, 4, NotAllowed), (TOMBSTONE, -9, InvalidArgument),
+    ],
+)  # fmt: skip
+def test_the_table_of_epochs(
+    bench: Bench, state: str, presented: int, expected: int | type[TxlogError], fresh: bool
+) -> None:
+    """10: every cell; from the process that knows and from one that reads a checkpoint."""
+    client = bench.client
+    if state != NONE:
+        for _ in range(4):
+            client.connect("k")
+    if state == TOMBSTONE:
+        client.admin.delete_transaction_key("k")
+    if fresh:
+        client.checkpoint()
+        client = bench.reopen()
+    txn = client.begin(key="k", epoch=3)["txn"] if state == LIVING else None
+    before, known = lsn(client), stored_epoch(client)
+    if isinstance(expected, int):
+        answer = client.connect("k", presented)
+        assert answer["epoch"] == expected
+        assert answer["fenced_txn"] == txn
+        assert stored_epoch(client) == expected
+    else:
+        with pytest.raises(expected) as caught:
+            client.connect("k", presented)
+        assert type(caught.value) is expected  # not a kind of it
+        assert lsn(client) == before  # a refused connection changes nothing
+        assert stored_epoch(client) == known
+        if txn is not None:
+            assert client.commit(txn)["state"] == "committed"
+
+
+def test_an_epoch_from_the_future_says_what_may_have_happened(bench: Bench) -> None:
+    """10: newer than this store knows: restored from a copy?"""
+    bench.client.connect("k")
+    with pytest.raises(NotAllowed, match="newer than this store knows") as caught:
+        bench.client.connect("k", 7)
+    assert "copy" in (caught.value.hint or "")
+    assert caught.value.fields["transaction_key"] == "k"
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "expected"),
+    [
+        (NONE, None, 0), (NONE, -1, 0), (NONE, 0, ProducerFenced), (NONE, -2, InvalidArgument),
+        (LIVING, None, 4), (LIVING, -1, 4), (LIVING, 3, 3), (LIVING, 2, ProducerFenced),
+        (LIVING, 4, ProducerFenced), (TOMBSTONE, None, 4), (TOMBSTONE, 3, ProducerFenced),
+    ],
+)  # fmt: skip
+def test_beginning_needs_the_newest_epoch(
+    bench: Bench, state: str, epoch: int | None, expected: int | type[TxlogError]
+) -> None:
+    """10: without an epoch it connects in the same frame; with a stale one nothing is written."""
+    client = bench.client
+    open_one = None
+    if state != NONE:
+        for _ in range(4):
+            client.connect("k")
+        open_one = client.begin(key="k", epoch=3)["txn"]
+    if state == TOMBSTONE:
+        client.admin.delete_transaction_key("k")
+        open_one = None
+    before = lsn(client)
+    if isinstance(expected, int):
+        answer = client.begin(key="k", epoch=epoch)
+        assert (answer["epoch"], answer["transaction_key"]) == (expected, "k")
+        assert answer["fenced_txn"] == open_one
+        assert lsn(client) == before + 1  # one frame
+    else:
+        with pytest.raises(expected):
+            client.begin(key="k", epoch=epoch)
+        assert lsn(client) == before
+        if open_one is not None:
+            assert client.commit(open_one)["state"] == "committed"
+
+
+def test_a_connection_is_durable_when_it_is_answered(tmp_path: Path) -> None:
+    """5.2: connect, delete, and the begin that connects; a reader sees them at once."""
+    bench = Bench(tmp_path / "store", durability="sync")
+    looker = bench.another(read_only=True)
+    bench.client.connect("k")
+    assert looker.admin.transaction_key("k")["epoch"] == 0
+    txn = bench.client.begin(key="k")["txn"]
+    assert looker.admin.transaction_key("k")["txn"] == txn
+    bench.client.admin.delete_transaction_key("k")
+    assert looker.admin.transaction_keys() == []
+
+
+# --- fencing ----------------------------------------------------------------------------------
+
+
+def zombie(bench: Bench) -> tuple[Client, TxnId, list[MessageId]]:
+    """A task with an open transaction under key k: two sends, an ack of each kind."""
+    client = bench.another(transaction_key="k")
+    known = send(client, b"in 0", b"in 1", b"in 2")
+    txn = client.begin()["txn"]
+    producer = client.producer("t")
+    producer.send(b"zombie 0", partition=0, txn=txn)
+    producer.send(b"zombie 1", partition=1, txn=txn)
+    client.acknowledge("t", "s", [known[0]], txn=txn)
+    return client, txn, known
+
+
+def operations(client: Client, txn: TxnId, known: list[MessageId]) -> list[Callable[[], Any]]:
+    """Everything one can do with a transaction."""
+    return [
+        lambda: client.producer("t").send(b"late", partition=0, txn=txn),
+        lambda: client.producer("t", "p").send(b"late", partition=1, txn=txn, sequence_id=1),
+        lambda: client.acknowledge("t", "s", [known[1]], txn=txn),
+        lambda: client.acknowledge("t", "s", [known[2]], cumulative=True, txn=txn),
+        lambda: client.commit(txn),
+        lambda: client.abort(txn),
+    ]
+
+
+FENCES: dict[str, Callable[[Client], Any]] = {
+    "connect": lambda client: client.connect("k"),
+    "connect with its epoch": lambda client: client.connect("k", 0),
+    "begin": lambda client: client.begin(key="k"),
+    "begin with its epoch": lambda client: client.begin(key="k", epoch=0),
+    "delete": lambda client: client.admin.delete_transaction_key("k"),
+}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("fence", FENCES)
+def test_a_fenced_transaction_can_do_nothing(bench: Bench, fence: str, fresh: bool) -> None:
+    """10: every operation is ExpiredTransaction and writes nothing; I-16."""
+    task, txn, known = zombie(bench)
+    answer = FENCES[fence](bench.client)
+    assert txn in (answer.get("fenced_txn"), *answer.get("aborted_list", []))
+    if fresh:
+        bench.client.checkpoint()
+        task = bench.another()
+    bench.client.flush()
+    before = lsn(bench.client)
+    for _ in range(2):
+        for operation in operations(task, txn, known):
+            with pytest.raises(ExpiredTransaction) as caught:
+                operation()
+            assert caught.value.fields["txn"] == txn
+            assert (caught.value.kind, caught.value.exit) == ("fenced", 4)
+    bench.client.flush()
+    assert lsn(bench.client) == before
+    assert values(bench.client) == [b"in 0", b"in 1", b"in 2"]
+    assert [m.value for m in pending(bench.client)] == [b"in 0", b"in 1", b"in 2"]
+    shown = bench.client.show_transaction(txn)
+    assert (shown["state"], shown["reason"]) == ("aborted", "fenced")
+
+
+def test_the_acks_of_the_fenced_come_again(bench: Bench) -> None:
+    """10: PENDING again at once, one redelivery more; the next holder may acknowledge them."""
+    _, txn, known = zombie(bench)
+    task = bench.another(transaction_key="k")
+    with task.consumer("t", "s") as consumer, task.transaction() as mine:
+        table = consumer.receive_batch(10)
+        assert table.column("redelivery_count").to_pylist() == [1, 0, 0]
+        consumer.acknowledge(table, txn=mine)
+        task.producer("t").send(b"done", partition=0, txn=mine)
+    assert mine.id != txn
+    assert pending(bench.client)[0].value == b"done"
+    assert values(bench.client) == [b"in 0", b"in 1", b"in 2", b"done"]
+    with pytest.raises(ExpiredTransaction):
+        bench.client.acknowledge("t", "s", [known[0]], txn=txn)
+
+
+def test_a_pending_cumulative_ack_is_given_back(bench: Bench) -> None:
+    """The scenario of the proposal: cumulative acknowledgements have no conflict to stop a task."""
+    task = bench.another(transaction_key="k")
+    known = send(task, b"a", b"b", b"c")
+    txn = task.begin()["txn"]
+    task.acknowledge("t", "s", [known[1]], cumulative=True, txn=txn)
+    assert [m.value for m in pending(bench.client)] == [b"c"]
+    other = bench.another(transaction_key="k")
+    mine = other.begin()["txn"]
+    other.acknowledge("t", "s", [known[2]], cumulative=True, txn=mine)
+    other.commit(mine)
+    with pytest.raises(ExpiredTransaction):
+        task.acknowledge("t", "s", [known[2]], cumulative=True, txn=txn)
+    assert pending(bench.client) == []
+
+
+def test_only_the_open_transaction_of_that_key_is_fenced(bench: Bench) -> None:
+    """10: transactions without a key and of other keys go on, in the same coordinator too."""
+    client = bench.client
+    plain = begin(client)
+    other = client.begin(key="other")["txn"]
+    mine = client.begin(key="k")
+    beside = client.begin(coordinator=mine["coordinator"])["txn"]
+    assert client.connect("k")["fenced_txn"] == mine["txn"]
+    for txn in (plain, other, beside):
+        assert client.commit(txn)["state"] == "committed"
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_what_had_ended_is_not_fenced(bench: Bench, end: str) -> None:
+    """10: it answers as it ended, before and behind the take-over."""
+    client = bench.client
+    txn = client.begin(key="k")["txn"]
+    getattr(client, end)(txn)
+    assert client.connect("k")["fenced_txn"] is None
+    assert getattr(client, end)(txn)["already"]
+    with pytest.raises(InvalidTxnStatus):
+        client.producer("t").send(b"x", partition=0, txn=txn)
+
+
+@pytest.mark.parametrize("fence", FENCES)
+def test_a_timed_out_one_stays_timed_out(bench: Bench, fence: str) -> None:
+    """10: fenced and timed out must not be confused, also if nobody swept before the take-over."""
+    txn = bench.client.begin(1000, key="k")["txn"]
+    known = send(bench.client, b"a", b"b", b"c")
+    bench.clock.advance(1001)
+    other = bench.another()  # has not loaded the coordinator
+    answer = FENCES[fence](other)
+    assert answer.get("fenced_txn") is None and not answer.get("aborted_list")
+    for client in (bench.client, other):
+        assert client.show_transaction(txn)["reason"] == "timeout"
+        for operation in operations(client, txn, known)[:5]:
+            with pytest.raises(TransactionTimedOut):
+                operation()
+        assert client.abort(txn)["already"]
+
+
+def test_a_fenced_one_stays_fenced_when_its_time_is_over(bench: Bench) -> None:
+    """The other way round: the sweep finds it ended."""
+    txn = bench.client.begin(1000, key="k")["txn"]
+    bench.client.connect("k")
+    bench.clock.advance(5000)
+    begin(bench.client)
+    with pytest.raises(ExpiredTransaction):
+        bench.client.commit(txn)
+
+
+def test_a_swept_one_is_not_the_keys_any_more(bench: Bench) -> None:
+    """A time-out ends it; the holder begins the next with the same epoch and fences nothing."""
+    client = bench.another(transaction_key="k")
+    txn = client.begin(1000)["txn"]
+    bench.clock.advance(1001)
+    begin(client)  # sweeps
+    assert client.admin.transaction_key("k")["txn"] == client.transactions()[-1]["txn"] != txn
+    with pytest.raises(TransactionTimedOut):
+        client.commit(txn)
+
+
+def test_a_committing_one_is_left_to_finish(bench: Bench) -> None:
+    """10: it is decided; connect, begin and delete do not wait for it and do not abort it."""
+    client = bench.client
+    txn = client.begin(key="k")["txn"]
+    decided = StatusUpdated(txn.coordinator, txn.sequence, "OPEN", "COMMITTING")
+    client._store.write(lambda view, now: Decision([decided], None, True))
+    assert client.connect("k")["fenced_txn"] is None
+    second = client.begin(key="k")
+    assert second["fenced_txn"] is None
+    row = client.admin.transaction_key("k")
+    assert [one["state"] for one in row["txn_list"]] == ["open", "committing"]
+    assert (row["txn"], row["txn_state"]) == (second["txn"], "open")
+    assert client.admin.delete_transaction_key("k")["aborted_list"] == [second["txn"]]
+    assert client.commit(txn)["already"]
+    (left,) = [one for one in client.transactions() if one["txn"] == txn]
+    assert left["state"] == "committing"
+
+
+def test_beginning_again_ends_the_one_before(bench: Bench) -> None:
+    """10, I-16: at most one OPEN transaction a key, with the right epoch too."""
+    client = bench.another(transaction_key="k")
+    before = [client.begin()["txn"] for _ in range(3)]
+    last = client.begin()["txn"]
+    assert [row["txn"] for row in client.transactions()] == [last]
+    for txn in before:
+        with pytest.raises(ExpiredTransaction):
+            client.commit(txn)
+    client.commit(last)
+
+
+def test_fencing_makes_room(tmp_path: Path) -> None:
+    """3: what the same frame ends does not count; a begin that is refused fences nothing."""
+    bench = Bench(tmp_path / "store", coordinators=1, txn_active_max=2)
+    client = bench.client
+    first = client.begin(key="k")["txn"]
+    begin(client)
+    second = client.begin(key="k")
+    assert second["fenced_txn"] == first
+    with pytest.raises(LimitExceeded):
+        client.begin(key="other")
+    assert [row["transaction_key"] for row in client.admin.transaction_keys()] == ["k"]
+    with pytest.raises(LimitExceeded):
+        client.begin(90_000_000, key="k")
+    assert client.commit(second["txn"])["state"] == "committed"
+
+
+# --- deleting ---------------------------------------------------------------------------------
+
+
+def test_a_tombstone_keeps_its_epoch(bench: Bench) -> None:
+    """10, I-1: no old process matches a reborn key, over checkpoints and reopening."""
+    client = bench.client
+    old = bench.another(transaction_key="k")
+    txn = old.begin()["txn"]
+    answer = client.admin.delete_transaction_key("k")
+    assert answer == {
+        "transaction_key": "k", "owner": "ana", "owner_uid": 1000, "epoch": 0, "deleted": True,
+        "aborted_list": [txn],
+    }  # fmt: skip
+    calls: list[Callable[[], object]] = [
+        lambda: client.admin.delete_transaction_key("k"),
+        lambda: client.admin.transaction_key("k"),
+        lambda: client.admin.delete_transaction_key("never"),
+    ]
+    for call in calls:
+        with pytest.raises(TransactionKeyNotFound):
+            call()
+    assert client.admin.transaction_keys() == []
+    assert [row["deleted"] for row in client.admin.transaction_keys(deleted=True)] == [True]
+    with pytest.raises(ProducerFenced, match="deleted"):
+        old.transaction()
+    client.checkpoint()
+    client = bench.reopen()
+    assert client.connect("k")["epoch"] == 1
+    with pytest.raises(NotAllowed):
+        client.connect("k", 0)
+    with pytest.raises(ExpiredTransaction):
+        client.commit(txn)
+
+
+def test_a_dry_run_deletes_nothing(bench: Bench) -> None:
+    """CLI 4: the plan as the result would be, no byte changed."""
+    txn = bench.client.begin(key="k")["txn"]
+    before = lsn(bench.client)
+    plan = bench.client.admin.delete_transaction_key("k", dry_run=True)
+    assert plan["aborted_list"] == [txn]
+    assert bench.client.admin.scale_coordinators(20, dry_run=True) == {"before": 16, "after": 20}
+    assert lsn(bench.client) == before
+    assert bench.client.admin.delete_transaction_key("k") == plan
+
+
+# --- owners -----------------------------------------------------------------------------------
+
+
+def test_the_same_key_of_another_owner_is_another_key(bench: Bench, users: Users) -> None:
+    """10: identity is (uid, key); nobody fences a stranger."""
+    client, other = bench.client, users.let(bench.another(), BEN)
+    mine, theirs = client.begin(key="k"), other.begin(key="k")
+    assert (mine["epoch"], theirs["epoch"]) == (0, 0)
+    assert theirs["fenced_txn"] is None
+    assert other.connect("k")["epoch"] == 1
+    assert client.commit(mine["txn"])["state"] == "committed"
+    assert client.admin.transaction_key("k")["epoch"] == 0
+    assert [(row["owner"], row["epoch"]) for row in client.admin.transaction_keys()] == [
+        ("ana", 0), ("ben", 1)
+    ]  # fmt: skip
+    assert [row["epoch"] for row in client.admin.transaction_keys(owner="ben")] == [1]
+    assert [row["epoch"] for row in client.admin.transaction_keys(owner=1000)] == [0]
+
+
+def test_an_owner_keeps_a_key_under_another_name(bench: Bench, users: Users) -> None:
+    """2: the number decides, the name is a label."""
+    bench.client.connect("k")
+    users.others = (1000, "anna")
+    assert bench.another().connect("k")["epoch"] == 1
+    assert bench.client.admin.transaction_key("k")["owner"] == "anna"
+
+
+def test_only_root_may_name_another_owner(bench: Bench, users: Users) -> None:
+    """10, ownership: take over, use, delete; root is excepted, and the key stays its owner's."""
+    txn = bench.client.begin(key="k")["txn"]
+    other, root = users.let(bench.another(), BEN), users.let(bench.another(), ROOT)
+    calls: list[Callable[[], object]] = [
+        lambda: other.connect("k", owner="ana"), lambda: other.begin(key="k", owner=1000),
+        lambda: other.admin.delete_transaction_key("k", "ana"),
+        lambda: other.admin.transaction_key("k", "ana"), lambda: other.commit(txn),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(NotAllowed):
+            call()
+    assert root.admin.transaction_key("k", "ana")["txn"] == txn
+    taken = root.connect("k", owner="ana")
+    assert (taken["owner"], taken["owner_uid"], taken["epoch"]) == ("ana", 1000, 1)
+    assert taken["fenced_txn"] == txn
+    mine = root.begin(key="k", epoch=1, owner="1000")
+    assert (mine["owner"], mine["coordinator"]) == ("ana", taken["coordinator"])
+    assert bench.client.commit(mine["txn"])["state"] == "committed"
+    assert root.admin.delete_transaction_key("k", 1000)["epoch"] == 1
+    assert root.connect("k")["epoch"] == 0  # root's own is another key
+    with pytest.raises(TransactionKeyNotFound):
+        root.connect("k", owner="carl")
+    assert root.connect("k", owner=2000)["owner_uid"] == 2000
+
+
+def test_a_name_of_two_users_must_be_a_number(bench: Bench, users: Users) -> None:
+    """2: the name is a label only."""
+    bench.client.connect("k")
+    users.let(bench.another(), (1002, "ana")).connect("k")
+    root = users.let(bench.another(), ROOT)
+    with pytest.raises(InvalidArgument, match="1000, 1002"):
+        root.connect("k", owner="ana")
+    assert root.connect("k", owner=1002)["epoch"] == 1
+
+
+def test_a_user_whose_name_has_an_ampersand_has_no_keys(bench: Bench, users: Users) -> None:
+    """2: owner&key must be read one way only."""
+    client = users.let(bench.another(), (1003, "a&b"))
+    with pytest.raises(InvalidArgument):
+        client.connect("k")
+    begin(client)
+
+
+@pytest.mark.parametrize(
+    ("key", "good"),
+    [
+        ("k", True), ("nightly import/ä 2", True), ("x" * 512, True), ("é" * 256, True),
+        ("", False), ("a&b", False), ("&", False), ("x" * 513, False), ("é" * 257, False),
+        ("a\nb", False), ("a\x00", False), ("a\x7f", False), ("\ud800", False),
+    ],
+)  # fmt: skip
+def test_what_a_key_may_be(bench: Bench, key: str, good: bool) -> None:
+    """2: 1 to 512 bytes UTF-8, no &, no control characters."""
+    calls = (bench.client.connect, lambda key: bench.client.begin(key=key))
+    for call in (*calls, bench.client.admin.delete_transaction_key):
+        if good:
+            call(key)
+        else:
+            with pytest.raises(InvalidArgument):
+                call(key)
+
+
+# --- coordinators -----------------------------------------------------------------------------
+
+
+def test_a_key_is_bound_to_a_coordinator(bench: Bench) -> None:
+    """4: crc32 of uid&key; unkeyed transactions go round without it."""
+    client = bench.client
+    for key in ("a", "b", "c"):
+        number = crc32(f"1000&{key}".encode()) % 16
+        assert client.connect(key)["coordinator"] == number
+        assert client.begin(key=key)["txn"].coordinator == number
+    assert [begin(client).coordinator for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(InvalidArgument):
+        client.begin(coordinator=1, key="a")
+
+
+def test_keys_stay_where_they_are_when_coordinators_are_added(tmp_path: Path) -> None:
+    """4: former numbers are looked through, newest first, tombstones included; over checkpoints."""
+    bench = Bench(tmp_path / "store", coordinators=2)
+    names = [f"key {n}" for n in range(12)]
+    homes = {name: bench.client.connect(name)["coordinator"] for name in names}
+    bench.client.admin.delete_transaction_key(names[0])
+    uid = bench.client._disk.owner()[0]
+    for count in (3, 7, 40):
+        client = bench.client
+        assert client.admin.scale_coordinators(count)["after"] == count
+        new = f"new in {count}"
+        homes[new] = crc32(f"{uid}&{new}".encode()) % count
+        client.connect(new)
+        client.checkpoint()
+        client = bench.reopen()
+        for name, number in homes.items():
+            if name == names[0]:
+                with pytest.raises(NotAllowed):
+                    client.connect(name, 0)
+            else:
+                answer = client.connect(name)
+                assert answer["coordinator"] == number
+                assert answer["epoch"] > 0 or name == new
+    assert bench.client.connect(names[0])["epoch"] == 1
+    assert bench.client.connect(names[0])["coordinator"] == homes[names[0]]
+
+
+def test_another_open_client_learns_of_new_coordinators(tmp_path: Path) -> None:
+    """4: settings are the store's; what one process changes the others follow."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    other = bench.another()
+    other.create_topic("t")
+    producer = other.producer("t")
+    with pytest.raises(CoordinatorNotFound):
+        other.begin(coordinator=1)
+    assert bench.client.admin.scale_coordinators(3) == {"before": 1, "after": 3}
+    txn = bench.client.begin(coordinator=2)["txn"]
+    producer.send(b"x", txn=txn)
+    other.commit(txn)
+    assert values(other) == [b"x"]
+    assert other.settings.coordinators == 3
+    assert other.begin(coordinator=1)["txn"] == TxnId(1, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "error"),
+    [(0, InvalidArgument), (-1, InvalidArgument), (3, NotAllowed), (32_769, LimitExceeded)],
+)
+def test_the_number_of_coordinators_only_grows(
+    tmp_path: Path, count: int, error: type[TxlogError]
+) -> None:
+    """3: every refusal names the setting and the numbers; the same number is no change."""
+    client = Bench(tmp_path / "store", coordinators=4).client
+    before = lsn(client)
+    with pytest.raises(error) as caught:
+        client.admin.scale_coordinators(count)
+    assert caught.value.fields["setting"] == "coordinators"
+    assert client.admin.scale_coordinators(4) == {"before": 4, "after": 4}
+    assert lsn(client) == before
+
+
+# --- what survives ----------------------------------------------------------------------------
+
+
+def test_keys_survive_checkpoints_and_processes(bench: Bench) -> None:
+    """Law 1: epoch, open transaction, figures, whoever opens the store next."""
+    client = bench.client
+    done = client.begin(key="k")["txn"]
+    bench.clock.advance(250)
+    client.commit(done)
+    txn = client.begin(key="k")["txn"]
+    shown = client.admin.transaction_key("k")
+    for roll in (False, True):
+        client.checkpoint(roll_all=roll)
+        client = bench.reopen()
+        assert client.admin.transaction_key("k") == shown
+    known = client._store.read(lambda view: keys.find(view.keys(txn.coordinator), 1000, "k"))
+    assert known is not None
+    assert (known.sequence, known.ended_count, known.open_ms_sum, known.recent_ms) == (
+        txn.sequence, 1, 250, [250]
+    )  # fmt: skip
+    assert client.connect("k")["fenced_txn"] == txn
+
+
+def test_a_lossy_recovery_is_no_fence(bench: Bench) -> None:
+    """5.2: a reboot aborts what is open, by recovery; the epoch stands, the key is free."""
+    txn = bench.client.begin(key="k")["txn"]
+    bench.client.flush()
+    bench.close()
+    bench.clock.reboot("another boot", bench.clock.now().wall_ms + 10)
+    client = bench.another()
+    assert client.begin(key="k", epoch=0)["fenced_txn"] is None
+    assert client.show_transaction(txn)["reason"] == "recovery"
+    with pytest.raises(InvalidTxnStatus):
+        client.commit(txn)
+    assert client.connect("k")["epoch"] == 1
+
+
+def test_figures_are_kept_of_every_end(bench: Bench) -> None:
+    """16: one observation per ended transaction: commit, abort, fence, time-out."""
+    client = bench.client
+    for number, end in enumerate(("commit", "abort", "fence", "timeout")):
+        txn = client.begin(1000, key="k")["txn"]
+        bench.clock.advance(100 + number if end != "timeout" else 1001)
+        if end in ("commit", "abort"):
+            getattr(client, end)(txn)
+        else:
+            client.connect("k")
+    (row,) = client.admin.transaction_keys()
+    known = client._store.read(lambda view: keys.find(view.keys(row["coordinator"]), 1000, "k"))
+    assert known is not None
+    assert known.recent_ms == [100, 101, 102, 1001]
+    assert (known.ended_count, known.open_ms_sum, known.sequence) == (4, 1304, -1)
+
+
+def test_what_is_told_of_a_key(bench: Bench) -> None:
+    """10: owner, epoch, unfinished transaction, coordinator, connected and used."""
+    client = bench.client
+    client.connect("k")
+    connected = bench.clock.now().wall_ms
+    bench.clock.advance(500)
+    txn = client.begin(key="k", epoch=0)["txn"]
+    client.producer("t").send(b"x", partition=0, txn=txn)
+    bench.clock.advance(200)
+    (row,) = client.admin.transaction_keys()
+    assert row == {
+        "transaction_key": "k", "owner": "ana", "owner_uid": 1000, "epoch": 0, "txn": txn,
+        "txn_state": "open", "coordinator": txn.coordinator, "deleted": False,
+        "connected_time": connected, "last_used_time": connected + 500, "age_ms": 200,
+        "topic_list": ["t"],
+    }  # fmt: skip
+    client.commit(txn)
+    assert client.admin.transaction_keys()[0]["txn"] is None
+
+
+# --- the Python API ---------------------------------------------------------------------------
+
+
+def test_a_client_holds_its_key(bench: Bench) -> None:
+    """10: it connects when it is made; its transactions run under the key, others' fence it."""
+    first = bench.another(transaction_key="k")
+    assert (first.transaction_key, first.epoch) == ("k", 0)
+    with first.transaction() as txn:
+        first.producer("t").send(b"one", partition=0, txn=txn)
+    shown = first.show_transaction(txn.id)
+    assert (shown["transaction_key"], shown["epoch"]) == ("k", 0)
+    left = first.transaction()
+    second = bench.another(transaction_key="k")
+    assert second.epoch == 1
+    with pytest.raises(ExpiredTransaction):
+        left.commit()
+    for begins in (first.transaction, first.begin, first.new_transaction().build):
+        with pytest.raises(ProducerFenced) as caught:
+            begins()
+        assert isinstance(caught.value, NotAllowed)
+        assert caught.value.fields["transaction_key"] == "k"
+    with second.transaction() as txn:
+        second.producer("t").send(b"two", partition=0, txn=txn)
+    assert values(bench.client) == [b"one", b"two"]
+    with bench.client.transaction(key="k", epoch=1), pytest.raises(InvalidArgument):
+        bench.client.transaction(epoch=1)
+
+
+def test_the_builder_of_the_proposal(bench: Bench) -> None:
+    """PIP-31: newTransaction().withTransactionTimeout(...).build(), beside the context manager."""
+    client = bench.client
+    txn = client.new_transaction().with_timeout(5000).with_coordinator(3).build()
+    assert txn.id == TxnId(3, 0)
+    assert (txn.state, client.show_transaction(txn.id)["timeout_ms"]) == ("OPEN", 5000)
+    assert txn.abort().status == txn.state == "ABORTED"
+    minutes = client.new_transaction().with_timeout(timedelta(minutes=2)).build()
+    assert client.show_transaction(minutes.id)["timeout_ms"] == 120_000
+    assert client.show_transaction(client.new_transaction().build().id)["timeout_ms"] == 60_000
+    with pytest.raises(InvalidArgument):
+        client.new_transaction().with_timeout(0).build()
+    with pytest.raises(CoordinatorNotFound):
+        client.new_transaction().with_coordinator(16).build()
+
+
+def test_a_fenced_block_raises_what_happened_first(bench: Bench) -> None:
+    """The end of a `with` block never hides the error of its body."""
+    task = bench.another(transaction_key="k")
+    with pytest.raises(ExpiredTransaction, match="fenced"), task.transaction() as txn:
+        bench.client.connect("k")
+        task.producer("t").send(b"x", partition=0, txn=txn)
+    bench.client.connect("k")
+    task = bench.another(transaction_key="k")
+    with pytest.raises(KeyError), task.transaction():
+        bench.client.connect("k")
+        raise KeyError
+    task = bench.another(transaction_key="k")
+    with pytest.raises(ExpiredTransaction), task.transaction():
+        bench.client.connect("k")
+
+
+def test_a_reader_cannot_connect(bench: Bench) -> None:
+    """A store that is open for reading only refuses, and leaves nothing open."""
+    with pytest.raises(ReadOnlyStore):
+        bench.another(read_only=True, transaction_key="k")
+    assert bench.client.admin.transaction_keys() == []
+
+
+def test_of_many_at_once_the_last_holds_the_key(bench: Bench) -> None:
+    """I-1, I-16: every connection has an epoch of its own; one transaction is open at the end."""
+    clients = [bench.another() for _ in range(4)]
+    epochs: list[int] = []
+    failures: list[BaseException] = []
+
+    def work(client: Client) -> None:
+        try:
+            for _ in range(10):
+                epochs.append(client.begin(key="k")["epoch"])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(client,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert sorted(epochs) == list(range(40))
+    assert len(bench.client.transactions()) == 1
+    assert bench.client.admin.transaction_key("k")["epoch"] == 39
