@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "sub create": Entry("sub", "create", "create subscriptions"),
     "sub list": Entry("sub", "list_subscriptions", "list subscriptions with their backlog"),
     "sub ack": Entry("sub", "ack", "acknowledge messages"),
+    "txn connect": Entry("txn", "connect", "take a transaction key and print its epoch"),
     "txn begin": Entry("txn", "begin", "begin a transaction and print its id"),
     "txn commit": Entry("txn", "commit", "commit transactions"),
     "txn abort": Entry("txn", "abort", "abort transactions"),
@@ -40,6 +41,14 @@ COMMANDS: Final[dict[str, Entry]] = {
     "txn show": Entry("txn", "show", "one transaction, its partitions and acknowledgements"),
     "txn run": Entry("txn", "run", "run a command inside a transaction"),
     "admin checkpoint": Entry("admin", "checkpoint", "write a checkpoint; roll and seal ledgers"),
+    "admin list-transaction-keys": Entry("adminkeys", "list_keys", "list transaction keys"),
+    "admin get-transaction-key": Entry("adminkeys", "get_key", "one key and its transactions"),
+    "admin delete-transaction-key": Entry(
+        "adminkeys", "delete_key", "delete a key, abort its open transaction"
+    ),
+    "admin scale-transaction-coordinators": Entry(
+        "adminkeys", "scale_coordinators", "have more transaction coordinators"
+    ),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }
 
@@ -71,9 +80,9 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   topics      topic create|list|describe
   messages    produce  consume  peek      write, read, look
   consumers   sub create|list|ack         subscriptions and acknowledgements
-  atomic      txn begin|commit|abort|list|show|run
+  atomic      txn connect|begin|commit|abort|list|show|run
   look        inspect                     any topic, transaction, id, file
-  upkeep      admin checkpoint
+  upkeep      admin checkpoint            keys: txlog admin
 
   txlog init shop && cd shop && txlog topic create orders
   seq 3 | txlog produce orders --txn      one transaction: all or nothing

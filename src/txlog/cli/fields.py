@@ -25,7 +25,7 @@ _STRINGS: Final = frozenset(
 _IDS: Final = frozenset("message_id position first last mark_delete marker from to".split())
 _BOOLEANS: Final = frozenset(
     "created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
-    "online if_not_exists".split()
+    "online if_not_exists deleted".split()
 )
 _OBJECTS: Final = frozenset("policies properties store journal checkpoint writer txns".split())
 _INSTANTS: Final = frozenset({"watermark", "emitted"})
@@ -78,6 +78,13 @@ MEANINGS: Final[dict[str, str]] = {
     "owner": "name of the user",
     "owner_uid": "number of the user",
     "epoch": "of the transaction key",
+    "last_used_time": "when it was connected, or began a transaction, last",
+    "connected_time": "when its holder connected",
+    "deleted": "a tombstone, which keeps the epoch",
+    "txn_list": "the remembered transactions, newest first",
+    "aborted_list": "the transactions that this aborted",
+    "before": "what it was",
+    "after": "what it is",
     "coordinator": "number of the coordinator",
     "overdue": "open beyond its time-out",
     "reason": "why it was aborted",

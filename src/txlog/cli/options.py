@@ -238,6 +238,16 @@ class Call:
             pass  # nobody listens to what is said; it was data nowhere
 
 
+def split_key(text: str | None) -> tuple[str | None, str | None]:
+    """Return owner and key of a transaction key: KEY is the caller's, OWNER&KEY another's."""
+    if text is None or "&" not in text:
+        return None, text
+    owner, _, key = text.partition("&")
+    if not owner:
+        raise InvalidArgument("OWNER&KEY begins with an owner", code=202)
+    return owner, key
+
+
 def truthy(name: str) -> bool:
     """Tell whether an environment switch is set."""
     return os.environ.get(name, "") not in ("", "0", "false", "no")

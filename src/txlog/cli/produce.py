@@ -60,6 +60,8 @@ def produce(
     txn_every: Annotated[str | None, Option("--txn-every", metavar="N|DUR")] = None,
     txn_id: Annotated[str | None, Option("--txn-id", metavar="ID", help="join it")] = None,
     no_join: Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")] = False,
+    transaction_key: Annotated[str | None, Option("--transaction-key", metavar="KEY")] = None,
+    epoch: Annotated[int | None, Option("--epoch", metavar="N", help="of txn connect")] = None,
     txn_timeout: Annotated[str | None, Option("--txn-timeout", metavar="DUR")] = None,
     expect: Annotated[int | None, Option("--expect", min=0, metavar="N", help="records")] = None,
     trailer: Annotated[str | None, Option("--trailer", metavar="LINE")] = None,
@@ -80,6 +82,7 @@ def produce(
     own = txn or txn_every is not None
     if own and os.environ.get("TXLOG_TXN") and not no_join:
         raise Usage("TXLOG_TXN is set: --no-join ignores it", hint="or leave out --txn")
+    _check_key(transaction_key, epoch, own)
     if not txn and (expect is not None or trailer is not None):
         raise Usage("--expect and --trailer need --txn: without it nothing can be taken back")
     if txn_timeout is not None and not own:
@@ -122,6 +125,8 @@ def produce(
         txn_every_ms=every_ms,
         join=None if own else call.txn_of(txn_id, no_join=no_join),
         txn_timeout_ms=call.duration(txn_timeout),
+        transaction_key=transaction_key,
+        epoch=epoch,
         expect=expect,
         trailer=None if trailer is None else encode(trailer),
         skip_bad=on_error == "skip",
@@ -133,6 +138,14 @@ def produce(
     if request.messages is None and not request.files and is_terminal(0):
         call.note("reading from the terminal; ctrl-d ends the input")
     importlib.import_module("txlog.cli.producing").run(call, request)
+
+
+def _check_key(key: str | None, epoch: int | None, own: bool) -> None:
+    """Refuse a transaction key without own transactions, and an epoch without a key."""
+    if key is not None and not own:
+        raise Usage("--transaction-key needs --txn or --txn-every")
+    if epoch is not None and key is None:
+        raise Usage("--epoch needs --transaction-key")
 
 
 def encode(text: str) -> bytes:

@@ -33,6 +33,8 @@ class Request:
     txn_every_ms: int | None = None
     join: TxnId | None = None
     txn_timeout_ms: int | None = None
+    transaction_key: str | None = None
+    epoch: int | None = None
     expect: int | None = None
     trailer: bytes | None = None
     skip_bad: bool = False

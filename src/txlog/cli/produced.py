@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from txlog.cli.options import Call
+from txlog.cli.options import Call, split_key
 from txlog.cli.percent import Format
 from txlog.cli.produce_request import Request
 from txlog.cli.tables import duration, size
@@ -37,8 +37,9 @@ class Place:
 class Totals:
     """The figures of one run. `durable` counts messages that a failure no longer takes back."""
 
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
+    def __init__(self, request: Request) -> None:
+        self.topic = request.topic
+        self._request = request
         self.sent = 0
         self.messages = 0
         self.bytes = 0
@@ -122,6 +123,8 @@ class Totals:
                 "transactions": self.transactions,
                 "txn": txn,
                 "txn_state": None if txn is None else "open" if joined else "committed",
+                "transaction_key": split_key(self._request.transaction_key)[1],
+                "epoch": self._request.epoch,
                 "elapsed_ms": elapsed_ms,
             }
         )

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from txlog.cli import blocks
 from txlog.cli.inputs import Input, messages_table
-from txlog.cli.options import Call
+from txlog.cli.options import Call, split_key
 from txlog.cli.produce_request import Request
 from txlog.cli.produced import Acks, Totals
 from txlog.cli.signals import shielded
@@ -52,6 +52,9 @@ def run(call: Call, request: Request) -> None:
     if request.create:
         client.create_topic(request.topic, 1, if_not_exists=True)
     producer = client.producer(request.topic, request.producer)
+    if request.transaction_key is not None and request.epoch is None:
+        owner, key = split_key(request.transaction_key)
+        request.epoch = client.connect(key or "", owner=owner)["epoch"]
     Job(call, request, client, producer).run()
 
 
@@ -63,7 +66,7 @@ class Job:
         self.request = request
         self.client = client
         self.producer = producer
-        self.totals = Totals(request.topic)
+        self.totals = Totals(request)
         self.acks = Acks(call, request)
         self.txn: TxnId | None = None
         self.txn_messages = 0
@@ -245,7 +248,10 @@ class Job:
 
     def _begin(self) -> None:
         with shielded():
-            self.txn = self.client.begin(timeout_ms=self.request.txn_timeout_ms)["txn"]
+            owner, key = split_key(self.request.transaction_key)
+            self.txn = self.client.begin(
+                self.request.txn_timeout_ms, key=key, epoch=self.request.epoch, owner=owner
+            )["txn"]
         self.txn_messages = 0
         self.txn_since = time.monotonic()
 

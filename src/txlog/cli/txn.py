@@ -1,4 +1,4 @@
-"""Owns the commands of transactions: begin, commit, abort, list, show, run."""
+"""Owns the commands of transactions: connect, begin, commit, abort, list, show, run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from txlog.bounds import parse_duration, parse_time
-from txlog.cli.command import command
+from txlog.cli.command import command, exclusive
 from txlog.cli.inputlines import words_or_stdin
-from txlog.cli.options import Call
+from txlog.cli.options import Call, split_key
 from txlog.cli.tables import counted, duration
 from txlog.cli.targets import each_target
 from txlog.cli.txnrun import run_in_transaction
@@ -28,7 +28,32 @@ LIST_FIELDS = (
     "| owner_uid epoch coordinator overdue reason subscription_list size_bytes begin_time "
     "timeout_at end_time waiting_list"
 )
+KeyOption = Annotated[
+    str | None, Option("--transaction-key", "--key", metavar="KEY", help="of a series")
+]
 _WAIT_STEP_S = 0.05
+
+
+@command(
+    "txn connect",
+    examples=("EPOCH=$(txlog txn connect nightly)", "txlog txn connect nightly --epoch 3"),
+    fields="transaction_key owner owner_uid epoch coordinator fenced_txn",
+    changes=True,
+)
+def connect(
+    call: Call,
+    key: Annotated[str, Argument(metavar="KEY", show_default=False)],
+    epoch: Annotated[int, Option("--epoch", metavar="N", help="the epoch held so far")] = -1,
+) -> None:
+    """Take a transaction key and print the new epoch; its open transaction is aborted."""
+    owner, bare = split_key(key)
+    answer = call.client(write=True).connect(bare or "", epoch, owner=owner)
+    if answer["fenced_txn"] is not None:
+        call.note(f"transaction {answer['fenced_txn']} was aborted: it is fenced")
+    if call.output.as_json:
+        call.output.result(answer)
+    else:
+        call.output.answer(f"{answer['epoch']}\n")
 
 
 @command(
@@ -36,6 +61,7 @@ _WAIT_STEP_S = 0.05
     examples=(
         "export TXLOG_TXN=$(txlog txn begin --timeout 10m)",
         "eval $(txlog txn begin --print env)",
+        "txlog txn begin --transaction-key nightly",
     ),
     fields=(
         "txn coordinator transaction_key owner owner_uid epoch timeout_ms begin_time timeout_at "
@@ -46,13 +72,22 @@ _WAIT_STEP_S = 0.05
 def begin(
     call: Call,
     timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
+    key: KeyOption = None,
+    epoch: Annotated[int | None, Option("--epoch", metavar="N", help="of txn connect")] = None,
     coordinator: Annotated[int | None, Option("--coordinator", "-c", metavar="N")] = None,
     print_: Annotated[str, Option("--print", metavar="id|env")] = "id",
 ) -> None:
     """Begin a transaction and print its id."""
     call.check_choice("--print", print_, ("id", "env"))
+    exclusive(transaction_key=key is not None, coordinator=coordinator is not None)
+    if epoch is not None and key is None:
+        raise Usage("--epoch needs --transaction-key")
+    owner, key = split_key(key)
+    timeout_ms = call.duration(timeout)
     client = call.client(write=True)
-    answer = client.begin(timeout_ms=call.duration(timeout), coordinator=coordinator)
+    answer = client.begin(timeout_ms, coordinator, key=key, epoch=epoch, owner=owner)
+    if answer["fenced_txn"] is not None:
+        call.note(f"transaction {answer['fenced_txn']} was aborted: it is fenced")
     if call.output.as_json:
         call.output.result(answer)
     else:
@@ -133,6 +168,7 @@ def list_transactions(
     all_: Annotated[bool, Option("--all", help="those that have ended too")] = False,
     stuck: Annotated[bool, Option("--stuck", help="overdue, or waiting")] = False,
     older_than: Annotated[str | None, Option("--older-than", metavar="DUR")] = None,
+    key: KeyOption = None,
     owner: Annotated[str | None, Option("--owner", metavar="O")] = None,
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
     since: Annotated[str | None, Option("--since", metavar="TIME")] = None,
@@ -143,6 +179,8 @@ def list_transactions(
     call.check_choice("--sort", sort, ("age", "id"))
     for word in state or []:
         call.check_choice("--state", word, STATES)
+    named, key = split_key(key)
+    owner = owner or named
     age_ms = call.duration(older_than)
     since_ms = None if since is None else parse_time(since, call.now_ms())
     rows = call.client().transactions(all=all_ or bool(state), states=state or None)
@@ -151,6 +189,7 @@ def list_transactions(
         for row in rows
         if (not stuck or _is_stuck(row))
         and (age_ms is None or row["age_ms"] > age_ms)
+        and (key is None or row["transaction_key"] == key)
         and (owner is None or owner in (str(row["owner"]), str(row["owner_uid"])))
         and (topic is None or topic in row["topic_list"])
         and (since_ms is None or row["begin_time"] >= since_ms)
@@ -184,13 +223,13 @@ def run(
     call: Call,
     words: Annotated[list[str], Argument(metavar="CMD", show_default=False)],
     timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
+    key: KeyOption = None,
 ) -> None:
     """Run CMD with TXLOG_TXN set: commit after 0, abort after anything else."""
     if os.environ.get("TXLOG_TXN"):
         raise Usage("TXLOG_TXN is set: one transaction cannot run inside another")
-    client = call.client(write=True)
     timeout_ms = call.duration(timeout)
-    call.exit = run_in_transaction(call, client, words, timeout_ms)
+    call.exit = run_in_transaction(call, call.client(write=True), words, timeout_ms, key)
 
 
 def _targets(ids: list[str] | None) -> list[str]:

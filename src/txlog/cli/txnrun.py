@@ -7,7 +7,7 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
-from txlog.cli.options import Call
+from txlog.cli.options import Call, split_key
 from txlog.cli.signals import Interrupted, shielded
 from txlog.cli.tables import counted
 from txlog.errors import CommandFailed, TxlogError
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 _GRACE_S = 10
 
 
-def run_in_transaction(call: Call, client: Client, words: list[str], timeout_ms: int | None) -> int:
+def run_in_transaction(
+    call: Call, client: Client, words: list[str], timeout_ms: int | None, key: str | None
+) -> int:
     """Begin, run words with TXLOG_TXN and TXLOG_STORE set, commit after 0, else abort.
 
     returns: the exit code of the command, 128 + n when signal n ended it
     raises:  what the commit raises; CommandFailed (106) when the command cannot be started
     """
-    txn: TxnId = client.begin(timeout_ms=timeout_ms)["txn"]
+    owner, key = split_key(key)
+    txn: TxnId = client.begin(timeout_ms, key=key, owner=owner)["txn"]
     environment = {
         **os.environ,
         "TXLOG_TXN": str(txn),
