@@ -756,3 +756,14 @@ def test_of_many_at_once_the_last_holds_the_key(bench: Bench) -> None:
     assert sorted(epochs) == list(range(40))
     assert len(bench.client.transactions()) == 1
     assert bench.client.admin.transaction_key("k")["epoch"] == 39
+
+
+def test_what_is_overdue_is_ended_before_keys_are_shown(bench: Bench) -> None:
+    """6: a call that names a key loads its coordinator; a reader shows what is recorded."""
+    txn = bench.client.begin(1000, key="k")["txn"]
+    bench.client.flush()
+    bench.clock.advance(1001)
+    reader = bench.another(read_only=True)
+    assert reader.admin.transaction_key("k")["txn"] == txn
+    assert bench.another().admin.transaction_key("k")["txn"] is None
+    assert [row["txn"] for row in reader.admin.transaction_keys()] == [None]

@@ -28,7 +28,7 @@ class Admin:
 
     __slots__ = ("_store", "_sweep")
 
-    def __init__(self, store: Store, sweep: Callable[[], None]) -> None:
+    def __init__(self, store: Store, sweep: Callable[[tuple[int, ...]], None]) -> None:
         self._store = store
         self._sweep = sweep
 
@@ -41,7 +41,7 @@ class Admin:
 
         deleted: tombstones too
         """
-        self._sweep()
+        self._sweep(self._store.read(keyreport.coordinators))
         self._store.settle()
         return self._store.read(
             lambda view: keyreport.transaction_keys(view, self._store, deleted, owner)
@@ -53,7 +53,7 @@ class Admin:
         owner:  name or number of another user, for root
         raises: TransactionKeyNotFound, also for a deleted one; NotAllowed
         """
-        self._sweep()
+        self._sweep(self._store.read(keyreport.coordinators))
         self._store.settle()
         caller = self._store.disk.owner()
         return self._store.read(

@@ -33,14 +33,17 @@ def opened(view: View, answer: Opened, store: Store) -> Answer:
     return {**begun(view, answer.txn_id, store), "fenced_txn": answer.fenced}
 
 
+def coordinators(view: View) -> tuple[int, ...]:
+    """Coordinators that have keys; their transactions are swept before they are told of."""
+    return tuple(sorted(number for kind, number, _ in view.known() if kind == "key"))
+
+
 def transaction_keys(
     view: View, store: Store, deleted: bool, owner: str | int | None
 ) -> list[Answer]:
     """Every living key, by key and owner; deleted: tombstones too."""
     out: list[Answer] = []
-    for kind, number, _ in sorted(view.known()):
-        if kind != "key":
-            continue
+    for number in coordinators(view):
         newest = _newest_unfinished(view.coordinator(number).unfinished.values())
         for uid, of_owner in view.keys(number).of.items():
             for key, known in of_owner.items():

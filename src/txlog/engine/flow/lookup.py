@@ -132,7 +132,7 @@ def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
         return timed_out(txn)
     if txn.reason == "fenced":
         return ExpiredTransaction(
-            f"transaction {txn_id} is fenced: a newer holder of its key is at work",
+            f"transaction {txn_id} is fenced: its key was taken over, or deleted",
             hint="stop this task", txn=txn_id, transaction_key=txn.key, epoch=txn.epoch,
             owner=txn.owner,
         )  # fmt: skip

@@ -1,0 +1,186 @@
+"""The scenario of the transaction-key proposal, with real processes.
+
+Task 1 hangs with an open transaction; task 2 starts with the same key and works at once; task 1
+wakes and can harm nothing. A process hangs by SIGSTOP: its locks and handles stay, its time goes
+on. The parent waits for lines and for states of processes only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from txlog.message import messages
+
+SOURCE = Path(txlog.__file__).resolve().parents[1]
+TIMEOUT_MS = 3_600_000  # far beyond the test: only fencing may end anything
+
+TASK = """
+import json, sys, txlog
+from txlog import MessageId
+from txlog.errors import TxlogError
+
+def tell(**said):
+    print(json.dumps(said), flush=True)
+
+def attempt(name, call):
+    try:
+        call()
+        tell(call=name, answer="done")
+    except TxlogError as error:
+        tell(call=name, answer=type(error).__name__)
+
+path, name, timeout_ms = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with txlog.open(path, transaction_key="nightly") as client:
+    producer, named = client.producer("out"), client.producer("out", name="till")
+    txn = client.transaction(timeout_ms)
+    with client.consumer("in", "s") if name == "task 2" else client.reader("in") as source:
+        batch = source.receive_batch(100)
+    ids = [message.message_id for message in txlog.messages(batch)]
+    client.acknowledge("in", "s", ids[:2], txn=txn)
+    for value in txlog.messages(batch):
+        producer.send(f"{name}: {value.value.decode()}".encode(), txn=txn)
+    tell(txn=str(txn.id), epoch=client.epoch, ids=[str(one) for one in ids])
+    sys.stdin.readline()
+    last = MessageId.parse("1:2")
+    attempt("send", lambda: producer.send(b"late", txn=txn))
+    attempt("named send", lambda: named.send(b"late", sequence_id=1, txn=txn))
+    attempt("ack", lambda: client.acknowledge("in", "s", ids[2:3], txn=txn))
+    attempt("ack all", lambda: client.acknowledge("in", "s", [last], cumulative=True, txn=txn))
+    attempt("commit", txn.commit)
+    attempt("abort", txn.abort)
+    attempt("begin", client.transaction)
+"""
+CALLS = ["send", "named send", "ack", "ack all", "commit", "abort"]
+
+
+class Task:
+    """A process that runs TASK, whose lines the parent reads one by one."""
+
+    def __init__(self, store: Path, name: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TASK, str(store), name, str(TIMEOUT_MS)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        )  # fmt: skip
+
+    def line(self) -> dict[str, Any]:
+        """The next thing it tells."""
+        assert self.process.stdout is not None
+        told: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return told
+
+    def stop(self) -> None:
+        """Let it hang; returns when the kernel says that it does."""
+        self.process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(self.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def go(self) -> dict[str, str]:
+        """Let it make all its calls; returns their answers."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        answers = {told["call"]: told["answer"] for told in map(json.loads, self.process.stdout)}
+        assert self.process.wait() == 0
+        return answers
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Three messages to be worked on, and a topic for the results."""
+    path = tmp_path / "store"
+    txlog.init(str(path))
+    with txlog.open(str(path)) as client:
+        client.create_topic("in")
+        client.create_topic("out")
+        client.create_subscription("in", "s")
+        producer = client.producer("in")
+        for value in (b"a", b"b", b"c"):
+            producer.send(value)
+    return path
+
+
+@pytest.fixture
+def tasks(store: Path) -> Iterator[dict[str, Task]]:
+    """Task 1, which has sent and acknowledged in an open transaction and hangs; task 2, begun."""
+    first = Task(store, "task 1")
+    made = {"task 1": first}
+    try:
+        yield made
+    finally:
+        for task in made.values():
+            task.process.kill()
+            task.process.wait()
+            for stream in (task.process.stdin, task.process.stdout):
+                assert stream is not None
+                stream.close()
+
+
+def values(store: Path) -> list[str]:
+    """What a reader sees of the results."""
+    with txlog.open(str(store), read_only=True) as client:
+        return [
+            message.value.decode()
+            for table in client.read("out")
+            for message in messages(table)
+            if message.value is not None
+        ]
+
+
+def test_a_task_that_hangs_is_fenced_by_the_next(store: Path, tasks: dict[str, Task]) -> None:
+    """spec/transactions 10; the result of task 1 is never seen, that of task 2 at once."""
+    first = tasks["task 1"]
+    hung = first.line()
+    first.stop()
+    assert hung["epoch"] == 0
+
+    second = tasks["task 2"] = Task(store, "task 2")
+    begun = second.line()  # it waited for nobody, and was given what task 1 had acknowledged
+    assert begun["epoch"] == 1
+    assert begun["ids"] == hung["ids"]
+    done = second.go()
+    assert [done[call] for call in ("send", "commit")] == ["done", "done"]
+    results = ["task 2: a", "task 2: b", "task 2: c", "late", "late"]
+    assert values(store) == results
+
+    first.wake()
+    answers = first.go()
+    assert {call: answers[call] for call in CALLS} == dict.fromkeys(CALLS, "ExpiredTransaction")
+    assert answers["begin"] == "ProducerFenced"
+    assert values(store) == results
+    with txlog.open(str(store)) as client:
+        shown = client.show_transaction(txlog.TxnId.parse(hung["txn"]))
+        assert (shown["state"], shown["reason"]) == ("aborted", "fenced")
+        assert client.subscriptions("in")[0]["backlog"] == 0
+        key = client.admin.transaction_key("nightly")
+        assert key["epoch"] == 1
+        assert [(row["state"], row["reason"]) for row in key["txn_list"]] == [
+            ("open", None), ("committed", None), ("aborted", "fenced"),
+        ]  # fmt: skip
+
+
+def test_a_task_that_was_killed_is_fenced_too(store: Path, tasks: dict[str, Task]) -> None:
+    """K7: no waiting for its time-out, which is an hour away."""
+    first = tasks["task 1"]
+    hung = first.line()
+    first.process.kill()
+    first.process.wait()
+    second = tasks["task 2"] = Task(store, "task 2")
+    assert second.line()["ids"] == hung["ids"]
+    assert second.go()["commit"] == "done"
+    assert values(store)[:3] == ["task 2: a", "task 2: b", "task 2: c"]
