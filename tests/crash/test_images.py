@@ -49,10 +49,13 @@ WORKLOADS = {
     "ids": "begin begin begin abort begin begin commit begin",
     "checkpoint": "create create send begin txn_send checkpoint txn_send commit checkpoint send",
     "roll": "create create send begin txn_send commit begin txn_send roll commit roll send",
+    "keys": "create create send connect key_begin txn_send txn_ack connect key_begin send "
+    "key_begin txn_send commit key_delete connect checkpoint key_begin",
+    "lazy key": "create send connect key_begin txn_send begin connect connect key_begin commit",
 }
 STEPS = [
     "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",
-    "checkpoint", "roll",
+    "checkpoint", "roll", "connect", "key_begin", "key_delete",
 ]  # fmt: skip
 
 

@@ -25,8 +25,8 @@ from txlog.settings import Settings
 START_MS = 1_700_000_000_000
 SETTINGS = Settings(coordinators=1, txn_ids_reserved=2)
 TOPIC, SUB, PARTITIONS = "t", "s", 2
-PRODUCER = "p"
-LAZY = frozenset({"begin", "txn_send", "ack", "txn_ack"})
+PRODUCER, KEY = "p", "k"
+LAZY = frozenset({"begin", "txn_send", "ack", "txn_ack", "key_begin"})
 
 
 def new_disk(settings: Settings = SETTINGS, clock: ManualClock | None = None) -> MemoryDisk:
@@ -65,6 +65,9 @@ class Model:
     txns: dict[str, str] = field(default_factory=dict)
     held: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     pending: dict[str, set[str]] = field(default_factory=dict)
+    epoch: int = -1  # of KEY; -1: it was never connected
+    deleted: bool = False
+    bound: str = ""  # the transaction that was begun under KEY last
 
     def open_txns(self) -> list[str]:
         """Ids of transactions that are open, oldest first."""
@@ -78,6 +81,15 @@ class Model:
             for partition, value in held:
                 self.log[partition].append(value)
             self.acked |= pending
+
+    def holding(self) -> str:
+        """The transaction that is open under KEY, or nothing."""
+        return self.bound if self.bound in self.open_txns() else ""
+
+    def fence(self) -> None:
+        """What is open under KEY is aborted."""
+        if self.holding():
+            self.end(self.bound, "aborted")
 
     def recovered(self) -> Model:
         """The same after a lossy recovery: nothing stays open."""
@@ -102,6 +114,7 @@ class Model:
                 if (left := [value for value in part if value not in self.acked])
             } if self.subs else {},
             "txns": dict(self.txns),
+            "keys": [] if self.epoch < 0 else [(KEY, self.epoch, self.deleted, self.holding())],
         }  # fmt: skip
 
 
@@ -120,6 +133,10 @@ def observe(client: Client, places: dict[str, MessageId] | None = None) -> dict[
     places: is filled with where each visible message is
     """
     out: dict[str, Any] = {"topics": [], "subs": [], "log": {}, "unacked": {}, "txns": {}}
+    out["keys"] = [
+        (row["transaction_key"], row["epoch"], row["deleted"], str(row["txn"] or ""))
+        for row in client.admin.transaction_keys(deleted=True)
+    ]
     out["topics"] = [row["topic"] for row in client.topics()]
     for topic in out["topics"]:
         for name, wanted in (("log", None), ("unacked", Range(kind="unacked", subscription=SUB))):
@@ -234,6 +251,44 @@ class Workload:
             self.txn_ids.append(txn)
 
         return model, call
+
+    def connect(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Take the key, as a new holder or as the one before."""
+        presented = -1 if model.deleted else rng.choice((-1, model.epoch))
+        model.fence()
+        model.epoch, model.deleted = model.epoch + 1, False
+
+        def call() -> None:
+            assert self.client.connect(KEY, presented)["epoch"] == model.epoch
+
+        return model, call
+
+    def key_begin(
+        self, model: Model, rng: random.Random
+    ) -> tuple[Model, Callable[[], None]] | None:
+        """Begin a transaction under the key."""
+        if model.epoch < 0 or model.deleted:
+            return None
+        model.fence()
+        model.bound = f"0:{len(self.txn_ids)}"
+        model.txns[model.bound] = "open"
+
+        def call() -> None:
+            txn = str(self.client.begin(key=KEY, epoch=model.epoch)["txn"])
+            assert txn == model.bound
+            self.txn_ids.append(txn)
+
+        return model, call
+
+    def key_delete(
+        self, model: Model, rng: random.Random
+    ) -> tuple[Model, Callable[[], None]] | None:
+        """Delete the key."""
+        if model.epoch < 0 or model.deleted:
+            return None
+        model.fence()
+        model.deleted = True
+        return model, lambda: void(self.client.admin.delete_transaction_key(KEY))
 
     def txn_send(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
         """A message in the newest open transaction."""
