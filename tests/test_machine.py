@@ -2,7 +2,8 @@
 
 The model knows no frames, markers, bitmaps or files: a partition is a list of messages in the order
 in which they became visible, a subscription is a set of deleted messages, a transaction is what it
-sent and what it holds. spec/transactions 5, 7, 8, 9.2, 9.3; I-1, 3 to 5, 9 to 15, 18, 20, 22.
+sent and what it holds, a key is an epoch and the transaction that was begun under it last.
+spec/transactions 5, 7, 8, 9.2, 9.3, 10; I-1, 3 to 5, 9 to 16, 18, 20, 22.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.engine_kit import Bench, ids, pending, read
 from txlog import Bound, Client, MessageId, Range, TxnId
 from txlog.errors import (
+    ExpiredTransaction,
     InvalidTxnStatus,
+    NotAllowed,
+    ProducerFenced,
     TransactionConflict,
     TransactionTimedOut,
 )
 
 PARTITIONS = 2
 SUBSCRIPTIONS = ("s", "u")
+KEYS = ("k", "l")
 OPEN, COMMITTED = "open", "committed"
 
 
@@ -43,6 +48,15 @@ class ModelTxn:
     cumulative: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
+@dataclass
+class ModelKey:
+    """A transaction key of the model."""
+
+    epoch: int = -1
+    is_deleted: bool = False
+    bound: ModelTxn | None = None
+
+
 class EngineAgainstDicts(RuleBasedStateMachine):
     """Every rule does the same to the engine and to the dicts, and compares the answers."""
 
@@ -54,6 +68,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.deleted: dict[str, set[MessageId]] = {name: set() for name in SUBSCRIPTIONS}
         self.counts: dict[tuple[str, MessageId], int] = {}
         self.sequences: dict[tuple[int, str], dict[int, MessageId]] = {}
+        self.keys = {name: ModelKey() for name in KEYS}
         self.counter = 0
 
     @initialize(entries=st.integers(2, 9))
@@ -115,7 +130,17 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         return MessageId(one.ledger, one.entry) if whole else one
 
     def wrong_end(self, txn: ModelTxn) -> type[Exception]:
+        if txn.state == "fenced":
+            return ExpiredTransaction
         return TransactionTimedOut if txn.state == "timeout" else InvalidTxnStatus
+
+    def fence(self, key: ModelKey) -> TxnId | None:
+        """What is open under the key, overdue ones apart, is fenced."""
+        self.expire()
+        if key.bound is None or key.bound.state != OPEN:
+            return None
+        self.model_abort(key.bound, "fenced")
+        return key.bound.number
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -224,8 +249,8 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     def abort(self, who: int, at: int) -> None:
         txn = self.txn_at(at)
         self.expire()
-        if txn.state == COMMITTED:
-            with pytest.raises(InvalidTxnStatus):
+        if txn.state in (COMMITTED, "fenced"):
+            with pytest.raises(self.wrong_end(txn)):
                 self.clients[who].abort(txn.number)
             return
         answer = self.clients[who].abort(txn.number)
@@ -233,6 +258,52 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         if txn.state == OPEN:
             self.model_abort(txn, "user")
         assert answer["reason"] == txn.state
+
+    # --- transaction keys --------------------------------------------------------------------
+
+    @rule(who=clients_by_number, name=st.sampled_from(KEYS), presented=st.integers(-1, 6))
+    def connect(self, who: int, name: str, presented: int) -> None:
+        key = self.keys[name]
+        if presented != -1 and (presented != key.epoch or key.is_deleted):
+            with pytest.raises(NotAllowed):
+                self.clients[who].connect(name, presented)
+            return
+        fenced = self.fence(key)
+        answer = self.clients[who].connect(name, presented)
+        key.epoch, key.is_deleted = key.epoch + 1, False
+        assert (answer["epoch"], answer["fenced_txn"]) == (key.epoch, fenced)
+
+    @rule(who=clients_by_number, name=st.sampled_from(KEYS), timeout=st.integers(1000, 6000),
+          epoch=st.none() | st.integers(0, 6), newest=st.booleans())  # fmt: skip
+    def begin_under_key(
+        self, who: int, name: str, timeout: int, epoch: int | None, newest: bool
+    ) -> None:
+        key = self.keys[name]
+        if newest and key.epoch >= 0:
+            epoch = key.epoch
+        if epoch is not None and (epoch != key.epoch or key.is_deleted):
+            with pytest.raises(ProducerFenced):
+                self.clients[who].begin(timeout, key=name, epoch=epoch)
+            return
+        fenced = self.fence(key)
+        answer = self.clients[who].begin(timeout, key=name, epoch=epoch)
+        if epoch is None:
+            key.epoch, key.is_deleted = key.epoch + 1, False
+        assert (answer["epoch"], answer["fenced_txn"]) == (key.epoch, fenced)
+        assert answer["txn"] not in [txn.number for txn in self.txns]
+        key.bound = ModelTxn(answer["txn"], self.now + timeout)
+        self.txns.append(key.bound)
+
+    @rule(who=clients_by_number, name=st.sampled_from(KEYS))
+    def delete_key(self, who: int, name: str) -> None:
+        key = self.keys[name]
+        if key.epoch < 0 or key.is_deleted:
+            return
+        fenced = self.fence(key)
+        answer = self.clients[who].admin.delete_transaction_key(name)
+        key.is_deleted = True
+        assert answer["epoch"] == key.epoch
+        assert answer["aborted_list"] == ([] if fenced is None else [fenced])
 
     # --- acknowledging -----------------------------------------------------------------------
 
@@ -416,6 +487,14 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         for number in range(PARTITIONS):
             mine = [m for m in found if m.partition == number]
             assert [(m.message_id, m.value) for m in mine] == self.log[number]
+        assert {
+            row["transaction_key"]: (row["epoch"], row["deleted"], row["txn"])
+            for row in client.admin.transaction_keys(deleted=True)
+        } == {
+            name: (key.epoch, key.is_deleted, key.bound.number
+                   if key.bound is not None and key.bound.state == OPEN else None)
+            for name, key in self.keys.items() if key.epoch >= 0
+        }  # fmt: skip
         total = sum(map(len, self.log))
         assert client.topics()[0]["messages"] == total
         for row in client.subscriptions("t"):
