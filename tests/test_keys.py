@@ -15,10 +15,18 @@ from tests.engine_kit import Bench, begin, pending, send, values
 from txlog import Client, MessageId, TxnId
 from txlog.engine.flow.draft import Decision
 from txlog.engine.folds import transaction_key as keys
-from txlog.engine.model.ops import StatusUpdated
+from txlog.engine.model.ops import (
+    KeyBound,
+    KeyConnected,
+    KeyDeleted,
+    KeyReleased,
+    Op,
+    StatusUpdated,
+)
 from txlog.engine.storage.disk import PosixDisk
 from txlog.errors import (
     CoordinatorNotFound,
+    Corruption,
     ExpiredTransaction,
     InvalidArgument,
     InvalidTxnStatus,
@@ -767,3 +775,36 @@ def test_what_is_overdue_is_ended_before_keys_are_shown(bench: Bench) -> None:
     assert reader.admin.transaction_key("k")["txn"] == txn
     assert bench.another().admin.transaction_key("k")["txn"] is None
     assert [row["txn"] for row in reader.admin.transaction_keys()] == [None]
+
+
+def test_a_late_end_leaves_the_newer_transaction_bound() -> None:
+    """10: one that was COMMITTING when the next began ends later; the figures count it."""
+    state = keys.FOLD.new()
+    ops: list[Op] = [KeyConnected(3, 1000, "ana", "k", 0), KeyBound(3, 1000, "k", 0, 7),
+                     KeyBound(3, 1000, "k", 0, 9), KeyReleased(3, 1000, "k", 7, 50)]  # fmt: skip
+    for number, op in enumerate(ops):
+        keys.FOLD.apply(state, number, 100 + number, op)
+    known = keys.find(state, 1000, "k")
+    assert known is not None
+    assert (known.sequence, known.used_ms, known.recent_ms) == (9, 102, [50])
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        KeyConnected(3, 1000, "ana", "k", 0), KeyConnected(3, 1000, "ana", "k", 2),
+        KeyConnected(3, 1000, "ana", "new", 1), KeyBound(3, 1000, "k", 1, 7),
+        KeyBound(3, 1001, "k", 0, 7), KeyBound(3, 1000, "gone", 0, 7), KeyDeleted(3, 1000, "gone"),
+        KeyDeleted(3, 1000, "new"), KeyReleased(3, 1000, "new", 1, 1),
+    ],
+)  # fmt: skip
+def test_the_fold_refuses_what_cannot_be(op: Op) -> None:
+    """I-1, I-16: an epoch given twice, a skipped one, a bind without the newest is Corruption."""
+    state = keys.FOLD.new()
+    for known in (KeyConnected(3, 1000, "ana", "k", 0), KeyConnected(3, 1000, "ana", "gone", 0),
+                  KeyDeleted(3, 1000, "gone")):  # fmt: skip
+        keys.FOLD.apply(state, 1, 1, known)
+    before = keys.FOLD.dump(state)
+    with pytest.raises(Corruption):
+        keys.FOLD.apply(state, 2, 2, op)
+    assert keys.FOLD.dump(state) == before
