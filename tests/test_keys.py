@@ -204,10 +204,11 @@ def zombie(bench: Bench) -> tuple[Client, TxnId, list[MessageId]]:
 
 
 def operations(client: Client, txn: TxnId, known: list[MessageId]) -> list[Callable[[], Any]]:
-    """Everything one can do with a transaction."""
+    """Everything one can do with a transaction; a named producer is opened now."""
+    named = client.producer("t", "p")
     return [
         lambda: client.producer("t").send(b"late", partition=0, txn=txn),
-        lambda: client.producer("t", "p").send(b"late", partition=1, txn=txn, sequence_id=1),
+        lambda: named.send(b"late", partition=1, txn=txn, sequence_id=1),
         lambda: client.acknowledge("t", "s", [known[1]], txn=txn),
         lambda: client.acknowledge("t", "s", [known[2]], cumulative=True, txn=txn),
         lambda: client.commit(txn),
@@ -234,10 +235,11 @@ def test_a_fenced_transaction_can_do_nothing(bench: Bench, fence: str, fresh: bo
     if fresh:
         bench.client.checkpoint()
         task = bench.another()
+    every = operations(task, txn, known)
     bench.client.flush()
     before = lsn(bench.client)
     for _ in range(2):
-        for operation in operations(task, txn, known):
+        for operation in every:
             with pytest.raises(ExpiredTransaction) as caught:
                 operation()
             assert caught.value.fields["txn"] == txn
@@ -716,7 +718,7 @@ def test_the_builder_of_the_proposal(bench: Bench) -> None:
     with pytest.raises(InvalidArgument):
         client.new_transaction().with_timeout(0).build()
     with pytest.raises(CoordinatorNotFound):
-        client.new_transaction().with_coordinator(16).build()
+        client.new_transaction().with_coordinator(16).build().commit()
 
 
 def test_a_fenced_block_raises_what_happened_first(bench: Bench) -> None:
