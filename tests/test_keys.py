@@ -490,6 +490,32 @@ def test_only_root_may_name_another_owner(bench: Bench, users: Users) -> None:
     assert root.connect("k", owner=2000)["owner_uid"] == 2000
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("key", [None, "k"])
+def test_only_the_owner_and_root_use_a_transaction(
+    bench: Bench, users: Users, key: str | None, fresh: bool
+) -> None:
+    """5, ownership: another uid is NotAllowed whatever it does, after every reload; root may."""
+    known = send(bench.client, b"a", b"b", b"c")
+    txn = bench.client.begin(key=key)["txn"]
+    if fresh:
+        bench.client.checkpoint()
+        bench.reopen()
+    other, root = users.let(bench.another(), BEN), users.let(bench.another(), ROOT)
+    every = operations(other, txn, known)
+    other.flush()
+    before = lsn(other)
+    for operation in every:
+        with pytest.raises(NotAllowed, match="belongs to ana"):
+            operation()
+    assert lsn(other) == before
+    for operation in operations(root, txn, known)[:-1]:
+        operation()
+    assert bench.client.show_transaction(txn)["owner"] == "ana"
+    with pytest.raises(NotAllowed):
+        other.commit(txn)  # not even to ask how it ended
+
+
 def test_a_name_of_two_users_must_be_a_number(bench: Bench, users: Users) -> None:
     """2: the name is a label only."""
     bench.client.connect("k")
@@ -703,6 +729,10 @@ def test_a_client_holds_its_key(bench: Bench) -> None:
     assert values(bench.client) == [b"one", b"two"]
     with bench.client.transaction(key="k", epoch=1), pytest.raises(InvalidArgument):
         bench.client.transaction(epoch=1)
+    with pytest.raises(InvalidArgument):
+        bench.client.begin(owner="ana")
+    with pytest.raises(InvalidArgument):
+        second.new_transaction().with_coordinator(3).build()
 
 
 def test_the_builder_of_the_proposal(bench: Bench) -> None:

@@ -338,6 +338,8 @@ class Client:
         key, epoch: as for `transaction`; the key decides the coordinator
         owner:      of the key, for root
         """
+        if owner is not None and key is None:
+            raise InvalidArgument("an owner belongs to a transaction key: name the key")
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
             opened = keyed.begin(self._store, timeout_ms, key, epoch, owner)

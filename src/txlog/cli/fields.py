@@ -71,7 +71,7 @@ MEANINGS: Final[dict[str, str]] = {
     "position": "where it stands",
     "state": "open, committing, committed, aborting or aborted",
     "transaction_key": "the caller's name for a series of transactions",
-    "age_ms": "since it began",
+    "age_ms": "since it began; of a key, since it was used",
     "expires_in_ms": "until it times out; null when it has ended",
     "topic_list": "the topics",
     "acks": "acknowledgements in the transaction",
