@@ -150,9 +150,13 @@ def test_a_store_of_format_1_goes_on_after_a_reboot(tmp_path: Path) -> None:
     clock = ManualClock(make.START_MS + 3000, boot_id="another boot")
     with txlog.open(str(store), clock=clock) as client:
         client.producer("orders").send(b"after", partition=1)
+        assert [client.connect("k")["epoch"] for _ in range(2)] == [0, 1]
+        assert client.admin.scale_coordinators(5) == {"before": 2, "after": 5}
         shown = json.loads(json.dumps(make.show(client)))
         client.checkpoint(roll_all=True)
         assert json.loads(json.dumps(make.show(client))) == shown
+    with txlog.open(str(store), clock=clock) as client:
+        assert client.connect("k")["epoch"] == 2
     expected = _expected()
     assert [row[3] for row in shown["topics"]["orders"]] == [
         *(row[3] for row in expected["topics"]["orders"]), "after",

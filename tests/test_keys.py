@@ -735,6 +735,17 @@ def test_a_client_holds_its_key(bench: Bench) -> None:
         second.new_transaction().with_coordinator(3).build()
 
 
+def test_a_client_renews_its_own_connection(bench: Bench) -> None:
+    """10: it presents the epoch it has, and goes on with the new one."""
+    client = bench.another(transaction_key="k")
+    open_one = client.begin()["txn"]
+    assert client.connect("k", 0)["fenced_txn"] == open_one
+    assert client.epoch == 1
+    client.connect("other")
+    assert (client.transaction_key, client.epoch) == ("k", 1)
+    client.transaction().commit()
+
+
 def test_the_builder_of_the_proposal(bench: Bench) -> None:
     """PIP-31: newTransaction().withTransactionTimeout(...).build(), beside the context manager."""
     client = bench.client

@@ -295,11 +295,15 @@ class Client:
     ) -> Answer:
         """Take a transaction key; its open transaction is aborted. The fields of `txn connect`.
 
-        epoch:  the one that this holder was given last; -1 always takes over
+        epoch:  the one that this holder was given last; -1 always takes over, also after an
+                OutcomeUnknown. The key that this client was opened with is renewed
         owner:  name or number of another user, for root
         raises: NotAllowed (an old epoch, another's key), InvalidArgument
         """
-        return keyreport.connected(keyed.connect(self._store, key, epoch, owner))
+        answer = keyed.connect(self._store, key, epoch, owner)
+        if owner is None and key == self.transaction_key:
+            self.epoch = answer.epoch
+        return keyreport.connected(answer)
 
     def transaction(
         self, timeout_ms: int | None = None, *, key: str | None = None, epoch: int | None = None

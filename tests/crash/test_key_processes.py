@@ -7,8 +7,10 @@ on. The parent waits for lines and for states of processes only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import txlog
 from txlog.message import messages
 
 SOURCE = Path(txlog.__file__).resolve().parents[1]
+SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 TIMEOUT_MS = 3_600_000  # far beyond the test: only fencing may end anything
 
 TASK = """
@@ -59,6 +62,39 @@ with txlog.open(path, transaction_key="nightly") as client:
     attempt("commit", txn.commit)
     attempt("abort", txn.abort)
     attempt("begin", client.transaction)
+"""
+WORK = """
+import sys, txlog
+from txlog import Range
+from txlog.errors import ExpiredTransaction, ProducerFenced
+
+def step(said):
+    print(said, flush=True)
+    sys.stdin.readline()
+
+with txlog.open(sys.argv[1], transaction_key="work") as client:
+    producer = client.producer("out")
+    unacked = Range(kind="unacked", subscription="s")
+    try:
+        step("connected")
+        while True:
+            batch = [
+                message for table in client.read("in", range=unacked, limit=3)
+                for message in txlog.messages(table)
+            ]
+            if not batch:
+                break
+            step("read")
+            with client.transaction() as txn:
+                for message in batch:
+                    producer.send(message.value, txn=txn)
+                last = [batch[-1].message_id]
+                client.acknowledge("in", "s", last, cumulative=True, txn=txn)
+                step("sent")
+            step("committed")
+        print("finished", flush=True)
+    except (ExpiredTransaction, ProducerFenced) as error:
+        print(type(error).__name__, flush=True)
 """
 CALLS = ["send", "named send", "ack", "ack all", "commit", "abort"]
 
@@ -184,3 +220,82 @@ def test_a_task_that_was_killed_is_fenced_too(store: Path, tasks: dict[str, Task
     assert second.line()["ids"] == hung["ids"]
     assert second.go()["commit"] == "done"
     assert values(store)[:3] == ["task 2: a", "task 2: b", "task 2: c"]
+
+
+ENDS = ("finished", "ExpiredTransaction", "ProducerFenced")
+
+
+class Worker:
+    """A process that runs WORK, a step a permit."""
+
+    def __init__(self, store: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORK, str(store)], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        )  # fmt: skip
+        self.said = self._hear()
+
+    def _hear(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def permit(self) -> str:
+        """Let it take its next step; returns what it says then."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.said = self._hear()
+        return self.said
+
+    def end(self) -> None:
+        """Kill it, if it still lives."""
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+def test_tasks_that_overlap_do_the_work_once(store: Path) -> None:
+    """The motive of the proposal: with cumulative acknowledgements alone two tasks do it twice.
+
+    Which task takes the next step, starts or is killed follows from the seed.
+    """
+    rng = random.Random(SEED)
+    print("seed", SEED)
+    with txlog.open(str(store)) as client:
+        producer = client.producer("in")
+        for number in range(60):
+            producer.send(b"%d" % number)
+    living: list[Worker] = []
+    said: list[str] = []
+    starts = 0
+    try:
+        while "finished" not in said:
+            chance = rng.random()
+            if not living or (chance < 0.12 and starts < 10):
+                living.append(Worker(store))
+                starts += 1
+            elif chance < 0.15:
+                living.pop(rng.randrange(len(living))).end()
+            else:
+                # the newest more often: it alone gets anywhere
+                worker = living[-1] if rng.random() < 0.5 else rng.choice(living)
+                said.append(worker.permit())
+                if said[-1] in ENDS:
+                    living.remove(worker)
+                    worker.end()
+        while living:
+            said.append(living[0].permit())
+            if said[-1] in ENDS:
+                living.pop(0).end()
+    finally:
+        for worker in living:
+            worker.end()
+    assert values(store) == ["a", "b", "c", *map(str, range(60))], f"seed {SEED}: {said}"
+    assert set(ENDS[1:]) & set(said), f"seed {SEED}: {said}"
+    with txlog.open(str(store)) as client:
+        assert client.admin.transaction_key("work")["epoch"] == starts - 1
+        assert client.subscriptions("in")[0]["backlog"] == 0
