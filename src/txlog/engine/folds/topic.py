@@ -2,7 +2,7 @@
 
 Ledger: the partition. Ops
   LedgerRolled (old 0: the first ledger), LedgerSealed, Appended, CommitMarker, ProducerOpened,
-  ProducersForgotten.
+  ProducersForgotten, Deduplicated.
 
 Invariants
   1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
@@ -18,6 +18,7 @@ from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     Appended,
     CommitMarker,
+    Deduplicated,
     LedgerRolled,
     LedgerSealed,
     Op,
@@ -61,6 +62,8 @@ class Topic(msgspec.Struct, array_like=True):
     payload_bytes: int = 0
     last_publish_ms: int = 0
     last_message: tuple[int, int, int] | None = None
+    dedup_dropped: int = 0
+    dedup_missing: int = 0
 
 
 def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
@@ -84,6 +87,9 @@ def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
     elif isinstance(op, ProducersForgotten):
         for name in op.producers:
             state.producers.pop(name, None)
+    elif isinstance(op, Deduplicated):
+        state.dedup_dropped += op.dropped
+        state.dedup_missing += op.missing
     else:
         raise unexpected("topic", lsn, op)
 
