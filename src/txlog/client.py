@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from txlog import inspecting, report
+from txlog.administration import Admin
 from txlog.bounds import END, Bound, Range
 from txlog.clock import Clock, SystemClock
 from txlog.consumer import Consumer, acknowledge_runs
@@ -31,6 +32,7 @@ from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId, check_name
+from txlog.looking import look, sweep_overdue
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
 from txlog.settings import Settings
@@ -121,6 +123,11 @@ class Client:
     def settings(self) -> Settings:
         """The settings of the store."""
         return self._store.settings
+
+    @property
+    def admin(self) -> Admin:
+        """The operations of administration."""
+        return Admin(self._store)
 
     def reports(self) -> list[str]:
         """What recovery and maintenance found since the last call, one line each."""
@@ -325,20 +332,13 @@ class Client:
 
     def transactions(self, all: bool = False, states: Sequence[str] | None = None) -> list[Answer]:
         """Unfinished transactions, or all that are remembered; the fields of `txn list`."""
-        self._sweep()
+        sweep_overdue(self._store)
         return self._look(lambda view: report.transactions(view, self._store, all, states))
 
     def show_transaction(self, txn_id: TxnId) -> Answer:
         """One transaction; the fields of `txn show`. Raises TransactionNotFound."""
-        self._sweep((txn_id.coordinator,))
+        sweep_overdue(self._store, (txn_id.coordinator,))
         return self._look(lambda view: report.transaction(view, self._store, txn_id))
-
-    def _sweep(self, coordinators: tuple[int, ...] = ()) -> None:
-        """End what is overdue before a listing, if this process may write."""
-        if self._store.disk.read_only:
-            return
-        if self._look(lambda view: report.has_overdue(view, self._store, coordinators)):
-            self._store.write(admin.nothing, tuple(range(self.settings.coordinators)))
 
     # --- the store ---------------------------------------------------------------------------
 
@@ -365,10 +365,10 @@ class Client:
             except TxlogError as error:  # the call before it was done and must say so
                 self._store.reports.append(f"a checkpoint failed and is due again: {error}")
 
-    def _tell(self, txn_id: TxnId, look: Callable[[View], Answer]) -> Answer:
+    def _tell(self, txn_id: TxnId, question: Callable[[View], Answer]) -> Answer:
         """Describe what was just done; that it cannot be read does not mean it was not done."""
         try:
-            return self._look(look)
+            return self._look(question)
         except TxlogError as error:
             raise OutcomeUnknown(
                 f"transaction {txn_id} was changed, but cannot be shown: {error}",
@@ -383,6 +383,5 @@ class Client:
         """Make everything written so far durable, by whichever process."""
         self._store.flush()
 
-    def _look(self, look: Callable[[View], T]) -> T:
-        self._store.settle()
-        return self._store.read(look)
+    def _look(self, question: Callable[[View], T]) -> T:
+        return look(self._store, question)

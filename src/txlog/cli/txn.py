@@ -17,7 +17,7 @@ from txlog.cli.tables import counted, duration
 from txlog.cli.targets import each_target
 from txlog.cli.txnrun import run_in_transaction
 from txlog.errors import ConditionNotMet, InvalidArgument, Refused, Usage
-from txlog.ids import TxnId
+from txlog.ids import TopicName, TxnId
 
 if TYPE_CHECKING:
     from txlog.client import Client
@@ -133,6 +133,9 @@ def list_transactions(
     all_: Annotated[bool, Option("--all", help="those that have ended too")] = False,
     stuck: Annotated[bool, Option("--stuck", help="overdue, or waiting")] = False,
     older_than: Annotated[str | None, Option("--older-than", metavar="DUR")] = None,
+    key: Annotated[
+        str | None, Option("--transaction-key", "--key", metavar="KEY", help="KEY, or OWNER&KEY")
+    ] = None,
     owner: Annotated[str | None, Option("--owner", metavar="O")] = None,
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
     since: Annotated[str | None, Option("--since", metavar="TIME")] = None,
@@ -145,6 +148,7 @@ def list_transactions(
         call.check_choice("--state", word, STATES)
     age_ms = call.duration(older_than)
     since_ms = None if since is None else parse_time(since, call.now_ms())
+    short = None if topic is None else TopicName.parse(topic).short
     rows = call.client().transactions(all=all_ or bool(state), states=state or None)
     kept = [
         row
@@ -152,7 +156,8 @@ def list_transactions(
         if (not stuck or _is_stuck(row))
         and (age_ms is None or row["age_ms"] > age_ms)
         and (owner is None or owner in (str(row["owner"]), str(row["owner_uid"])))
-        and (topic is None or topic in row["topic_list"])
+        and (key is None or key in _spellings(row))
+        and (short is None or short in row["topic_list"])
         and (since_ms is None or row["begin_time"] >= since_ms)
     ]
 
@@ -166,14 +171,18 @@ def list_transactions(
 @command(
     "txn show",
     examples=("txlog txn show 0:42", "txlog txn show --json"),
-    fields=(f"{LIST_FIELDS} timeout_ms decision_lsn partition_list ack_list skipped_list"),
+    fields=(f"{LIST_FIELDS} timeout_ms decision_lsn partition_list ack_list skipped_list key_list"),
 )
 def show(
-    call: Call, txn: Annotated[str | None, Argument(metavar="ID", show_default=False)] = None
+    call: Call,
+    txn: Annotated[str | None, Argument(metavar="ID", show_default=False)] = None,
+    keys: Annotated[bool, Option("--keys", help="the keys of its messages, too")] = False,
 ) -> None:
     """Show one transaction; without ID the one in TXLOG_TXN."""
     [target] = _targets(None if txn is None else [txn])
-    call.output.single(call.client().show_transaction(TxnId.parse(target)))
+    client, txn_id = call.client(), TxnId.parse(target)
+    row = client.show_transaction(txn_id)
+    call.output.single({**row, "key_list": client.admin.message_keys(txn_id) if keys else None})
 
 
 @command(
@@ -204,6 +213,12 @@ def _targets(ids: list[str] | None) -> list[str]:
     if not named:
         raise Usage("no transaction: give an ID or set TXLOG_TXN")
     return [named]
+
+
+def _spellings(row: Mapping[str, object]) -> tuple[str, ...]:
+    """How the key of a transaction may be written: KEY, OWNER&KEY, UID&KEY."""
+    key = row["transaction_key"]
+    return () if key is None else (str(key), f"{row['owner']}&{key}", f"{row['owner_uid']}&{key}")
 
 
 def _is_stuck(row: Mapping[str, object]) -> bool:

@@ -65,7 +65,8 @@ class Store:
 
     __slots__ = (
         "_closed", "_forget_lsn", "_lock", "_mutex", "_queue", "_since_space_check", "_view",
-        "clock", "disk", "durability", "identity", "lock_timeout_ms", "reports", "settings",
+        "clock", "disk", "durability", "identity", "lock_timeout_ms", "recovered_ms", "reports",
+        "settings",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +84,9 @@ class Store:
         self._closed = False
         self._forget_lsn = 0
         self._since_space_check = SPACE_CHECK_FRAMES
+        began_ms = clock.now().wall_ms
         self._view = self._load()
+        self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
         self.settings = Settings.from_mapping(self._view.catalog.settings)
         self.durability = durability or self.settings.durability
 
@@ -398,6 +401,15 @@ class Store:
         finally:
             lock.close()
         return None if held is None else {"pid": held[0], "command": held[1], "since_time": None}
+
+    def replayed(self, look: Callable[[View], T]) -> T:
+        """Run a reading function over a fresh view: the ops since the checkpoint wait in it."""
+        with self._mutex:
+            view = self._load()
+            try:
+                return look(view)
+            finally:
+                view.close()
 
     def find_frame(self, lsn: int) -> RawFrame | None:
         """A frame that is still in the journal."""

@@ -163,8 +163,8 @@ class Cursor:
     """State of the fold. `held` is what any transaction holds, derived from `pending`."""
 
     __slots__ = (
-        "acked", "acked_count", "figures", "held", "last_ack_ms", "mark_delete", "pending", "redelivered",
-        "round",
+        "acked", "acked_count", "figures", "held", "last_ack_ms", "mark_delete", "pending",
+        "redelivered", "round",
     )  # fmt: skip
 
     def __init__(self) -> None:
