@@ -74,20 +74,22 @@ def init(
 
 def open_store(
     path: str, *, read_only: bool = False, clock: Clock | None = None,
-    lock_timeout_ms: int = 30_000, durability: str | None = None,
+    lock_timeout_ms: int = 30_000, durability: str | None = None, dry_run: bool = False,
 ) -> Client:  # fmt: skip
     """Open a store that exists; exported as txlog.open.
 
     durability: "sync" or "os" for what this client writes; the store's setting when left out
+    dry_run:    calls answer as if they had been done, and see what those before them did; no lock
+                is taken and no byte changes; messages cannot be sent
     raises:     StoreNotFound, FormatMismatch, Corruption, ReadOnlyStore, NoResources
     """
     if durability not in (None, "sync", "os"):
         raise InvalidArgument(f"durability is {durability!r}, it must be sync or os")
-    disk = PosixDisk(str(Path(path).absolute()), read_only=read_only)
+    disk = PosixDisk(str(Path(path).absolute()), read_only=read_only or dry_run)
     try:
         store = Store(
             disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,
-            durability=durability,
+            durability=durability, dry_run=dry_run,
         )  # fmt: skip
     except BaseException:
         disk.close()
@@ -112,7 +114,7 @@ class Client:
     def __init__(self, store: Store, disk: PosixDisk) -> None:
         self._store = store
         self._disk = disk
-        self.checkpoint_automatically = True
+        self.checkpoint_automatically = not store.dry_run
 
     @property
     def path(self) -> str:

@@ -43,7 +43,7 @@ MEANINGS: Final[dict[str, str]] = {
     "message_id": "L:E, or L:E:I in a transaction; null while it is not committed",
     "key": "message key, as key_encoding says",
     "key_encoding": "utf8, base64, or null: no key",
-    "value": "payload, as value_encoding says",
+    "value": "payload, as value_encoding says; of a metric its number",
     "value_encoding": "json, utf8, base64, or null: no payload",
     "properties": "strings by name",
     "publish_time": "when it was written",
@@ -67,7 +67,7 @@ MEANINGS: Final[dict[str, str]] = {
     "backlog": "messages not yet acknowledged",
     "internal": "a topic of the system",
     "created": "false when it was there already",
-    "type": "exclusive, shared, failover or key-shared",
+    "type": "exclusive, shared, failover or key-shared; of a metric counter, gauge, …",
     "isolation": "committed or uncommitted",
     "pending_acks": "acknowledgements of open transactions",
     "consumers": "live consumers",
@@ -149,6 +149,7 @@ MEANINGS: Final[dict[str, str]] = {
     "held": "some process has it",
     "pid": "the process",
     "labels": "labels and their values",
+    "dry_run": "nothing was changed",
     "problem_list": "what is wrong: code, message, hint",
 }
 

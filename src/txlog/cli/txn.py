@@ -66,6 +66,7 @@ def begin(
     examples=("txlog txn commit 0:42", "txlog txn commit   # the one in TXLOG_TXN"),
     fields="txn state already reason messages acks marker_list waiting_list skipped_list",
     changes=True,
+    dry_run=True,
 )
 def commit(
     call: Call,
@@ -79,7 +80,7 @@ def commit(
 
     def one(text: str) -> None:
         answer = client.commit(TxnId.parse(text))
-        if answer["state"] == "committing":
+        if answer["state"] == "committing" and not call.dry_run:
             answer = _wait(client, answer, wait_ms)
         _say_end(call, client, answer)
         call.output.result(answer)
@@ -94,6 +95,7 @@ def commit(
     examples=("txlog txn abort 0:42", "txlog txn abort --all-stuck --yes"),
     fields="txn state already reason messages acks waiting_list skipped_list",
     changes=True,
+    dry_run=True,
 )
 def abort(
     call: Call,
@@ -106,7 +108,7 @@ def abort(
     client = call.client(write=True)
     if all_stuck:
         targets = [str(row["txn"]) for row in client.transactions() if _is_stuck(row)]
-        if targets and not call.flags.yes:
+        if targets and not call.flags.yes and not call.dry_run:
             raise Refused(
                 f"{len(targets)} transactions would be aborted: {', '.join(targets[:10])}",
                 hint="--yes aborts them",
