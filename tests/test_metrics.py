@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,19 @@ from txlog.engine.model import ops as op_types
 from txlog.engine.model.ops import Op, decode_ops
 from txlog.engine.storage.journal_file import RawFrame
 from txlog.engine.view import View
-from txlog.figures import rows
+from txlog.family import Family, rows
+from txlog.keyfigures import key_families, nearest_rank
 from txlog.metrics import exposition
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 15, 30, 60, 300, 1500, 3000)
-# spec/transactions 16, without the keys
+# spec/transactions 16
 TYPES = {
     **dict.fromkeys(
         ("pulsar_txn_active_count", "txlog_txn_unfinished", "txlog_txn_oldest_open_seconds",
          "txlog_txn_waiting", "pulsar_txn_tb_active_total", "txlog_sidecar_bytes",
-         "txlog_pending_ack_messages"), "gauge",
+         "txlog_pending_ack_messages", "pulsar_txn_transaction_key_count",
+         "pulsar_txn_transaction_key_epoch", "txlog_transaction_key_last_used_seconds"), "gauge",
     ),
     **dict.fromkeys(
         ("pulsar_txn_created_total", "pulsar_txn_committed_total", "pulsar_txn_aborted_total",
@@ -39,6 +42,7 @@ TYPES = {
          "txlog_dedup_original_missing_total"), "counter",
     ),
     "txlog_txn_duration_seconds": "histogram",
+    "pulsar_txn_transaction_key_age": "summary",
 }  # fmt: skip
 Labels = frozenset[tuple[str, str]]
 Values = dict[tuple[str, Labels], float]
@@ -276,3 +280,56 @@ def test_random_is_not_all_zero(tmp_path: Path, recorded: Items) -> None:
     for name in ("pulsar_txn_committed_total", "pulsar_txn_aborted_total",
                  "pulsar_txn_tp_aborted_count_total", "txlog_redelivered_total"):  # fmt: skip
         assert sum(value for (n, _), value in found.items() if n == name) > 0, name
+
+
+@dataclass
+class OneKey:
+    """A key as the fold has it."""
+
+    owner: str = "ana"
+    epoch: int = 3
+    used_ms: int = 1500
+    deleted: bool = False
+    ended_count: int = 0
+    open_ms_sum: int = 0
+    recent_ms: list[int] = field(default_factory=list)
+
+
+def parsed_keys(keys: dict[tuple[int, str], OneKey]) -> Values:
+    found: list[Family] = list(key_families({**keys}))
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(exposition(found))
+        for sample in family.samples
+    }
+
+
+def test_keys_are_labelled_by_owner_and_key() -> None:
+    """16: quantiles 0.5, 0.9, 0.99 over the last ones, sum and count over the life of the key."""
+    times = list(range(1000, 11_000, 1000))
+    used = OneKey(ended_count=70, open_ms_sum=90_000, recent_ms=times[::-1])
+    found = parsed_keys({(1000, "nightly"): used, (1001, "nightly"): OneKey("bob", epoch=0)})
+    mine, other = labels(transaction_key="ana&nightly"), labels(transaction_key="bob&nightly")
+    assert found["pulsar_txn_transaction_key_count", labels()] == 2
+    assert found["pulsar_txn_transaction_key_epoch", mine] == 3
+    assert found["pulsar_txn_transaction_key_epoch", other] == 0
+    assert found["txlog_transaction_key_last_used_seconds", mine] == 1.5
+    for quantile, seconds in ((0.5, 5), (0.9, 9), (0.99, 10)):
+        one = mine | labels(quantile=quantile)
+        assert found["pulsar_txn_transaction_key_age", one] == seconds
+    assert found["pulsar_txn_transaction_key_age_count", mine] == 70
+    assert found["pulsar_txn_transaction_key_age_sum", mine] == 90
+    assert found["pulsar_txn_transaction_key_age_count", other] == 0
+    assert ("pulsar_txn_transaction_key_age", other | labels(quantile=0.5)) not in found
+
+
+def test_two_users_of_one_name_are_two_labels() -> None:
+    found = parsed_keys({(1, "k"): OneKey(epoch=1), (2, "k"): OneKey(epoch=2)})
+    for uid in (1, 2):
+        label = labels(transaction_key=f"{uid}&k")
+        assert found["pulsar_txn_transaction_key_epoch", label] == uid
+
+
+def test_nearest_rank() -> None:
+    assert [nearest_rank([3, 1, 2], q) for q in (0.0, 0.33, 0.34, 0.5, 1.0)] == [1, 1, 2, 2, 3]
+    assert nearest_rank([7], 0.99) == 7

@@ -13,6 +13,7 @@ from txlog.engine.flow import lookup
 from txlog.engine.store import Store
 from txlog.engine.upkeep import history
 from txlog.errors import TransactionNotFound
+from txlog.family import Family
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.looking import look, sweep_overdue
 
@@ -29,7 +30,7 @@ class Admin:
 
     # --- figures -----------------------------------------------------------------------------
 
-    def metrics(self) -> list[figures.Family]:
+    def metrics(self) -> list[Family]:
         """Every metric as plain values; txlog.metrics makes the Prometheus text of them."""
         sweep_overdue(self._store)
         return look(self._store, lambda view: figures.families(view, self._store))

@@ -7,8 +7,7 @@ transaction id is ever a label. txlog.metrics makes the Prometheus text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.coordinator import (
@@ -23,22 +22,12 @@ from txlog.engine.folds.coordinator import (
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.store import Store
 from txlog.engine.view import View
+from txlog.family import Family, Sample
 from txlog.ids import TopicName
+from txlog.keyfigures import key_families, living_keys
 from txlog.partitionstats import sidecar_bytes
 
-# (suffix of the name, labels, value)
-Sample = tuple[str, dict[str, str], float]
 REASONS = ("user", "admin", "conflict", "timeout", "fenced", "recovery")
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A metric with its samples; type: gauge, counter, histogram or summary."""
-
-    name: str
-    type: str
-    help: str
-    samples: list[Sample]
 
 
 def families(view: View, store: Store) -> list[Family]:
@@ -52,15 +41,7 @@ def families(view: View, store: Store) -> list[Family]:
         *_transaction_families(folds, store.clock.now().wall_ms),
         *_partition_families(view),
         *_subscription_families(view),
-    ]
-
-
-def rows(found: Iterable[Family]) -> list[dict[str, object]]:
-    """Families as {name, type, labels, value}, one row a sample."""
-    return [
-        {"name": family.name + suffix, "type": family.type, "labels": labels, "value": value}
-        for family in found
-        for suffix, labels, value in family.samples
+        *key_families(living_keys(view)),
     ]
 
 

@@ -1,6 +1,6 @@
 """The Prometheus text of a store's metrics, made with prometheus-client.
 
-    >>> from txlog.figures import Family
+    >>> from txlog.family import Family
     >>> found = [Family("txlog_x_total", "counter", "of a kind", [("", {"kind": "a"}, 3)])]
     >>> print(exposition(found), end="")
     # HELP txlog_x_total of a kind
@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from txlog.figures import Family
+from txlog.family import Family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -21,6 +21,7 @@ from txlog.engine.upkeep.history import component_log
 from txlog.engine.view import View
 from txlog.errors import Corruption
 from txlog.ids import MessageId, TxnId
+from txlog.keyfigures import living_counts
 
 Answer = dict[str, Any]
 READY, READ_ONLY, CORRUPT = "Ready", "ReadOnly", "Corrupt"
@@ -28,13 +29,13 @@ READY, READ_ONLY, CORRUPT = "Ready", "ReadOnly", "Corrupt"
 
 def coordinators(view: View, store: Store) -> list[Answer]:
     """Every coordinator of the store: {coordinator, state, ongoing_txn_size, keys}."""
-    known = view.known()
+    known, keys = view.known(), living_counts(view)
     out: list[Answer] = []
     for number in range(store.settings.coordinators):
         state, fold = coordinator_state(view, store, number, known)
         out.append({
             "coordinator": number, "state": state, "ongoing_txn_size": len(fold.unfinished),
-            "keys": 0,
+            "keys": keys[number],
         })  # fmt: skip
     return out
 

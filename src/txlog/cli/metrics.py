@@ -31,7 +31,7 @@ def metrics(
     exclusive(textfile=textfile, json=as_json)
     found = call.client().admin.metrics()
     if as_json:
-        call.output.rows(importlib.import_module("txlog.figures").rows(found))
+        call.output.rows(importlib.import_module("txlog.family").rows(found))
         return
     text: str = importlib.import_module("txlog.metrics").exposition(found)
     if textfile is None:
