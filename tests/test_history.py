@@ -179,6 +179,19 @@ def test_a_damaged_part_is_named(bench: Bench) -> None:
     assert client.show_transaction(txn)["state"] == "committed"
 
 
+def test_parts_that_nobody_names_are_swept(bench: Bench) -> None:
+    """R19: what a pass left that died before its manifest; named ones stay."""
+    client = bench.client
+    txn = whole(client, bench)
+    client.checkpoint()
+    (kept,) = parts(bench)
+    stray = kept.with_name("0000009999.arrow")
+    stray.write_bytes(b"left behind")
+    client.checkpoint()
+    assert parts(bench) == [kept]
+    assert told(client, txn)
+
+
 def test_ids_that_never_were(bench: Bench) -> None:
     with pytest.raises(TransactionNotFound) as caught:
         bench.client.admin.transaction_log(TxnId(1, 77))
