@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.engine_kit import Bench, begin
 from tests.laws.test_laws import random_history
 from txlog import Client
+from txlog.engine.folds import coordinator
 from txlog.engine.model import ops as op_types
 from txlog.engine.model.ops import Op, decode_ops
 from txlog.engine.storage.journal_file import RawFrame
@@ -147,8 +148,8 @@ def scan(items: Items, coordinators: int) -> Values:
     for (_, _, subscription, _), count in pending.items():
         counts["txlog_pending_ack_messages", held[subscription]] += count
     unfinished = began.keys() - ended_pairs(items)
-    for coordinator, _ in unfinished:
-        counts["pulsar_txn_active_count", labels(coordinator_id=coordinator)] += 1
+    for number, _ in unfinished:
+        counts["pulsar_txn_active_count", labels(coordinator_id=number)] += 1
     counts["txlog_txn_unfinished", labels(status="open")] += len(unfinished)
     return dict(counts)
 
@@ -333,3 +334,28 @@ def test_two_users_of_one_name_are_two_labels() -> None:
 def test_nearest_rank() -> None:
     assert [nearest_rank([3, 1, 2], q) for q in (0.0, 0.33, 0.34, 0.5, 1.0)] == [1, 1, 2, 2, 3]
     assert nearest_rank([7], 0.99) == 7
+
+
+def test_an_end_in_a_later_frame_was_rolled() -> None:
+    """16: completed by a sweep or recovery is what an earlier frame decided; kills >= for >."""
+    state = coordinator.FOLD.new()
+    ops: list[tuple[int, Op]] = [(1, op_types.IdsReserved(0, 9))]
+    for sequence, (decided, final) in enumerate(
+        [("COMMITTING", "COMMITTED"), ("ABORTING", "ABORTED")] * 2
+    ):
+        late = sequence < 3
+        opened = op_types.TxnOpened(0, sequence, 0, "root", 1000, 0, "boot", 0)
+        reason = "timeout" if final == "ABORTED" else None
+        ops += [
+            (2 + sequence, opened),
+            (10, op_types.StatusUpdated(0, sequence, "OPEN", decided, reason)),
+            (11 if late else 10, op_types.StatusUpdated(0, sequence, decided, final)),
+        ]
+    for lsn, op in ops:
+        coordinator.FOLD.apply(state, lsn, 5, op)
+    assert isinstance(state, coordinator.Coordinator)
+    assert (state.rolled_forward, state.rolled_back) == (2, 1)
+    assert (state.committed_count, state.aborted_by) == (2, {"timeout": 2})
+    assert state.log_ops == len(ops)
+    again = coordinator.FOLD.load(coordinator.FOLD.dump(state))
+    assert again == state

@@ -7,9 +7,10 @@ of the transactions: by age, and by count. Nothing is recovered from them; they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,6 +50,7 @@ PARTS_MAX = 16
 ROWS_PER_TXN = 8
 READ_TRIES_MAX = 5
 Item = tuple[int, int, Any]  # LSN, time, op
+Ops = tuple[Any, ...]
 T = TypeVar("T")
 
 
@@ -77,88 +79,83 @@ def table_of(items: Sequence[tuple[int, int, Op]]) -> pa.Table:
     The order of kinds is that within a frame, so a stable sort by LSN gives the order of the ops.
     cost: some lists a kind, nothing a row but their items
     """
-    kinds: dict[type, list[Item]] = {kind: [] for kind in _ROWS}
+    kinds: dict[type, list[Item]] = {kind: [] for kind in _COLUMNS}
+    add = {kind: found.append for kind, found in kinds.items()}
     for item in items:
-        kinds[type(item[2])].append(item)
-    tables = [_ROWS[kind](found) for kind, found in kinds.items() if found]
+        add[type(item[2])](item)
+    tables = [_rows(kind, found) for kind, found in kinds.items() if found]
     return pa.concat_tables(tables) if tables else HISTORY.empty_table()
 
 
-def _rows(items: Sequence[Item], op: str, **columns: Sequence[object]) -> pa.Table:
-    given: dict[str, Sequence[object]] = {
-        "lsn": [item[0] for item in items], "time": [item[1] for item in items],
-        "coordinator": [item[2].coordinator for item in items], **columns,
+def _rows(kind: type, items: Sequence[Item]) -> pa.Table:
+    if kind is TxnsForgotten:  # a row for each transaction that it forgets
+        items = [(lsn, time, _Forgotten(op.coordinator, number))
+                 for lsn, time, op in items for number in op.sequences]  # fmt: skip
+    lsns, times, ops = zip(*items, strict=True)
+    given: dict[str, Iterable[object]] = {
+        "lsn": lsns, "time": times, "coordinator": map(_COORDINATOR, ops),
+        **{name: column(ops) for name, column in _COLUMNS[kind].items()},
     }  # fmt: skip
     arrays = [
-        pa.repeat(pa.scalar(op, pa.string()), len(items)) if field.name == "op"
-        else pa.array(given[field.name], field.type) if field.name in given
-        else pa.nulls(len(items), field.type)
+        pa.repeat(pa.scalar(kind.__name__, pa.string()), len(ops)) if field.name == "op"
+        else pa.array(list(given[field.name]), field.type) if field.name in given
+        else pa.nulls(len(ops), field.type)
         for field in HISTORY
     ]  # fmt: skip
     return pa.Table.from_arrays(arrays, schema=HISTORY)
 
 
-def _reserved(items: Sequence[Item]) -> pa.Table:
-    return _rows(items, "IdsReserved", count=[item[2].below for item in items])
+class _Forgotten(NamedTuple):
+    coordinator: int
+    sequence: int
 
 
-def _raised(items: Sequence[Item]) -> pa.Table:
-    return _rows(items, "CounterRaised", count=[item[2].sequence for item in items])
+def _attribute(name: str) -> Callable[[Ops], Iterable[object]]:
+    get = attrgetter(name)
+    return lambda ops: map(get, ops)
 
 
-def _opened(items: Sequence[Item]) -> pa.Table:
+def _opened(ops: Ops) -> list[object]:
     known: dict[tuple[str, int, str | None], str] = {}
-    detail = []
-    for _, _, op in items:
+    out: list[object] = []
+    for op in ops:
         what = (op.owner, op.timeout_ms, op.key)
         text = known.get(what)
         if text is None:
             key = "" if op.key is None else f", key {op.key}"
             text = known[what] = f"owner {op.owner}, timeout_ms {op.timeout_ms}{key}"
-        detail.append(text)
-    return _rows(items, "TxnOpened", sequence=_sequences(items), detail=detail)
+        out.append(text)
+    return out
 
 
-def _partitions(items: Sequence[Item]) -> pa.Table:
-    partition = [item[2].partition for item in items]
-    return _rows(items, "PartitionAdded", sequence=_sequences(items), partition=partition)
-
-
-def _subscriptions(items: Sequence[Item]) -> pa.Table:
-    return _rows(
-        items, "SubscriptionAdded", sequence=_sequences(items),
-        partition=[item[2].partition for item in items],
-        subscription=[item[2].subscription for item in items],
-    )  # fmt: skip
-
-
-def _statuses(items: Sequence[Item]) -> pa.Table:
-    detail = [
+def _status(ops: Ops) -> list[object]:
+    return [
         f"{op.expected} to {op.status}"
         if op.expected != "OPEN"
         else f"OPEN to {op.status}, acks {op.acks}"
         if op.reason is None
         else f"OPEN to {op.status}, reason {op.reason}, acks {op.acks}"
-        for _, _, op in items
+        for op in ops
     ]
-    count = [op.messages if op.expected == "OPEN" else None for _, _, op in items]
-    return _rows(items, "StatusUpdated", sequence=_sequences(items), count=count, detail=detail)
 
 
-def _forgotten(items: Sequence[Item]) -> pa.Table:
-    each = [item for item in items for _ in item[2].sequences]
-    sequences = [sequence for item in items for sequence in item[2].sequences]
-    return _rows(each, "TxnsForgotten", sequence=sequences)
+def _messages(ops: Ops) -> list[object]:
+    return [op.messages if op.expected == "OPEN" else None for op in ops]
 
 
-def _sequences(items: Sequence[Item]) -> list[int]:
-    return [item[2].sequence for item in items]
-
-
-_ROWS: dict[type, Callable[[Sequence[Item]], pa.Table]] = {
-    IdsReserved: _reserved, CounterRaised: _raised, TxnOpened: _opened,
-    PartitionAdded: _partitions, SubscriptionAdded: _subscriptions, StatusUpdated: _statuses,
-    TxnsForgotten: _forgotten,
+_COORDINATOR = attrgetter("coordinator")
+_SEQUENCE, _PARTITION = _attribute("sequence"), _attribute("partition")
+# The columns that each kind fills beside lsn, time, coordinator and op.
+_COLUMNS: dict[type, dict[str, Callable[[Ops], Iterable[object]]]] = {
+    IdsReserved: {"count": _attribute("below")},
+    CounterRaised: {"count": _SEQUENCE},
+    TxnOpened: {"sequence": _SEQUENCE, "detail": _opened},
+    PartitionAdded: {"sequence": _SEQUENCE, "partition": _PARTITION},
+    SubscriptionAdded: {
+        "sequence": _SEQUENCE, "partition": _PARTITION, "subscription": _attribute("subscription"),
+    },
+    StatusUpdated: {"sequence": _SEQUENCE, "count": _messages, "detail": _status},
+    TxnsForgotten: {"sequence": _SEQUENCE},
 }  # fmt: skip
 
 
