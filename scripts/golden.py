@@ -115,6 +115,7 @@ def _normal(text: str, place: Path) -> str:
     text = _ELAPSED.sub("<TIME>", text)
     text = _ELAPSED_JSON.sub("<TIME>", text)
     text = re.sub(rf'("owner": ?)"{re.escape(getpass.getuser())}"', r'\1"<USER>"', text)
+    text = re.sub(rf"\bowner {re.escape(getpass.getuser())}(?=,)", "owner <USER>", text)
     text = re.sub(r'"owner_uid":[0-9]+', '"owner_uid":<UID>', text)
     text = re.sub(rf"\b{re.escape(getpass.getuser())}&", "<USER>&", text)
     return re.sub(rf"(?<=\t){re.escape(getpass.getuser())}(?=\t|\n|$)", "<USER>", text)

@@ -242,6 +242,10 @@ def test_field_help_needs_no_store(
         needed = {
             "sub create": ["x", "-t", "x"], "sub ack": ["x", "1:1"],
             "admin list-transaction-keys": [], "admin scale-transaction-coordinators": ["4"],
+            "admin pending-ack-stats": ["x", "x"], "metrics": [],
+            "admin position-in-pending-ack": ["x", "x", "1:1"],
+            "admin slow-transactions": ["--time", "1s"], "admin coordinators": [],
+            "admin coordinator-stats": [], "admin locks": [],
         }  # fmt: skip
         words = needed.get(path, ["x"])
         if path.split()[-1] in ("list", "begin", "status", "checkpoint"):

@@ -92,7 +92,9 @@ def test_a_change_prints_a_summary_or_a_result_never_both(tool: Tool) -> None:
     assert err == "created topic a, 1 partition\n"
     code, out, err = tool("topic", "create", "b", "--json")
     assert (code, err) == (0, "")
-    assert json.loads(out) == {"topic": "b", "partitions": 1, "created": True}
+    assert json.loads(out) == {
+        "topic": "b", "partitions": 1, "created": True, "dry_run": False,
+    }  # fmt: skip
     code, out, err = tool("topic", "create", "c", "-q")
     assert (code, out, err) == (0, "", "")
 

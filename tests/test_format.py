@@ -83,7 +83,8 @@ def test_the_ops_are_those_of_the_code() -> None:
     assert said == known
 
 
-@pytest.mark.parametrize("kind", [manifest.Manifest, segment.FileRef, manifest.DumpRef])
+@pytest.mark.parametrize("kind", [manifest.Manifest, segment.FileRef, manifest.DumpRef,
+                                  manifest.HistoryRef])  # fmt: skip
 def test_the_fields_of_the_manifest(kind: type[msgspec.Struct]) -> None:
     assert f"| {kind.__name__} | {_described(kind)} |" in TEXT
 

@@ -430,9 +430,10 @@ def test_a_dry_run_deletes_nothing(bench: Bench) -> None:
     """CLI 4: the plan as the result would be, no byte changed."""
     txn = bench.client.begin(key="k")["txn"]
     before = lsn(bench.client)
-    plan = bench.client.admin.delete_transaction_key("k", dry_run=True)
+    rehearsal = bench.another(dry_run=True)
+    plan = rehearsal.admin.delete_transaction_key("k")
     assert plan["aborted_list"] == [txn]
-    assert bench.client.admin.scale_coordinators(20, dry_run=True) == {"before": 16, "after": 20}
+    assert rehearsal.admin.scale_coordinators(20) == {"before": 16, "after": 20}
     assert lsn(bench.client) == before
     assert bench.client.admin.delete_transaction_key("k") == plan
 

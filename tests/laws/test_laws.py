@@ -60,6 +60,7 @@ def plain(key: Component, blob: bytes) -> object:
         {k: list(v) for k, v in state.held.inner.items() if v},
         sort_dicts(msgspec.to_builtins(state.pending, str_keys=False)),
         state.mark_delete, state.redelivered, state.round, state.acked_count, state.last_ack_ms,
+        msgspec.to_builtins(state.figures),
     ]  # fmt: skip
 
 

@@ -18,7 +18,6 @@ LIST_FIELDS = (
 STATES = ("open", "committing", "aborting")
 KeyArgument = Annotated[str, Argument(metavar="KEY", show_default=False)]
 OwnerOption = Annotated[str | None, Option("--owner", metavar="NAME|UID", help="for root")]
-DryRun = Annotated[bool, Option("--dry-run", help="only say what it would do")]
 
 
 @command(
@@ -75,41 +74,37 @@ def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
 @command(
     "admin delete-transaction-key",
     examples=("txlog admin delete-transaction-key nightly",),
-    fields="transaction_key owner owner_uid epoch deleted aborted_list dry_run",
+    fields="transaction_key owner owner_uid epoch deleted aborted_list",
     changes=True,
+    dry_run=True,
 )
-def delete_key(
-    call: Call, key: KeyArgument, owner: OwnerOption = None, dry_run: DryRun = False
-) -> None:
+def delete_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
     """Delete a transaction key: its open transaction is aborted, its last epoch is kept."""
     whose, key = _whose(key, owner)
-    client = call.client(write=not dry_run)
-    answer = client.admin.delete_transaction_key(key, whose, dry_run=dry_run)
+    answer = call.client(write=True).admin.delete_transaction_key(key, whose)
     aborted = ", ".join(str(txn) for txn in answer["aborted_list"])
     call.summary(
-        f"{'would delete' if dry_run else 'deleted'} transaction key {answer['transaction_key']}, "
-        f"epoch {answer['epoch']}" + (f"; aborted {aborted}" if aborted else "")
+        f"deleted transaction key {answer['transaction_key']}, epoch {answer['epoch']}"
+        + (f"; aborted {aborted}" if aborted else "")
     )
-    call.output.result({**answer, "dry_run": dry_run})
+    call.output.result(answer)
 
 
 @command(
     "admin scale-transaction-coordinators",
     examples=("txlog admin scale-transaction-coordinators 64",),
-    fields="before after dry_run",
+    fields="before after",
     changes=True,
+    dry_run=True,
 )
 def scale_coordinators(
     call: Call,
     count: Annotated[int, Argument(metavar="N", show_default=False)],
-    dry_run: DryRun = False,
 ) -> None:
     """Have N transaction coordinators; their number may only grow."""
-    client = call.client(write=not dry_run)
-    answer = client.admin.scale_coordinators(count, dry_run=dry_run)
-    now = "would be" if dry_run else "now"
-    call.summary(f"coordinators: {answer['before']} before, {now} {answer['after']}")
-    call.output.result({**answer, "dry_run": dry_run})
+    answer = call.client(write=True).admin.scale_coordinators(count)
+    call.summary(f"coordinators: {answer['before']} before, now {answer['after']}")
+    call.output.result(answer)
 
 
 def _whose(key: str, owner: str | None) -> tuple[str | None, str]:

@@ -39,6 +39,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "txn abort": Entry("txn", "abort", "abort transactions"),
     "txn list": Entry("txn", "list_transactions", "list transactions"),
     "txn show": Entry("txn", "show", "one transaction, its partitions and acknowledgements"),
+    "txn wait": Entry("txnlook", "wait", "wait for the end of a transaction"),
+    "txn log": Entry("txnlook", "log", "what happened to a transaction, frame by frame"),
     "txn run": Entry("txn", "run", "run a command inside a transaction"),
     "admin checkpoint": Entry("admin", "checkpoint", "write a checkpoint; roll and seal ledgers"),
     "admin list-transaction-keys": Entry("adminkeys", "list_keys", "list transaction keys"),
@@ -49,6 +51,25 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin scale-transaction-coordinators": Entry(
         "adminkeys", "scale_coordinators", "have more transaction coordinators"
     ),
+    "admin coordinators": Entry("adminstats", "coordinators", "list the coordinators"),
+    "admin coordinator-stats": Entry("adminstats", "coordinator_stats", "figures of coordinators"),
+    "admin transaction-metadata": Entry(
+        "adminstats", "transaction_metadata", "everything known of a transaction"
+    ),
+    "admin slow-transactions": Entry(
+        "adminstats", "slow_transactions", "unfinished transactions older than a time"
+    ),
+    "admin transaction-buffer-stats": Entry(
+        "adminstats", "transaction_buffer_stats", "the sidecars of a topic"
+    ),
+    "admin pending-ack-stats": Entry(
+        "adminstats", "pending_ack_stats", "what transactions hold of a subscription"
+    ),
+    "admin position-in-pending-ack": Entry(
+        "adminstats", "position_in_pending_ack", "what state a message has on a subscription"
+    ),
+    "admin locks": Entry("adminstats", "locks", "who holds which lock"),
+    "metrics": Entry("metrics", "metrics", "figures for Prometheus"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }
 
@@ -80,9 +101,9 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   topics      topic create|list|describe
   messages    produce  consume  peek      write, read, look
   consumers   sub create|list|ack         subscriptions and acknowledgements
-  atomic      txn connect|begin|commit|abort|list|show|run
+  atomic      txn connect|begin|commit|abort|list|show|wait|log|run
   look        inspect                     any topic, transaction, id, file
-  upkeep      admin checkpoint            keys: txlog admin
+  upkeep      admin VERB  metrics         keys, statistics; for Prometheus
 
   txlog init shop && cd shop && txlog topic create orders
   seq 3 | txlog produce orders --txn      one transaction: all or nothing

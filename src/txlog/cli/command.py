@@ -48,6 +48,7 @@ class Command:
     fields:  names of its JSON, in order; those before `|` are the default table
     records: it prints messages, not rows
     input_format: -f and --format belong to the command itself
+    dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
     """
 
     def __init__(
@@ -60,16 +61,18 @@ class Command:
         records: bool = False,
         changes: bool = False,
         input_format: bool = False,
+        dry_run: bool = False,
     ) -> None:
         shown, _, wide = fields.partition("|")
         self.path = path
         self.function = function
         self.examples = examples
         self.table_fields = shown.split()
-        self.fields = self.table_fields + wide.split()
+        self.fields = self.table_fields + wide.split() + ["dry_run"] * dry_run
         self.records = records
         self.changes = changes
         self.input_format = input_format
+        self.dry_run = dry_run
 
     def invoke(self, args: list[str], report: Report) -> int:
         """Parse args, run the command, close what it opened; return the exit code."""
@@ -77,7 +80,7 @@ class Command:
 
         def shim(**values: Any) -> None:
             flags = Globals(**{name: values.pop(name, None) for name in Globals.__annotations__})
-            call = Call(self, flags, report)
+            call = Call(self, flags, report, dry_run=values.pop("dry_run", False))
             outcome.append(call.run(values))
 
         shim.__signature__ = self._signature("--help" in args)  # type: ignore[attr-defined]
@@ -103,6 +106,13 @@ class Command:
         own = list(inspect.signature(self.function).parameters.values())[1:]
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [p.replace(kind=keyword, annotation=hints[p.name]) for p in own]
+        if self.dry_run:
+            rehearsed = Annotated[
+                bool, Option("--dry-run", help="say what would be done, change nothing")
+            ]
+            parameters.append(
+                inspect.Parameter("dry_run", keyword, default=False, annotation=rehearsed)
+            )
         for name, (decls, metavar, text) in _GLOBAL_HELP.items():
             if name == "format" and self.input_format:
                 continue
@@ -136,6 +146,7 @@ def command(
     records: bool = False,
     changes: bool = False,
     input_format: bool = False,
+    dry_run: bool = False,
 ) -> Callable[[Callable[..., None]], Command]:
     """Make a command of a function."""
 
@@ -148,6 +159,7 @@ def command(
             records=records,
             changes=changes,
             input_format=input_format,
+            dry_run=dry_run,
         )
 
     return wrap

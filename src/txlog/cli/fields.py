@@ -20,15 +20,21 @@ RECORD_FIELDS: Final = (
 _STRINGS: Final = frozenset(
     "topic subscription producer owner transaction_key key path file state type kind class name "
     "command code message hint detail value uuid durability isolation reason format_name "
-    "key_encoding value_encoding txn_state".split()
+    "key_encoding value_encoding txn_state status op".split()
 )
-_IDS: Final = frozenset("message_id position first last mark_delete marker from to".split())
+_IDS: Final = frozenset(
+    "message_id position first last mark_delete marker from to start_position max_read_position "
+    "cumulative_ack_position".split()
+)
 _BOOLEANS: Final = frozenset(
     "created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
-    "online if_not_exists deleted".split()
+    "online if_not_exists deleted held aborted".split()
 )
-_OBJECTS: Final = frozenset("policies properties store journal checkpoint writer txns".split())
-_INSTANTS: Final = frozenset({"watermark", "emitted"})
+_OBJECTS: Final = frozenset(
+    "policies properties store journal checkpoint writer txns log_stats low_water_marks labels "
+    "produced_partitions acked_partitions".split()
+)
+_INSTANTS: Final = frozenset({"watermark", "emitted", "time"})
 
 MEANINGS: Final[dict[str, str]] = {
     "topic": "the topic, short in public/default",
@@ -37,7 +43,7 @@ MEANINGS: Final[dict[str, str]] = {
     "message_id": "L:E, or L:E:I in a transaction; null while it is not committed",
     "key": "message key, as key_encoding says",
     "key_encoding": "utf8, base64, or null: no key",
-    "value": "payload, as value_encoding says",
+    "value": "payload, as value_encoding says; of a metric its number",
     "value_encoding": "json, utf8, base64, or null: no payload",
     "properties": "strings by name",
     "publish_time": "when it was written",
@@ -61,7 +67,7 @@ MEANINGS: Final[dict[str, str]] = {
     "backlog": "messages not yet acknowledged",
     "internal": "a topic of the system",
     "created": "false when it was there already",
-    "type": "exclusive, shared, failover or key-shared",
+    "type": "exclusive, shared, failover or key-shared; of a metric counter, gauge, …",
     "isolation": "committed or uncommitted",
     "pending_acks": "acknowledgements of open transactions",
     "consumers": "live consumers",
@@ -114,6 +120,43 @@ MEANINGS: Final[dict[str, str]] = {
     "kind": "what it is",
     "kills": "times the worker was killed",
     "exact": "the result equals the computed one",
+    "time": "when the frame was written",
+    "op": "what was recorded",
+    "detail": "more of it",
+    "count": "how many it concerns",
+    "key_list": "keys of its messages, with --keys",
+    "status": "OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED",
+    "open_time": "when it began",
+    "ongoing_txn_size": "unfinished transactions",
+    "keys": "living transaction keys",
+    "least_sig_bits": "highest sequence given out, 0 if none",
+    "low_water_mark": "lowest unfinished sequence less one, 0 if none",
+    "low_water_marks": "the same by coordinator",
+    "next_sequence": "sequence of the next transaction",
+    "committing_size": "decided, waiting to be committed",
+    "aborting_size": "decided, waiting to be aborted",
+    "ended_size": "ended and remembered",
+    "oldest_open_time": "begin of the oldest open transaction",
+    "recover_start_time": "when this process began to read the store",
+    "recover_end_time": "when it had read it",
+    "log_stats": "the ledger behind it, with --internal",
+    "produced_partitions": "by topic/partition: where its messages lie",
+    "acked_partitions": "by topic/partition and subscription: what it acknowledged",
+    "total_aborted_transactions": "aborted transactions that had messages here",
+    "sidecar_live_bytes": "bytes that are or may become visible",
+    "sidecar_garbage_bytes": "bytes of aborted messages",
+    "max_read_position": "last visible message",
+    "last_snapshot_time": "last checkpoint",
+    "start_position": "its first row in the sidecar; null once aborted",
+    "aborted": "it was aborted",
+    "marker": "its commit marker",
+    "pending_messages": "messages that open transactions acknowledged",
+    "cumulative_ack_position": "acknowledged by it up to here",
+    "individual_acks": "messages it acknowledged beside",
+    "held": "some process has it",
+    "pid": "the process",
+    "labels": "labels and their values",
+    "dry_run": "nothing was changed",
     "problem_list": "what is wrong: code, message, hint",
 }
 

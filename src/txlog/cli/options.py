@@ -75,13 +75,17 @@ class Described(Protocol):
     records: bool
     changes: bool
     input_format: bool
+    dry_run: bool
 
 
 class Call:
     """One run of one command."""
 
-    def __init__(self, command: Described, flags: Globals, report: Report) -> None:
+    def __init__(
+        self, command: Described, flags: Globals, report: Report, *, dry_run: bool = False
+    ) -> None:
         self.command = command
+        self.dry_run = dry_run
         self.flags = flags
         self.report = report
         self.exit = 0
@@ -95,6 +99,8 @@ class Call:
         self.lock_timeout_ms = self._lock_timeout()
         self.read_only = flags.read_only or truthy("TXLOG_READ_ONLY")
         self.output: Output = output_for(command, flags, os.environ)
+        if command.dry_run:
+            self.output.extra["dry_run"] = dry_run
         asked = flags.format in ("json", "ndjson") and not command.input_format
         report.json = report.json or asked
 
@@ -128,6 +134,7 @@ class Call:
             clock=self.clock,
             lock_timeout_ms=self.lock_timeout_ms,
             durability=self.durability(durability),
+            dry_run=self.dry_run,
         )
         self._stack.callback(self._close, client)
         return client
@@ -173,7 +180,7 @@ class Call:
     def summary(self, text: str) -> None:
         """Say what was done; not with -q, and not beside --json."""
         if self.flags.quiet < 1 and not self.output.as_json:
-            self._say("info", text, "")
+            self._say("info", text, "dry run: " if self.dry_run else "")
 
     def note(self, text: str) -> None:
         """Say something useful to a person: on a terminal, or with -v."""

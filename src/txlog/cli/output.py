@@ -115,6 +115,7 @@ class Output:
         self.fields = all_fields
         self.look = look
         self.out = Stdout()
+        self.extra: dict[str, object] = {}  # fields that every result has beside its own
 
     @property
     def as_json(self) -> bool:
@@ -170,6 +171,7 @@ class Output:
         raises: OutcomeUnknown (1001) when it cannot be printed: the change stands
         """
         if self.as_json:
+            row = {**row, **self.extra}
             self.answer(_dump(fields.select(row, self._json_fields(row))) + "\n")
 
     def answer(self, text: str) -> None:

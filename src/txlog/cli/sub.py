@@ -32,6 +32,7 @@ LIST_FIELDS = (
     ),
     fields="topic subscription type position created",
     changes=True,
+    dry_run=True,
 )
 def create(
     call: Call,
@@ -96,6 +97,7 @@ def list_subscriptions(
     examples=("txlog sub ack billing 17:4 17:5", "txlog sub ack billing 17:90 --cumulative"),
     fields="topic subscription acked already dropped txn",
     changes=True,
+    dry_run=True,
 )
 def ack(
     call: Call,

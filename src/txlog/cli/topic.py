@@ -25,6 +25,7 @@ LIST_FIELDS = (
     examples=("txlog topic create orders", "txlog topic create orders --partitions 4"),
     fields="topic partitions created",
     changes=True,
+    dry_run=True,
 )
 def create(
     call: Call,

@@ -17,7 +17,7 @@ from txlog.cli.tables import counted, duration
 from txlog.cli.targets import each_target
 from txlog.cli.txnrun import run_in_transaction
 from txlog.errors import ConditionNotMet, InvalidArgument, Refused, Usage
-from txlog.ids import TxnId
+from txlog.ids import TopicName, TxnId
 
 if TYPE_CHECKING:
     from txlog.client import Client
@@ -101,6 +101,7 @@ def begin(
     examples=("txlog txn commit 0:42", "txlog txn commit   # the one in TXLOG_TXN"),
     fields="txn state already reason messages acks marker_list waiting_list skipped_list",
     changes=True,
+    dry_run=True,
 )
 def commit(
     call: Call,
@@ -114,7 +115,7 @@ def commit(
 
     def one(text: str) -> None:
         answer = client.commit(TxnId.parse(text))
-        if answer["state"] == "committing":
+        if answer["state"] == "committing" and not call.dry_run:
             answer = _wait(client, answer, wait_ms)
         _say_end(call, client, answer)
         call.output.result(answer)
@@ -129,6 +130,7 @@ def commit(
     examples=("txlog txn abort 0:42", "txlog txn abort --all-stuck --yes"),
     fields="txn state already reason messages acks waiting_list skipped_list",
     changes=True,
+    dry_run=True,
 )
 def abort(
     call: Call,
@@ -141,7 +143,7 @@ def abort(
     client = call.client(write=True)
     if all_stuck:
         targets = [str(row["txn"]) for row in client.transactions() if _is_stuck(row)]
-        if targets and not call.flags.yes:
+        if targets and not call.flags.yes and not call.dry_run:
             raise Refused(
                 f"{len(targets)} transactions would be aborted: {', '.join(targets[:10])}",
                 hint="--yes aborts them",
@@ -183,6 +185,7 @@ def list_transactions(
     owner = owner or named
     age_ms = call.duration(older_than)
     since_ms = None if since is None else parse_time(since, call.now_ms())
+    short = None if topic is None else TopicName.parse(topic).short
     rows = call.client().transactions(all=all_ or bool(state), states=state or None)
     kept = [
         row
@@ -191,7 +194,7 @@ def list_transactions(
         and (age_ms is None or row["age_ms"] > age_ms)
         and (key is None or row["transaction_key"] == key)
         and (owner is None or owner in (str(row["owner"]), str(row["owner_uid"])))
-        and (topic is None or topic in row["topic_list"])
+        and (short is None or short in row["topic_list"])
         and (since_ms is None or row["begin_time"] >= since_ms)
     ]
 
@@ -205,14 +208,18 @@ def list_transactions(
 @command(
     "txn show",
     examples=("txlog txn show 0:42", "txlog txn show --json"),
-    fields=(f"{LIST_FIELDS} timeout_ms decision_lsn partition_list ack_list skipped_list"),
+    fields=(f"{LIST_FIELDS} timeout_ms decision_lsn partition_list ack_list skipped_list key_list"),
 )
 def show(
-    call: Call, txn: Annotated[str | None, Argument(metavar="ID", show_default=False)] = None
+    call: Call,
+    txn: Annotated[str | None, Argument(metavar="ID", show_default=False)] = None,
+    keys: Annotated[bool, Option("--keys", help="the keys of its messages, too")] = False,
 ) -> None:
     """Show one transaction; without ID the one in TXLOG_TXN."""
     [target] = _targets(None if txn is None else [txn])
-    call.output.single(call.client().show_transaction(TxnId.parse(target)))
+    client, txn_id = call.client(), TxnId.parse(target)
+    row = client.show_transaction(txn_id)
+    call.output.single({**row, "key_list": client.admin.message_keys(txn_id) if keys else None})
 
 
 @command(

@@ -6,6 +6,7 @@ out; decisions live in flow/, maintenance in upkeep/.
 
     write(decide)   mutex → flock → follow → sweep → decide → append → apply → flush → release
     refresh()       read frames up to the witness; no lock
+    dry run         the same decisions over a view of its own; their frames go nowhere
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from txlog.engine.model.ops import encode_ops
 from txlog.engine.model.schema import encode_rows
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal import JournalMoved
-from txlog.engine.storage.journal_file import RawFrame
+from txlog.engine.storage.journal_file import RawFrame, frame_nowhere
 from txlog.engine.view import View
 from txlog.errors import (
     AlreadyClosed,
@@ -65,15 +66,16 @@ class Store:
 
     __slots__ = (
         "_asked_durability", "_closed", "_forget_lsn", "_lock", "_mutex", "_queue",
-        "_recorded_settings", "_since_space_check", "_view", "clock", "disk", "durability",
-        "identity", "lock_timeout_ms", "reports", "settings",
+        "_recorded_settings", "_since_space_check", "_view", "clock", "disk", "dry_run",
+        "durability", "identity", "lock_timeout_ms", "recovered_ms", "reports", "settings",
     )  # fmt: skip
 
     def __init__(
         self, disk: Disk, clock: Clock, identity: Identity, *, lock_timeout_ms: int,
-        durability: str | None,
+        durability: str | None, dry_run: bool = False,
     ) -> None:  # fmt: skip
         self.disk = disk
+        self.dry_run = dry_run
         self.clock = clock
         self.identity = identity
         self.lock_timeout_ms = lock_timeout_ms
@@ -88,7 +90,9 @@ class Store:
         self._recorded_settings: dict[str, int | str] = {}
         self.settings = Settings()
         self.durability = durability or self.settings.durability
+        began_ms = clock.now().wall_ms
         self._view = self._load()
+        self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
         self._adopt_settings()
 
     def _load(self) -> View:
@@ -96,7 +100,8 @@ class Store:
         while True:
             view = View.open(self.disk, self.identity.salt, self.clock.now().boot_id)
             try:
-                view.take(view.journal.read_durable())
+                journal = view.journal
+                view.take(journal.read_valid() if self.dry_run else journal.read_durable())
             except JournalMoved:
                 view.close()
                 continue
@@ -129,6 +134,8 @@ class Store:
     def _refresh(self) -> None:
         if self._closed:
             raise AlreadyClosed("the store is closed", hint="open it again")
+        if self.dry_run:
+            return  # what it decided so far stands nowhere else
         try:
             self._view.take(self._view.journal.read_durable())
             self._view.adopt_manifest()
@@ -168,6 +175,8 @@ class Store:
         raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed: nothing
                  was done; OutcomeUnknown; Corruption
         """
+        if self.dry_run:
+            return self._rehearse(decide, coordinators)
         self.need_writable()
         call = _Call(decide, coordinators)
         self._queue.append(call)
@@ -177,6 +186,28 @@ class Store:
         if call.error is not None:
             raise call.error
         return call.answer
+
+    def _rehearse(self, decide: Decide, coordinators: tuple[int, ...]) -> object:
+        """Decide as write does, without lock and flush; the view alone takes the frames."""
+        with self._mutex:
+            self._refresh()
+            view, now = self._view, self.clock.now()
+            if view.journal.lossy:
+                view.journal.lossy = False
+                draft = Draft(view, self.settings, now.wall_ms)
+                recover_lossy(view, draft)
+                if draft.ops:
+                    self._append(draft.decision(), now)
+            for number in coordinators:
+                if number < self.settings.coordinators:
+                    view.coordinator(number)
+            self._sweep(view, now)
+            decision = decide(view, now)
+            if decision.ops:
+                self._append(decision, now)
+            if decision.error is not None:
+                raise decision.error
+            return decision.answer
 
     def need_writable(self) -> None:
         """Raise AlreadyClosed, or ReadOnlyStore where nothing may be changed."""
@@ -313,6 +344,12 @@ class Store:
 
     def _append(self, decision: Decision, now: Instant) -> None:
         view = self._view
+        if self.dry_run:
+            if decision.batch is not None:
+                raise ReadOnlyStore("a dry run stores no messages", path=self.disk.description)
+            name = view.journal.current.name
+            view.apply(frame_nowhere(name, view.lsn + 1, now.wall_ms), decision.ops)
+            return
         columns, rows = 0, None
         if decision.batch is not None:
             columns, rows = encode_rows(decision.batch)
@@ -413,6 +450,15 @@ class Store:
         finally:
             lock.close()
         return None if held is None else {"pid": held[0], "command": held[1], "since_time": None}
+
+    def replayed(self, look: Callable[[View], T]) -> T:
+        """Run a reading function over a fresh view: the ops since the checkpoint wait in it."""
+        with self._mutex:
+            view = self._load()
+            try:
+                return look(view)
+            finally:
+                view.close()
 
     def find_frame(self, lsn: int) -> RawFrame | None:
         """A frame that is still in the journal."""

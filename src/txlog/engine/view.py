@@ -240,6 +240,10 @@ class View:
         """Components that have a state other than their dump, loaded here or not."""
         return sorted({*self._waiting, *self._loaded})
 
+    def waiting(self, kind: str) -> list[tuple[Component, list[tuple[int, int, Op]]]]:
+        """(LSN, time, op) since the checkpoint of components of a kind that are not loaded."""
+        return [(key, items) for key, items in sorted(self._waiting.items()) if key[0] == kind]
+
     def known(self) -> set[Component]:
         """Every component that exists: dumped, waiting or loaded."""
         return {*self._dumps, *self._waiting, *self._loaded}

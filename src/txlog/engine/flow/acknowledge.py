@@ -29,7 +29,7 @@ from txlog.engine.flow.resolve import abort_ops
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import Cursor
-from txlog.engine.model.ops import Acked, Mark, PendingAcked, Run, SubscriptionAdded
+from txlog.engine.model.ops import AckConflicted, Acked, Mark, PendingAcked, Run, SubscriptionAdded
 from txlog.engine.view import View
 from txlog.errors import MessageNotFound, NotAllowed, TransactionConflict
 from txlog.ids import MessageId, TxnId
@@ -196,6 +196,7 @@ def acknowledge(
         if cumulative:
             asked = through(view, partition, cursor.mark_delete, _target(view, partition, wanted))
         new: list[Run] = []
+        dropped_before = dropped
         for run in asked:
             open_ones = _undeleted(view, partition, cursor, run)
             count = messages_in(view, partition, open_ones)
@@ -207,11 +208,14 @@ def acknowledge(
             dropped += count - free_count
             acked += free_count
             new += free
-        if new:
-            outcome, mark = acked_outcome(view, subscription.number, partition, new)
+        if new or dropped > dropped_before:
+            outcome, mark = (
+                acked_outcome(view, subscription.number, partition, new)
+                if new else (new, cursor.mark_delete)
+            )  # fmt: skip
             draft.ops.append(
                 Acked(subscription.number, partition, outcome, mark,
-                      messages_in(view, partition, new))
+                      messages_in(view, partition, new), dropped - dropped_before)
             )  # fmt: skip
     return draft.decision(AckAnswer(acked, already, dropped))
 
@@ -245,6 +249,7 @@ def acknowledge_in_txn(
         if conflict is not None:
             del draft.ops[opening:]
             abort_ops(draft, txn, "conflict")
+            draft.ops.append(AckConflicted(subscription.number, partition))
             return Decision(draft.ops, None, True, None, _conflict(TxnId(*pair), *conflict))
         key = (subscription.number, partition)
         if key not in txn.subscriptions:

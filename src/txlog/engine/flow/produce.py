@@ -21,7 +21,7 @@ from txlog.engine.flow.route import PartitionSlice, Routed
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.folds.coordinator import Txn
-from txlog.engine.model.ops import Appended, BufferAppended, PartitionAdded
+from txlog.engine.model.ops import Appended, BufferAppended, Deduplicated, PartitionAdded
 from txlog.engine.view import View
 from txlog.errors import InvalidMessage, LimitExceeded
 from txlog.ids import TxnId
@@ -72,6 +72,7 @@ def send(
             _original(view, number, producer or "", sequence)
             for sequence in _sequences(routed, piece, duplicates)
         ]
+        _count_duplicates(draft, number, originals)
         kept = piece.rows - duplicates
         ledger = first = 0
         if kept:
@@ -123,6 +124,7 @@ def send_in_txn(
             else _original_in_txn(view, held, producer, sequence)
             for sequence in _sequences(routed, piece, duplicates)
         ]
+        _count_duplicates(draft, number, originals)
         kept = piece.rows - duplicates
         index = 1 + (0 if held is None else held.count)
         ledger = first = 0
@@ -176,6 +178,13 @@ def _fresh(
     duplicates = int(pc.sum(pc.less_equal(given, pa.scalar(last, pa.int64()))).as_py() or 0)
     kept = rows.slice(duplicates)
     return kept, duplicates, given[-1].as_py() if kept.num_rows else last
+
+
+def _count_duplicates(
+    draft: Draft, partition: int, originals: list[tuple[int, int] | None]
+) -> None:
+    if originals:
+        draft.ops.append(Deduplicated(partition, len(originals), originals.count(None)))
 
 
 def _sequences(routed: Routed, piece: PartitionSlice, duplicates: int) -> list[int]:

@@ -76,6 +76,7 @@ class Buffer(msgspec.Struct, array_like=True):
     markers: dict[int, list[Marker]] = {}  # partition ledger -> markers, by entry
     dead_bytes: int = 0
     aborted_count: int = 0
+    committed_count: int = 0
 
 
 def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
@@ -92,6 +93,7 @@ def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
             Marker(op.marker_entry, op.coordinator, op.sequence, held.count, time_ms, lsn,
                    held.ranges)
         )  # fmt: skip
+        state.committed_count += 1
     elif isinstance(op, BufferAborted):
         _grow(state, lsn, op.ledger, op.entry, 1, 0)
         held = _take(state, lsn, op.coordinator, op.sequence)

@@ -15,6 +15,8 @@ Source: PIP-31 "Transaction coordinator"; spec/transactions 4.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import msgspec
 
 from txlog.engine.model.fold import Fold, broken, unexpected
@@ -33,6 +35,10 @@ OPEN, COMMITTING, COMMITTED = "OPEN", "COMMITTING", "COMMITTED"
 ABORTING, ABORTED = "ABORTING", "ABORTED"
 ARROWS = {(OPEN, COMMITTING), (COMMITTING, COMMITTED), (OPEN, ABORTING), (ABORTING, ABORTED)}
 ENDED = (COMMITTED, ABORTED)
+# Upper bounds of the durations' histogram, in ms (spec 16); one bucket more is above the last.
+DURATION_BOUNDS_MS = (
+    10, 20, 50, 100, 500, 1_000, 5_000, 15_000, 30_000, 60_000, 300_000, 1_500_000, 3_000_000,
+)  # fmt: skip
 
 
 class Txn(msgspec.Struct, array_like=True, gc=False):
@@ -61,7 +67,12 @@ class Txn(msgspec.Struct, array_like=True, gc=False):
 
 
 class Coordinator(msgspec.Struct, array_like=True):
-    """State; `unfinished`: OPEN, COMMITTING, ABORTING; `ended` in order of their end."""
+    """State; `unfinished`: OPEN, COMMITTING, ABORTING; `ended` in order of their end.
+
+    The figures below `timed_out_count` only grow: aborts by reason; ops taken; for each final
+    status how many took at most each of DURATION_BOUNDS_MS and no less (then those above, then the
+    sum in ms); ends whose decision was in an earlier frame.
+    """
 
     next_sequence: int = 0
     reserved_below: int = 0
@@ -70,14 +81,22 @@ class Coordinator(msgspec.Struct, array_like=True):
     committed_count: int = 0
     aborted_count: int = 0
     timed_out_count: int = 0
+    created_count: int = 0
+    aborted_by: dict[str, int] = {}
+    log_ops: int = 0
+    durations: dict[str, list[int]] = {}
+    rolled_forward: int = 0
+    rolled_back: int = 0
 
 
 def apply(state: Coordinator, lsn: int, time_ms: int, op: Op) -> None:
     """Apply one op."""
+    state.log_ops += 1
     if isinstance(op, TxnOpened):
         if op.sequence < state.next_sequence or op.sequence >= state.reserved_below:
             raise broken("coordinator", lsn, f"sequence {op.sequence} is not free")
         state.next_sequence = op.sequence + 1
+        state.created_count += 1
         state.unfinished[op.sequence] = Txn(
             op.coordinator, op.sequence, op.owner_uid, op.owner, op.timeout_ms, op.wall_ms,
             op.boot_id, op.boot_ms, op.key, op.epoch, modified_ms=time_ms,
@@ -129,11 +148,25 @@ def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> No
         txn.ended_ms = time_ms
         del state.unfinished[op.sequence]
         state.ended[op.sequence] = txn
-        if op.status == COMMITTED:
-            state.committed_count += 1
-        else:
-            state.aborted_count += 1
-            state.timed_out_count += txn.reason == "timeout"
+        _count_end(state, txn, late=lsn > txn.decision_lsn)
+
+
+def _count_end(state: Coordinator, txn: Txn, *, late: bool) -> None:
+    if txn.status == COMMITTED:
+        state.committed_count += 1
+        state.rolled_forward += late
+    else:
+        reason = txn.reason or "user"
+        state.aborted_count += 1
+        state.timed_out_count += reason == "timeout"
+        state.aborted_by[reason] = state.aborted_by.get(reason, 0) + 1
+        state.rolled_back += late
+    took_ms = max(0, txn.ended_ms - txn.wall_ms)
+    buckets = state.durations.get(txn.status)
+    if buckets is None:
+        buckets = state.durations[txn.status] = [0] * (len(DURATION_BOUNDS_MS) + 2)
+    buckets[bisect_left(DURATION_BOUNDS_MS, took_ms)] += 1
+    buckets[-1] += took_ms
 
 
 def find(state: Coordinator, sequence: int) -> Txn | None:

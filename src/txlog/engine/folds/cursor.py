@@ -1,7 +1,7 @@
 """The cursor fold: what one subscription has acknowledged in one partition.
 
 Ledger: _cursors/<subscription>. Ops
-  CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted.
+  CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted, AckConflicted.
 
     PENDING ──ack──> DELETED
        │  ▲
@@ -26,6 +26,7 @@ from pyroaring import BitMap, BitMap64
 
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
+    AckConflicted,
     Acked,
     CursorOpened,
     Mark,
@@ -143,12 +144,27 @@ class IdSet:
         return made
 
 
+class Figures(msgspec.Struct, array_like=True, gc=False):
+    """What happened here since the beginning; each only grows.
+
+    ops: taken by this fold; ends of transactions with acknowledgements here; messages that came
+    again, that were asked for while a transaction held them; conflicts
+    """
+
+    ops: int = 0
+    committed: int = 0
+    aborted: int = 0
+    redelivered: int = 0
+    dropped: int = 0
+    conflicts: int = 0
+
+
 class Cursor:
     """State of the fold. `held` is what any transaction holds, derived from `pending`."""
 
     __slots__ = (
-        "acked", "acked_count", "held", "last_ack_ms", "mark_delete", "pending", "redelivered",
-        "round",
+        "acked", "acked_count", "figures", "held", "last_ack_ms", "mark_delete", "pending",
+        "redelivered", "round",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -160,6 +176,7 @@ class Cursor:
         self.round = 0
         self.acked_count = 0  # messages DELETED by acknowledgement, for the backlog
         self.last_ack_ms = 0
+        self.figures = Figures()
 
 
 class _Dumped(msgspec.Struct, array_like=True):
@@ -171,16 +188,20 @@ class _Dumped(msgspec.Struct, array_like=True):
     round: int
     acked_count: int
     last_ack_ms: int
+    figures: Figures = msgspec.field(default_factory=Figures)
 
 
 def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
     """Apply one op."""
+    state.figures.ops += 1
     if isinstance(op, Acked):
         for run in op.runs:
             state.acked.add(run)
         _advance(state, lsn, op.mark_delete)
         state.acked_count += op.count
-        state.last_ack_ms = time_ms
+        state.figures.dropped += op.dropped
+        if op.runs:
+            state.last_ack_ms = time_ms
     elif isinstance(op, PendingAcked):
         _hold(state, op)
     elif isinstance(op, PendingCommitted):
@@ -189,12 +210,17 @@ def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
             state.acked.add(run)
         _advance(state, lsn, op.mark_delete)
         state.acked_count += pending.count
+        state.figures.committed += 1
         state.last_ack_ms = time_ms
     elif isinstance(op, PendingAborted):
         pending = _take(state, lsn, op.coordinator, op.sequence)
         for message in (message for run in pending.runs for message in _each(run)):
             state.redelivered[message] = state.redelivered.get(message, 0) + 1
         state.round += 1
+        state.figures.aborted += 1
+        state.figures.redelivered += pending.count
+    elif isinstance(op, AckConflicted):
+        state.figures.conflicts += 1
     elif isinstance(op, CursorOpened):
         state.mark_delete = op.mark_delete
     else:
@@ -256,7 +282,7 @@ def _dump(state: Cursor) -> bytes:
             state.mark_delete, acked, inner,
             [(*key, pending) for key, pending in state.pending.items()],
             [(*key, count) for key, count in sorted(state.redelivered.items())],
-            state.round, state.acked_count, state.last_ack_ms,
+            state.round, state.acked_count, state.last_ack_ms, state.figures,
         )
     )  # fmt: skip
 
@@ -276,6 +302,7 @@ def _load(data: bytes) -> Cursor:
     state.redelivered = {(a, b, c): count for a, b, c, count in dumped.redelivered}
     state.round, state.acked_count = dumped.round, dumped.acked_count
     state.last_ack_ms = dumped.last_ack_ms
+    state.figures = dumped.figures
     return state
 
 

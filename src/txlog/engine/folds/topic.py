@@ -2,7 +2,7 @@
 
 Ledger: the partition. Ops
   LedgerRolled (old 0: the first ledger), LedgerSealed, Appended, CommitMarker, ProducerOpened,
-  ProducersForgotten.
+  ProducersForgotten, Deduplicated.
 
 Invariants
   1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
@@ -18,6 +18,7 @@ from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     Appended,
     CommitMarker,
+    Deduplicated,
     LedgerRolled,
     LedgerSealed,
     Op,
@@ -61,6 +62,8 @@ class Topic(msgspec.Struct, array_like=True):
     payload_bytes: int = 0
     last_publish_ms: int = 0
     last_message: tuple[int, int, int] | None = None
+    dedup_dropped: int = 0
+    dedup_missing: int = 0
 
 
 def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
@@ -79,11 +82,8 @@ def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
         for end in state.ledgers:
             if end.ledger == op.file.ledger:
                 end.sealed = True
-    elif isinstance(op, ProducerOpened):
-        _opened(state, lsn, time_ms, op)
-    elif isinstance(op, ProducersForgotten):
-        for name in op.producers:
-            state.producers.pop(name, None)
+    elif isinstance(op, ProducerOpened | ProducersForgotten | Deduplicated):
+        _named(state, lsn, time_ms, op)
     else:
         raise unexpected("topic", lsn, op)
 
@@ -98,6 +98,20 @@ def _appended(state: Topic, lsn: int, time_ms: int, op: Appended) -> None:
             raise broken("topic", lsn, f"producer {op.producer} repeats a sequence")
         epoch = 0 if known is None else known.epoch
         state.producers[op.producer] = LastSent(op.last_sequence, op.ledger, last, time_ms, epoch)
+
+
+def _named(
+    state: Topic, lsn: int, time_ms: int, op: ProducerOpened | ProducersForgotten | Deduplicated
+) -> None:
+    """Take an op about producers that have a name."""
+    if isinstance(op, ProducerOpened):
+        _opened(state, lsn, time_ms, op)
+    elif isinstance(op, ProducersForgotten):
+        for name in op.producers:
+            state.producers.pop(name, None)
+    else:
+        state.dedup_dropped += op.dropped
+        state.dedup_missing += op.missing
 
 
 def _opened(state: Topic, lsn: int, time_ms: int, op: ProducerOpened) -> None:

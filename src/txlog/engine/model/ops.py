@@ -284,13 +284,17 @@ class CursorOpened(_Op, tag="curs", frozen=True, array_like=True, gc=False):
 
 
 class Acked(_Op, tag="ack", frozen=True, array_like=True, gc=False):
-    """These messages are DELETED on the subscription; the mark-delete position is the new one."""
+    """These messages are DELETED on the subscription; the mark-delete position is the new one.
+
+    dropped: messages asked for that a transaction holds; without others runs is empty.
+    """
 
     subscription: int
     partition: int
     runs: list[Run]
     mark_delete: Mark
     count: int
+    dropped: int = 0
 
 
 class PendingAcked(_Op, tag="pack", frozen=True, array_like=True, gc=False):
@@ -325,13 +329,29 @@ class PendingAborted(_Op, tag="pabo", frozen=True, array_like=True, gc=False):
     sequence: int
 
 
+class AckConflicted(_Op, tag="conf", frozen=True, array_like=True, gc=False):
+    """An acknowledgement here was a conflict; the same frame aborts its transaction."""
+
+    subscription: int
+    partition: int
+
+
+class Deduplicated(_Op, tag="dup", frozen=True, array_like=True, gc=False):
+    """Messages were there already and not stored; of `missing` the original was not found."""
+
+    partition: int
+    dropped: int
+    missing: int
+
+
 Op = (
     SettingSet | TopicCreated | SubscriptionCreated | ConsumerAttached | ConsumerDetached
     | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
     | SubscriptionAdded | StatusUpdated | TxnsForgotten
     | KeyConnected | KeyBound | KeyReleased | KeyDeleted | Appended | CommitMarker
     | BufferAppended | BufferCommitted | BufferAborted | CursorOpened | Acked | PendingAcked
-    | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten
+    | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten | AckConflicted
+    | Deduplicated
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -401,6 +421,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     BufferAppended: _buffer, BufferCommitted: _buffer, BufferAborted: _buffer,
     CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
     PendingAborted: _cursor, ProducerOpened: _topic, ProducersForgotten: _topic,
+    AckConflicted: _cursor, Deduplicated: _topic,
 }  # fmt: skip
 
 

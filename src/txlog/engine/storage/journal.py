@@ -138,6 +138,15 @@ class Journal:
         self.durable_lsn = self.last_lsn
         return frames
 
+    def read_valid(self) -> list[RawFrame]:
+        """Every valid frame behind the last one read, flushed or not; changes nothing.
+
+        What a writer would find, for a dry run; `lossy` is raised as catch_up would raise it.
+        """
+        witnessed = self.witness.read()
+        self.lossy = witnessed is None or witnessed.boot != self._boot or witnessed.poisoned
+        return self._read_on(None, witnessed)
+
     def read_until(self, lsn: int) -> list[RawFrame]:
         """Frames behind the last one read up to lsn, all known to be durable."""
         frames = self._read_on(lsn, None)

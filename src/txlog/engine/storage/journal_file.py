@@ -88,6 +88,11 @@ class RawFrame(msgspec.Struct, frozen=True, gc=False):
     rows: memoryview | None = None  # only when they were asked for: JournalFile.keep_rows
 
 
+def frame_nowhere(name: JournalName, lsn: int, time_ms: int) -> RawFrame:
+    """A frame without bytes, for a dry run: a view may take it, nobody can read it."""
+    return RawFrame(lsn, time_ms, 0, 0, b"", name, 0, 0, 0, 0, 0)
+
+
 class JournalFile:
     """An open journal file; reads frames through a window, checks all of them."""
 

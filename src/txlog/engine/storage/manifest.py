@@ -44,6 +44,19 @@ class DumpRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     crc: int
 
 
+class HistoryRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A part of the transaction log's history: rows of these LSNs and instants."""
+
+    path: str
+    rows: int
+    lsn_first: int
+    lsn_last: int
+    time_first: int
+    time_last: int
+    bytes: int
+    crc: int
+
+
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
     """What a checkpoint consists of. Frames above cut_lsn are in the journals."""
 
@@ -55,6 +68,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     files: dict[int, list[FileRef]]
     dumps: list[DumpRef]
     dropped: list[tuple[str, int]]  # un-named files and since when, until they are unlinked
+    history: list[HistoryRef] = []
 
 
 EMPTY = Manifest(0, 0, 0, 0, 0, {}, [], [])

@@ -25,6 +25,7 @@ from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal_file import list_journals
 from txlog.engine.storage.manifest import (
     DumpRef,
+    HistoryRef,
     Manifest,
     encode_manifest,
     generations,
@@ -32,6 +33,7 @@ from txlog.engine.storage.manifest import (
 )
 from txlog.engine.storage.segment import FileRef, encode_part, make_ref
 from txlog.engine.store import MAINTENANCE_PATH, RESERVE_PATH, Store
+from txlog.engine.upkeep import history
 from txlog.engine.upkeep.paths import ledger_dir, part_path
 from txlog.engine.view import FOLDS, STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import StoreFull
@@ -84,12 +86,14 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
         while view.lsn < cut_lsn:  # by steps: what a step has read is gone before the next
             view.take(view.journal.read_until(min(view.lsn + FRAMES_READ, cut_lsn)))
         generation = _next_generation(disk, old)
+        log_rows = history.collect(view)
         dumps = _write_state(view, generation)  # first: its name burns the number (R3, R16)
         files = _write_parts(view, generation, report)
-        dropped = _dropped(old, files, dumps, now.wall_ms)
+        log = history.publish(view, log_rows, generation, store.settings, now.wall_ms)
+        dropped = _dropped(old, files, dumps, log, now.wall_ms)
         manifest = Manifest(
             generation, _crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
-            dumps, dropped,
+            dumps, dropped, log,
         )  # fmt: skip
         keep, expired = _expired(manifest, store, now.wall_ms)
         manifest = msgspec.structs.replace(manifest, dropped=keep)
@@ -166,12 +170,14 @@ def _worth_moving(disk: Disk, kept: dict[Component, DumpRef]) -> list[Component]
 
 
 def _dropped(
-    old: Manifest, files: dict[int, list[FileRef]], dumps: list[DumpRef], now_ms: int
-) -> list[tuple[str, int]]:
+    old: Manifest, files: dict[int, list[FileRef]], dumps: list[DumpRef],
+    log: list[HistoryRef], now_ms: int,
+) -> list[tuple[str, int]]:  # fmt: skip
     """Files the old manifest named and the new one does not, with those still in their grace."""
     named = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
+    named |= {ref.path for ref in log}
     before = {ref.path for refs in old.files.values() for ref in refs}
-    before |= {ref.path for ref in old.dumps}
+    before |= {ref.path for ref in old.dumps} | {ref.path for ref in old.history}
     return [*old.dropped, *((path, now_ms) for path in sorted(before - named))]
 
 

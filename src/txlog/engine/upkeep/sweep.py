@@ -10,11 +10,12 @@ from __future__ import annotations
 from txlog.engine.storage.disk import TEMPORARY_PREFIX
 from txlog.engine.storage.manifest import Manifest, generations, read_manifest
 from txlog.engine.store import Store
+from txlog.engine.upkeep.history import HISTORY_DIR
 from txlog.engine.upkeep.paths import ledger_dir
 from txlog.engine.view import View
 from txlog.errors import IntegrityError, MissingFile
 
-FIXED_DIRECTORIES = ("", "journal", "manifest", "state", "quarantine", "consumers")
+FIXED_DIRECTORIES = ("", "journal", "manifest", "state", "quarantine", "consumers", HISTORY_DIR)
 SEGMENT_SUFFIXES = (".arrow", ".parquet", ".state")
 
 
@@ -56,6 +57,7 @@ def _named(store: Store, view: View) -> set[str] | None:
 
 def _paths(manifest: Manifest) -> set[str]:
     files = {ref.path for refs in manifest.files.values() for ref in refs}
+    files |= {ref.path for ref in manifest.history}
     return files | {ref.path for ref in manifest.dumps} | {path for path, _ in manifest.dropped}
 
 

@@ -1,0 +1,47 @@
+"""Who holds which lock of a store: the writer, maintenance, the consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txlog.engine.store import LOCK_PATH, MAINTENANCE_PATH, Store
+from txlog.engine.view import View
+from txlog.errors import MissingFile
+
+Answer = dict[str, Any]
+
+
+def locks(view: View, store: Store) -> list[Answer]:
+    """Every lock there is: {name, path, held, pid, command, since_time, subscription}.
+
+    A consumer's lock stands here while the catalog has the consumer; it is held while that lives.
+    """
+    out = [
+        _row(store, "write", LOCK_PATH, None, None),
+        _row(store, "maintenance", MAINTENANCE_PATH, None, None),
+    ]
+    for held in view.catalog.subscriptions.values():
+        if held.consumer:
+            path = f"consumers/{held.consumer}.lock"
+            out.append(_row(store, "consumer", path, held.name, held.consumer_since_ms))
+    return out
+
+
+def _row(
+    store: Store, name: str, path: str, subscription: str | None, since_ms: int | None
+) -> Answer:
+    try:
+        lock = store.disk.lock_file(path, create=False)
+    except MissingFile:
+        holder = None
+    else:
+        try:
+            holder = lock.holder()
+        finally:
+            lock.close()
+    return {
+        "name": name, "path": path, "held": holder is not None,
+        "pid": None if holder is None else holder[0],
+        "command": None if holder is None else holder[1],
+        "since_time": since_ms if holder is not None else None, "subscription": subscription,
+    }  # fmt: skip

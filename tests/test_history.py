@@ -1,0 +1,210 @@
+"""`txn log`: what the coordinator was told, over checkpoints, merges and the end of retention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import Bench, begin, send
+from tests.laws.test_laws import random_history
+from txlog import Client, TxnId
+from txlog.engine.storage.manifest import newest_manifest
+from txlog.engine.upkeep import history
+from txlog.engine.upkeep.sweep import sweep_unnamed
+from txlog.errors import Corruption, TransactionNotFound
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+KEYS = ["lsn", "time", "op", "topic", "partition", "subscription", "count", "detail"]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store", reader_grace_ms=0, coordinators=2)
+    made.client.create_topic("t", 2)
+    made.client.create_subscription("t", "s")
+    return made
+
+
+def parts(bench: Bench) -> list[Path]:
+    return sorted(Path(bench.path, history.HISTORY_DIR).glob("*.arrow"))
+
+
+def told(client: Client, txn: TxnId) -> list[tuple[str, object]]:
+    return [(row["op"], row["detail"]) for row in client.admin.transaction_log(txn)]
+
+
+def whole(client: Client, bench: Bench, each: int = 1) -> TxnId:
+    """A transaction with messages and acknowledgements, committed."""
+    txn = begin(client)
+    client.producer("t").send(b"x", partition=1, txn=txn)
+    client.acknowledge("t", "s", send(client, b"y"), txn=txn)
+    bench.clock.advance(each)
+    client.commit(txn)
+    return txn
+
+
+def test_a_log_is_the_same_before_and_after_checkpoints(bench: Bench) -> None:
+    """Law 1 in small: where an op lies, journal or part, is not to be seen."""
+    client = bench.client
+    txn = begin(client)
+    client.producer("t").send(b"x", partition=1, txn=txn)
+    client.checkpoint()
+    client.acknowledge("t", "s", send(client, b"y"), txn=txn)
+    client.checkpoint()
+    bench.clock.advance(7)
+    client.commit(txn)
+    before = client.admin.transaction_log(txn)
+    assert [list(row) for row in before] == [KEYS] * 5
+    assert [(row["op"], row["topic"], row["partition"], row["subscription"], row["count"])
+            for row in before] == [
+        ("TxnOpened", None, None, None, None), ("PartitionAdded", "t", 1, None, None),
+        ("SubscriptionAdded", "t", 0, "s", None), ("StatusUpdated", None, None, None, 1),
+        ("StatusUpdated", None, None, None, None),
+    ]  # fmt: skip
+    assert [row["detail"] for row in before[3:]] == [
+        "OPEN to COMMITTING, acks 1", "COMMITTING to COMMITTED",
+    ]  # fmt: skip
+    lsns = [row["lsn"] for row in before]
+    assert lsns == sorted(lsns) and lsns[3] == lsns[4]
+    assert before[4]["time"] == before[0]["time"] + 7
+    for _ in range(3):
+        client.checkpoint()
+        send(client, b"z")
+        assert client.admin.transaction_log(txn) == before
+        assert bench.another(read_only=True).admin.transaction_log(txn) == before
+    assert bench.reopen().admin.transaction_log(txn) == before
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_transaction_of_a_random_history_has_its_log(tmp_path: Path, seed: int) -> None:
+    """A record and its log agree, whatever is forgotten, merged or still open."""
+    print(f"seed {seed}")
+    bench = Bench(tmp_path / "store", coordinators=2, ledger_entries_max=7)
+    random_history(bench, seed, checkpoints=True)
+    client = bench.client
+    client.flush()
+    found = client.transactions(all=True)
+    assert found
+    for row in found:
+        log = told(client, row["txn"])
+        assert log[0][0] == "TxnOpened"
+        ends = [str(detail) for op, detail in log if op == "StatusUpdated"]
+        if row["state"] == "open":
+            assert ends == []
+        else:
+            assert len(ends) == 2 and ends[1].endswith(row["state"].upper())
+            assert row["reason"] is None or f"reason {row['reason']}," in ends[0]
+
+
+def test_many_parts_become_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 parts at most; what was said stays said."""
+    monkeypatch.setattr(history, "PARTS_MAX", 3)
+    client = bench.client
+    txns = []
+    for _ in range(8):
+        txns.append(whole(client, bench))
+        client.checkpoint()
+        manifest = newest_manifest(client._store.disk, client._store.identity.salt, 0)[0]
+        assert 1 <= len(manifest.history) <= 3
+        for txn in txns:
+            assert [op for op, _ in told(client, txn)].count("StatusUpdated") == 2
+    named = {Path(bench.path, ref.path) for ref in manifest.history}
+    assert named <= set(parts(bench))
+    client.checkpoint()
+    sweep_unnamed(client._store)
+    assert named <= set(parts(bench))
+
+
+def test_history_ends_with_the_retention_of_records(bench: Bench) -> None:
+    """A part goes when all of it is older than txn_ended_retention_ms."""
+    client = bench.client
+    old = whole(client, bench)
+    client.checkpoint()
+    bench.clock.advance(client.settings.txn_ended_retention_ms - 10)
+    young = whole(client, bench)
+    client.checkpoint()
+    assert len(parts(bench)) == 2
+    bench.clock.advance(1000)
+    send(client, b"a")
+    client.checkpoint()
+    assert told(client, young)
+    with pytest.raises(TransactionNotFound) as caught:
+        client.admin.transaction_log(old)
+    assert caught.value.code == 305
+    bench.clock.advance(10_000)
+    send(client, b"b")
+    client.checkpoint()
+    send(client, b"c")
+    client.checkpoint()
+    assert len(parts(bench)) == 1
+
+
+def test_history_is_bounded_by_count(tmp_path: Path) -> None:
+    """So that a busy hour does not fill the disk."""
+    bench = Bench(tmp_path / "store", reader_grace_ms=0, txn_ended_retention_count=2)
+    client = bench.client
+    client.create_topic("t", 2)
+    client.create_subscription("t", "s")
+    for _ in range(12):
+        whole(client, bench)
+        client.checkpoint()
+    manifest = newest_manifest(client._store.disk, client._store.identity.salt, 0)[0]
+    assert sum(ref.rows for ref in manifest.history) <= 2 * history.ROWS_PER_TXN + 10
+
+
+@pytest.mark.parametrize("setting", ["txn_ended_retention_ms", "txn_ended_retention_count"])
+def test_nothing_is_kept_when_nothing_is_remembered(tmp_path: Path, setting: str) -> None:
+    bench = Bench(tmp_path / "store", **{setting: 0})
+    bench.client.create_topic("t", 2)
+    bench.client.create_subscription("t", "s")
+    whole(bench.client, bench)
+    bench.client.checkpoint()
+    assert parts(bench) == []
+
+
+def test_a_damaged_part_is_named(bench: Bench) -> None:
+    """R5: no byte reaches Arrow unchecked; and everything but the log goes on."""
+    client = bench.client
+    txn = whole(client, bench)
+    client.checkpoint()
+    (path,) = parts(bench)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    with pytest.raises(Corruption, match="transaction_log"):
+        client.admin.transaction_log(txn)
+    assert client.show_transaction(txn)["state"] == "committed"
+
+
+def test_parts_that_nobody_names_are_swept(bench: Bench) -> None:
+    """R19: what a pass left that died before its manifest; named ones stay."""
+    client = bench.client
+    txn = whole(client, bench)
+    client.checkpoint()
+    (kept,) = parts(bench)
+    stray = kept.with_name("0000009999.arrow")
+    stray.write_bytes(b"left behind")
+    client.checkpoint()
+    assert parts(bench) == [kept]
+    assert told(client, txn)
+
+
+def test_ids_that_never_were(bench: Bench) -> None:
+    with pytest.raises(TransactionNotFound) as caught:
+        bench.client.admin.transaction_log(TxnId(1, 77))
+    assert caught.value.code == 304
+
+
+def test_a_part_is_plain_arrow(bench: Bench) -> None:
+    """FORMAT.md 5: readable without this program."""
+    whole(bench.client, bench)
+    bench.client.checkpoint()
+    with pa.ipc.open_file(parts(bench)[0]) as reader:
+        rows = reader.read_all()
+    assert rows.schema == history.HISTORY
+    assert set(rows.column("op").to_pylist()) == {
+        "IdsReserved", "TxnOpened", "PartitionAdded", "SubscriptionAdded", "StatusUpdated",
+    }  # fmt: skip

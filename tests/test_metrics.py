@@ -1,0 +1,361 @@
+"""The metrics: names and types of the spec, and values that a scan of the journal gives (I-22)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.engine_kit import Bench, begin
+from tests.laws.test_laws import random_history
+from txlog import Client
+from txlog.engine.folds import coordinator
+from txlog.engine.model import ops as op_types
+from txlog.engine.model.ops import Op, decode_ops
+from txlog.engine.storage.journal_file import RawFrame
+from txlog.engine.view import View
+from txlog.family import Family, rows
+from txlog.keyfigures import key_families, nearest_rank
+from txlog.metrics import exposition
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 15, 30, 60, 300, 1500, 3000)
+# spec/transactions 16
+TYPES = {
+    **dict.fromkeys(
+        ("pulsar_txn_active_count", "txlog_txn_unfinished", "txlog_txn_oldest_open_seconds",
+         "txlog_txn_waiting", "pulsar_txn_tb_active_total", "txlog_sidecar_bytes",
+         "txlog_pending_ack_messages", "pulsar_txn_transaction_key_count",
+         "pulsar_txn_transaction_key_epoch", "txlog_transaction_key_last_used_seconds"), "gauge",
+    ),
+    **dict.fromkeys(
+        ("pulsar_txn_created_total", "pulsar_txn_committed_total", "pulsar_txn_aborted_total",
+         "pulsar_txn_timeout_total", "pulsar_txn_append_log_total",
+         "txlog_txn_aborted_by_reason_total", "txlog_recovery_rolled_total",
+         "pulsar_txn_tb_committed_total", "pulsar_txn_tb_aborted_total",
+         "pulsar_txn_tp_committed_count_total", "pulsar_txn_tp_aborted_count_total",
+         "txlog_ack_conflicts_total", "txlog_ack_dropped_total", "txlog_redelivered_total",
+         "txlog_dead_lettered_total", "txlog_dedup_dropped_total",
+         "txlog_dedup_original_missing_total"), "counter",
+    ),
+    "txlog_txn_duration_seconds": "histogram",
+    "pulsar_txn_transaction_key_age": "summary",
+}  # fmt: skip
+Labels = frozenset[tuple[str, str]]
+Values = dict[tuple[str, Labels], float]
+Items = list[tuple[int, int, Op]]
+
+
+def scraped(client: Client) -> Values:
+    """What a Prometheus server would take from the text."""
+    text = exposition(client.admin.metrics())
+    out: Values = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in out
+            out[key] = sample.value
+    return out
+
+
+def labels(**given: object) -> Labels:
+    return frozenset((name, str(value)) for name, value in given.items())
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Items]:
+    """Every op that any view takes, once, as it was written."""
+    seen: set[int] = set()
+    out: Items = []
+    apply = View.apply
+
+    def record(self: View, raw: RawFrame, ops: list[Op]) -> None:
+        if raw.lsn not in seen:
+            seen.add(raw.lsn)
+            out.extend((raw.lsn, raw.time_ms, op) for op in decode_ops(raw.ops, lsn=raw.lsn))
+        apply(self, raw, ops)
+
+    monkeypatch.setattr(View, "apply", record)
+    yield out
+
+
+def scan(items: Items, coordinators: int) -> Values:
+    """The counters by counting ops, with nothing of the folds."""
+    counts: Counter[tuple[str, Labels]] = Counter()
+    places: dict[int, Labels] = {}
+    held: dict[int, Labels] = {}
+    began: dict[tuple[int, int], int] = {}
+    reasons: dict[tuple[int, int], str] = {}
+    pending: Counter[tuple[int, int, int, int]] = Counter()
+    names: dict[int, str] = {}
+    for number in range(coordinators):
+        for name in ("created", "committed", "aborted", "timeout", "append_log"):
+            counts[f"pulsar_txn_{name}_total", labels(coordinator_id=number)] = 0
+    log = {op_types.IdsReserved, op_types.CounterRaised, op_types.TxnOpened,
+           op_types.PartitionAdded, op_types.SubscriptionAdded, op_types.StatusUpdated,
+           op_types.TxnsForgotten}  # fmt: skip
+    for _, time_ms, op in items:
+        if type(op) in log:
+            one = labels(coordinator_id=op.coordinator)  # type: ignore[union-attr]
+            counts["pulsar_txn_append_log_total", one] += 1
+        if isinstance(op, op_types.TopicCreated):
+            short = op.name.removeprefix("public/default/")
+            names[op.topic] = short
+            for index in range(op.partitions):
+                places[op.first_partition + index] = labels(topic=short, partition=index)
+        elif isinstance(op, op_types.SubscriptionCreated):
+            held[op.subscription] = labels(topic=names[op.topic], subscription=op.name)
+        elif isinstance(op, op_types.TxnOpened):
+            began[op.coordinator, op.sequence] = op.wall_ms
+            counts["pulsar_txn_created_total", labels(coordinator_id=op.coordinator)] += 1
+        elif isinstance(op, op_types.StatusUpdated):
+            pair = (op.coordinator, op.sequence)
+            if op.reason is not None:
+                reasons[pair] = op.reason
+            if op.status in ("COMMITTED", "ABORTED"):
+                status = op.status.lower()
+                own = labels(coordinator_id=op.coordinator)
+                counts[f"pulsar_txn_{status}_total", own] += 1
+                took = (time_ms - began[pair]) / 1000
+                of_status = labels(status=status)
+                counts["txlog_txn_duration_seconds_count", of_status] += 1
+                counts["txlog_txn_duration_seconds_sum", of_status] += took  # type: ignore[assignment]
+                for bound in BOUNDS:
+                    bucket = of_status | labels(le=f"{bound:g}")
+                    counts["txlog_txn_duration_seconds_bucket", bucket] += took <= bound
+                if op.status == "ABORTED":
+                    reason = labels(reason=reasons[pair])
+                    counts["txlog_txn_aborted_by_reason_total", reason] += 1
+                    counts["pulsar_txn_timeout_total", own] += reasons[pair] == "timeout"
+        elif isinstance(op, op_types.BufferCommitted):
+            counts["pulsar_txn_tb_committed_total", places[op.partition]] += 1
+        elif isinstance(op, op_types.BufferAborted):
+            counts["pulsar_txn_tb_aborted_total", places[op.partition]] += 1
+        elif isinstance(op, op_types.PendingAcked):
+            key = (op.coordinator, op.sequence, op.subscription, op.partition)
+            pending[key] += op.count
+        elif isinstance(op, op_types.PendingCommitted):
+            pending.pop((op.coordinator, op.sequence, op.subscription, op.partition))
+            counts["pulsar_txn_tp_committed_count_total", held[op.subscription]] += 1
+        elif isinstance(op, op_types.PendingAborted):
+            key = (op.coordinator, op.sequence, op.subscription, op.partition)
+            counts["txlog_redelivered_total", held[op.subscription]] += pending.pop(key)
+            counts["pulsar_txn_tp_aborted_count_total", held[op.subscription]] += 1
+    for (_, _, subscription, _), count in pending.items():
+        counts["txlog_pending_ack_messages", held[subscription]] += count
+    unfinished = began.keys() - ended_pairs(items)
+    for number, _ in unfinished:
+        counts["pulsar_txn_active_count", labels(coordinator_id=number)] += 1
+    counts["txlog_txn_unfinished", labels(status="open")] += len(unfinished)
+    return dict(counts)
+
+
+def ended_pairs(items: Items) -> set[tuple[int, int]]:
+    return {
+        (op.coordinator, op.sequence) for _, _, op in items
+        if isinstance(op, op_types.StatusUpdated) and op.status in ("COMMITTED", "ABORTED")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_metrics_are_what_a_scan_gives(tmp_path: Path, recorded: Items, seed: int) -> None:
+    """I-22: also after checkpoints and in another process; kills a figure a dump forgets."""
+    print(f"seed {seed}")
+    bench = Bench(tmp_path / "store", ledger_entries_max=7, coordinators=2,
+                  txn_ended_retention_count=5)  # fmt: skip
+    random_history(bench, seed, checkpoints=bool(seed % 2))
+    for act in ("live", "reopened", "checkpoint", "reopened"):
+        if act == "checkpoint":
+            bench.client.checkpoint(roll_all=True)
+        client = bench.reopen() if act == "reopened" else bench.client
+        client.flush()
+        found = scraped(client)
+        for key, value in scan(recorded, 2).items():
+            if value or key in found:
+                assert found[key] == pytest.approx(value), (act, key)
+        for name in ("pulsar_txn_created_total", "txlog_redelivered_total"):
+            assert sum(v for (n, _), v in found.items() if n == name) == sum(
+                v for (n, _), v in scan(recorded, 2).items() if n == name
+            )
+
+
+def test_names_and_types_are_those_of_the_spec(tmp_path: Path) -> None:
+    """spec 16: honest types; the exposition's own parser finds them."""
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    bench.client.create_subscription("t", "s")
+    found = {family.name: family.type for family in bench.client.admin.metrics()}
+    assert TYPES.items() <= found.items()
+    text = exposition(bench.client.admin.metrics())
+    parsed = {family.name: family.type for family in text_string_to_metric_families(text)}
+    for name, kind in TYPES.items():
+        assert parsed[name.removesuffix("_total") if kind == "counter" else name] == kind
+    assert "txn_id" not in text
+    flat = rows(bench.client.admin.metrics())
+    assert {tuple(row) for row in flat} == {("name", "type", "labels", "value")}
+
+
+def test_duplicates_drops_and_conflicts_are_counted(tmp_path: Path) -> None:
+    """16: what leaves no message behind leaves a count, which survives a checkpoint."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    producer = client.producer("t", "p")
+    first = [producer.send(b"x", sequence_id=n).message_id for n in (2, 5)]
+    for sequence, wanted in ((5, first[1]), (3, None), (2, first[0])):
+        assert producer.send(b"x", sequence_id=sequence).message_id == wanted
+    txn, other = begin(client), begin(client)
+    for sequence in (1, 1):
+        producer.send(b"y", txn=txn, sequence_id=sequence)
+    assert first[0] is not None
+    client.acknowledge("t", "s", [first[0]], txn=txn)
+    assert client.acknowledge("t", "s", [first[0]])["dropped"] == 1
+    with pytest.raises(Exception, match="is held by"):
+        client.acknowledge("t", "s", [first[0]], txn=other)
+    client.flush()
+    client.checkpoint()
+    where = labels(topic="t", partition=0)
+    held = labels(topic="t", subscription="s")
+    for is_reopened in (False, True):
+        found = scraped(bench.reopen() if is_reopened else client)
+        assert found["txlog_dedup_dropped_total", where] == 4
+        assert found["txlog_dedup_original_missing_total", where] == 1
+        assert found["txlog_ack_dropped_total", held] == 1
+        assert found["txlog_ack_conflicts_total", held] == 1
+        assert found["txlog_pending_ack_messages", held] == 1
+        assert found["pulsar_txn_tb_active_total", where] == 1
+        assert found["txlog_txn_aborted_by_reason_total", labels(reason="conflict")] == 1
+
+
+def test_the_histogram_has_a_bucket_for_each_bound(tmp_path: Path) -> None:
+    """16: upper bounds are inclusive, as Prometheus has them; kills a bucket off by one."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    for took_ms in (10, 11, 60_000, 3_000_001):
+        txn = begin(client, 86_400_000)
+        bench.clock.advance(took_ms)
+        client.commit(txn)
+    found = scraped(client)
+    committed = labels(status="committed")
+    buckets = {
+        dict(key[1])["le"]: value for key, value in found.items()
+        if key[0] == "txlog_txn_duration_seconds_bucket" and committed <= key[1]
+    }  # fmt: skip
+    assert buckets == {
+        "0.01": 1, "0.02": 2, "0.05": 2, "0.1": 2, "0.5": 2, "1": 2, "5": 2, "15": 2, "30": 2,
+        "60": 3, "300": 3, "1500": 3, "3000": 3, "+Inf": 4,
+    }  # fmt: skip
+    assert found["txlog_txn_duration_seconds_count", committed] == 4
+    assert found["txlog_txn_duration_seconds_sum", committed] == pytest.approx(3060.022)
+
+
+def test_age_of_the_oldest_open_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store")
+    assert scraped(bench.client)["txlog_txn_oldest_open_seconds", labels()] == 0
+    begin(bench.client)
+    bench.client.flush()
+    bench.clock.advance(1500)
+    found = scraped(bench.client)
+    assert found["txlog_txn_oldest_open_seconds", labels()] == 1.5
+    assert found["txlog_txn_unfinished", labels(status="open")] == 1
+
+
+def test_a_label_is_escaped(tmp_path: Path) -> None:
+    """Names are anything Unicode; the parser gives back what went in."""
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("größe=1")
+    found = scraped(bench.client)
+    assert ("txlog_dedup_dropped_total", labels(topic="größe=1", partition=0)) in found
+
+
+def test_random_is_not_all_zero(tmp_path: Path, recorded: Items) -> None:
+    """The comparison above would pass on a history in which nothing happens."""
+    bench = Bench(tmp_path / "store", coordinators=2)
+    random_history(bench, 1, checkpoints=False)
+    found = scan(recorded, 2)
+    for name in ("pulsar_txn_committed_total", "pulsar_txn_aborted_total",
+                 "pulsar_txn_tp_aborted_count_total", "txlog_redelivered_total"):  # fmt: skip
+        assert sum(value for (n, _), value in found.items() if n == name) > 0, name
+
+
+@dataclass
+class OneKey:
+    """A key as the fold has it."""
+
+    owner: str = "ana"
+    epoch: int = 3
+    used_ms: int = 1500
+    deleted: bool = False
+    ended_count: int = 0
+    open_ms_sum: int = 0
+    recent_ms: list[int] = field(default_factory=list)
+
+
+def parsed_keys(keys: dict[tuple[int, str], OneKey]) -> Values:
+    found: list[Family] = list(key_families({**keys}))
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(exposition(found))
+        for sample in family.samples
+    }
+
+
+def test_keys_are_labelled_by_owner_and_key() -> None:
+    """16: quantiles 0.5, 0.9, 0.99 over the last ones, sum and count over the life of the key."""
+    times = list(range(1000, 11_000, 1000))
+    used = OneKey(ended_count=70, open_ms_sum=90_000, recent_ms=times[::-1])
+    found = parsed_keys({(1000, "nightly"): used, (1001, "nightly"): OneKey("bob", epoch=0)})
+    mine, other = labels(transaction_key="ana&nightly"), labels(transaction_key="bob&nightly")
+    assert found["pulsar_txn_transaction_key_count", labels()] == 2
+    assert found["pulsar_txn_transaction_key_epoch", mine] == 3
+    assert found["pulsar_txn_transaction_key_epoch", other] == 0
+    assert found["txlog_transaction_key_last_used_seconds", mine] == 1.5
+    for quantile, seconds in ((0.5, 5), (0.9, 9), (0.99, 10)):
+        one = mine | labels(quantile=quantile)
+        assert found["pulsar_txn_transaction_key_age", one] == seconds
+    assert found["pulsar_txn_transaction_key_age_count", mine] == 70
+    assert found["pulsar_txn_transaction_key_age_sum", mine] == 90
+    assert found["pulsar_txn_transaction_key_age_count", other] == 0
+    assert ("pulsar_txn_transaction_key_age", other | labels(quantile=0.5)) not in found
+
+
+def test_two_users_of_one_name_are_two_labels() -> None:
+    found = parsed_keys({(1, "k"): OneKey(epoch=1), (2, "k"): OneKey(epoch=2)})
+    for uid in (1, 2):
+        label = labels(transaction_key=f"{uid}&k")
+        assert found["pulsar_txn_transaction_key_epoch", label] == uid
+
+
+def test_nearest_rank() -> None:
+    assert [nearest_rank([3, 1, 2], q) for q in (0.0, 0.33, 0.34, 0.5, 1.0)] == [1, 1, 2, 2, 3]
+    assert nearest_rank([7], 0.99) == 7
+
+
+def test_an_end_in_a_later_frame_was_rolled() -> None:
+    """16: completed by a sweep or recovery is what an earlier frame decided; kills >= for >."""
+    state = coordinator.FOLD.new()
+    ops: list[tuple[int, Op]] = [(1, op_types.IdsReserved(0, 9))]
+    for sequence, (decided, final) in enumerate(
+        [("COMMITTING", "COMMITTED"), ("ABORTING", "ABORTED")] * 2
+    ):
+        late = sequence < 3
+        opened = op_types.TxnOpened(0, sequence, 0, "root", 1000, 0, "boot", 0)
+        reason = "timeout" if final == "ABORTED" else None
+        ops += [
+            (2 + sequence, opened),
+            (10, op_types.StatusUpdated(0, sequence, "OPEN", decided, reason)),
+            (11 if late else 10, op_types.StatusUpdated(0, sequence, decided, final)),
+        ]
+    for lsn, op in ops:
+        coordinator.FOLD.apply(state, lsn, 5, op)
+    assert isinstance(state, coordinator.Coordinator)
+    assert (state.rolled_forward, state.rolled_back) == (2, 1)
+    assert (state.committed_count, state.aborted_by) == (2, {"timeout": 2})
+    assert state.log_ops == len(ops)
+    again = coordinator.FOLD.load(coordinator.FOLD.dump(state))
+    assert again == state
