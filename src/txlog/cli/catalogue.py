@@ -40,6 +40,10 @@ COMMANDS: Final[dict[str, Entry]] = {
     "txn list": Entry("txn", "list_transactions", "list transactions"),
     "txn show": Entry("txn", "show", "one transaction, its partitions and acknowledgements"),
     "txn run": Entry("txn", "run", "run a command inside a transaction"),
+    "txn find-hanging": Entry(
+        "txnstuck", "find_hanging", "transactions that do not end by themselves, and why"
+    ),
+    "txn expire": Entry("txnstuck", "expire", "end what is overdue in the whole store"),
     "admin checkpoint": Entry("admin", "checkpoint", "write a checkpoint; roll and seal ledgers"),
     "admin list-transaction-keys": Entry("adminkeys", "list_keys", "list transaction keys"),
     "admin get-transaction-key": Entry("adminkeys", "get_key", "one key and its transactions"),
@@ -49,6 +53,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin scale-transaction-coordinators": Entry(
         "adminkeys", "scale_coordinators", "have more transaction coordinators"
     ),
+    "admin offline": Entry("adminpartitions", "offline", "take a partition away"),
+    "admin online": Entry("adminpartitions", "online", "bring a partition back"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }
 
@@ -82,7 +88,8 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   consumers   sub create|list|ack         subscriptions and acknowledgements
   atomic      txn connect|begin|commit|abort|list|show|run
   look        inspect                     any topic, transaction, id, file
-  upkeep      admin checkpoint            keys: txlog admin
+  upkeep      admin checkpoint|offline|online  txn expire|find-hanging
+  keys        admin list-transaction-keys|…
 
   txlog init shop && cd shop && txlog topic create orders
   seq 3 | txlog produce orders --txn      one transaction: all or nothing

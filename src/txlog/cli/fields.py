@@ -20,12 +20,12 @@ RECORD_FIELDS: Final = (
 _STRINGS: Final = frozenset(
     "topic subscription producer owner transaction_key key path file state type kind class name "
     "command code message hint detail value uuid durability isolation reason format_name "
-    "key_encoding value_encoding txn_state".split()
+    "key_encoding value_encoding txn_state cause repair".split()
 )
 _IDS: Final = frozenset("message_id position first last mark_delete marker from to".split())
 _BOOLEANS: Final = frozenset(
     "created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
-    "online if_not_exists deleted".split()
+    "online if_not_exists deleted changed".split()
 )
 _OBJECTS: Final = frozenset("policies properties store journal checkpoint writer txns".split())
 _INSTANTS: Final = frozenset({"watermark", "emitted"})
@@ -88,7 +88,17 @@ MEANINGS: Final[dict[str, str]] = {
     "coordinator": "number of the coordinator",
     "overdue": "open beyond its time-out",
     "reason": "why it was aborted",
-    "waiting_list": "partitions still to be reached",
+    "waiting_list": "participants that are not available",
+    "finished_list": "transactions that its coming back completed",
+    "changed": "false when it was so already",
+    "online": "false while it is offline or quarantined",
+    "cause": "unavailable, overdue or corrupt",
+    "repair": "what helps",
+    "expired": "aborted by their time-out",
+    "rolled_forward": "commits that were completed",
+    "rolled_back": "aborts that were completed",
+    "forgotten": "ended ones no longer remembered",
+    "dry_run": "nothing was done",
     "skipped_list": "partitions deleted meanwhile",
     "marker_list": "the commit marker of each partition",
     "partition_list": "a row for each partition",

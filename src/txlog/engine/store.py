@@ -17,13 +17,15 @@ from typing import TypeVar
 
 from txlog.clock import Clock, Instant
 from txlog.engine.flow.draft import Decision, Draft
-from txlog.engine.flow.resolve import forget_ended, recover_lossy, sweep
+from txlog.engine.flow.resolve import recover_lossy
+from txlog.engine.flow.sweep import Swept, Uses
 from txlog.engine.identity import Identity
 from txlog.engine.model.ops import encode_ops
 from txlog.engine.model.schema import encode_rows
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.storage.journal_file import RawFrame
+from txlog.engine.sweeper import Sweeper, is_sweep_due
 from txlog.engine.view import View
 from txlog.errors import (
     AlreadyClosed,
@@ -43,18 +45,24 @@ RESERVE_PATH = "reserve"
 # How often, in frames with rows, the free space of the file system is asked for.
 SPACE_CHECK_FRAMES = 64
 SPACE_CHECK_BYTES = 1 << 20
-# How often, in frames, ended transactions are looked through for ones to forget.
-FORGET_FRAMES = 256
+
+
+NOTHING = Uses()
 
 
 class _Call:
     """A queued decision of one thread."""
 
-    __slots__ = ("answer", "coordinators", "decide", "done", "error")
+    __slots__ = ("answer", "coordinators", "decide", "done", "error", "thorough", "uses")
 
-    def __init__(self, decide: Decide, coordinators: tuple[int, ...]) -> None:
+    def __init__(
+        self, decide: Decide, coordinators: tuple[int, ...] = (), uses: Uses = NOTHING,
+        *, thorough: bool = False,
+    ) -> None:  # fmt: skip
         self.decide = decide
         self.coordinators = coordinators
+        self.uses = uses
+        self.thorough = thorough
         self.answer: object = None
         self.error: BaseException | None = None
         self.done = False
@@ -64,9 +72,9 @@ class Store:
     """An open store; safe to call from many threads of one process."""
 
     __slots__ = (
-        "_asked_durability", "_closed", "_forget_lsn", "_lock", "_mutex", "_queue",
-        "_recorded_settings", "_since_space_check", "_view", "clock", "disk", "durability",
-        "identity", "lock_timeout_ms", "reports", "settings",
+        "_asked_durability", "_closed", "_lock", "_mutex", "_queue", "_recorded_settings",
+        "_since_space_check", "_sweeper", "_view", "clock", "disk", "durability", "identity",
+        "lock_timeout_ms", "reports", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -82,7 +90,7 @@ class Store:
         self._queue: deque[_Call] = deque()
         self._lock: LockFile | None = None
         self._closed = False
-        self._forget_lsn = 0
+        self._sweeper = Sweeper()
         self._since_space_check = SPACE_CHECK_FRAMES
         self._asked_durability = durability
         self._recorded_settings: dict[str, int | str] = {}
@@ -160,16 +168,33 @@ class Store:
 
     # --- writing -----------------------------------------------------------------------------
 
-    def write(self, decide: Decide, coordinators: tuple[int, ...] = ()) -> object:
+    def write(
+        self, decide: Decide, coordinators: tuple[int, ...] = (), uses: Uses = NOTHING
+    ) -> object:
         """Run a decision under the write lock and make its outcome what it must be.
 
         coordinators: those the call names; they are loaded, so that the sweep sees them
+        uses:         what else the call works with; the sweep ends what is overdue there
         returns: the decision's answer, after the flush when the decision must be durable
         raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed: nothing
                  was done; OutcomeUnknown; Corruption
         """
+        return self._submit(_Call(decide, coordinators, uses))
+
+    def expire(self) -> Swept:
+        """Sweep every coordinator without a bound; returns what was done, durable."""
+        swept = Swept()
+
+        def decide(view: View, now: Instant) -> Decision:
+            nonlocal swept
+            swept = self._sweeper.swept
+            return Decision([], None, True)
+
+        self._submit(_Call(decide, thorough=True))
+        return swept
+
+    def _submit(self, call: _Call) -> object:
         self.need_writable()
-        call = _Call(decide, coordinators)
         self._queue.append(call)
         with self._mutex:
             if not call.done:
@@ -280,22 +305,24 @@ class Store:
             for number in call.coordinators:
                 if number < self.settings.coordinators:
                     view.coordinator(number)
-        return self._sweep(view, now)
+        return self._sweep(view, now, calls)
 
-    def _sweep(self, view: View, now: Instant) -> bool:
+    def _sweep(self, view: View, now: Instant, calls: list[_Call]) -> bool:
         """Let the sweep ride in a frame of its own; cheap while nothing can be due."""
-        due = not view.no_deadline_before(now)
-        if not due and view.lsn < self._forget_lsn:
+        uses: list[Uses] = []
+        thorough = False
+        for call in calls:
+            if call.uses is not NOTHING:
+                uses.append(call.uses)
+            thorough = thorough or call.thorough
+        draft = self._sweeper.draft(view, self.settings, now, uses, thorough=thorough)
+        if draft is None:
             return False
-        draft = Draft(view, self.settings, now.wall_ms)
-        expired = sweep(draft, now) if due else 0
-        if view.lsn >= self._forget_lsn:
-            self._forget_lsn = view.lsn + FORGET_FRAMES
-            forget_ended(draft, now)
         if draft.ops:
             self._append(draft.decision(), now)
-        view.note_deadlines(now)
-        return expired > 0
+        if not view.no_deadline_before(now) and not self._sweeper.swept.left:
+            view.note_deadlines(now)
+        return draft.sync
 
     def _recover(self, now: Instant) -> None:
         """R9: after a lossy recovery nothing stays OPEN; durable before anything else."""
@@ -357,15 +384,29 @@ class Store:
         A writer that died between its append and its flush left such frames; a reader that went by
         the witness alone would miss them until somebody writes.
         """
-        if self.disk.read_only or not self.has_unflushed():
-            return
+        if not self.disk.read_only and self.has_unflushed():
+            self._run_if_free([])
+
+    def sweep_if_due(self, uses: Uses | None = None) -> None:
+        """Before a reading call: sweep what it uses (None: all), if the lock is free at once.
+
+        A process that may not write, or not now, shows what is overdue as it is recorded.
+        """
+        now = self.clock.now()
+        if not self.disk.read_only and self.read(
+            lambda view: is_sweep_due(view, self.settings, now, uses)
+        ):
+            decide: Decide = lambda view, now: Decision([])  # noqa: E731
+            self._run_if_free([_Call(decide, uses=uses or NOTHING, thorough=uses is None)])
+
+    def _run_if_free(self, calls: list[_Call]) -> None:
         with self._mutex:
             if self._lock is None:
                 self._lock = self.disk.lock_file(LOCK_PATH)
             if not self._lock.try_acquire():
                 return
             try:
-                self._run([], sync=True)
+                self._run(calls, sync=True)
             finally:
                 self._lock.release()
 

@@ -325,13 +325,32 @@ class PendingAborted(_Op, tag="pabo", frozen=True, array_like=True, gc=False):
     sequence: int
 
 
+class PartitionOffline(_Op, tag="poff", frozen=True, array_like=True, gc=False):
+    """A partition and its sidecar are not available: reason admin or damage.
+
+    ledger, row: with damage, the first row that cannot be read; nothing behind it is shown
+    """
+
+    partition: int
+    reason: str
+    ledger: int = 0
+    row: int = 0
+
+
+class PartitionAvailable(_Op, tag="pon", frozen=True, array_like=True, gc=False):
+    """A partition is available again; its frame ends every decided transaction that waited."""
+
+    partition: int
+
+
 Op = (
     SettingSet | TopicCreated | SubscriptionCreated | ConsumerAttached | ConsumerDetached
     | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
     | SubscriptionAdded | StatusUpdated | TxnsForgotten
     | KeyConnected | KeyBound | KeyReleased | KeyDeleted | Appended | CommitMarker
     | BufferAppended | BufferCommitted | BufferAborted | CursorOpened | Acked | PendingAcked
-    | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten
+    | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten | PartitionOffline
+    | PartitionAvailable
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -401,6 +420,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     BufferAppended: _buffer, BufferCommitted: _buffer, BufferAborted: _buffer,
     CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
     PendingAborted: _cursor, ProducerOpened: _topic, ProducersForgotten: _topic,
+    PartitionOffline: _catalog, PartitionAvailable: _catalog,
 }  # fmt: skip
 
 
