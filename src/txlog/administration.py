@@ -6,19 +6,34 @@ instants are milliseconds, ids TxnId and MessageId.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from txlog import figures, keyreport, locks, partitionstats, stats
-from txlog.engine.flow import admin, keys, lookup
+from txlog.engine.flow import admin, availability, keys, lookup
+from txlog.engine.flow.availability import Switched, partition_number
+from txlog.engine.flow.hanging import Finding, hanging
 from txlog.engine.flow.keys import Deleted
-from txlog.engine.store import Store
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.participants import place_name
+from txlog.engine.flow.sweep import Uses
+from txlog.engine.store import Decide, Store
 from txlog.engine.upkeep import history
+from txlog.engine.upkeep.quarantine import check_files
+from txlog.engine.view import View
 from txlog.errors import TransactionNotFound
 from txlog.family import Family
 from txlog.ids import MessageId, TopicName, TxnId
-from txlog.looking import look, sweep_overdue
+from txlog.looking import look
 
 Answer = dict[str, Any]
+HANGING_MS = 900_000
+_REPAIRS = {
+    "unavailable": "txlog admin online {place}",
+    "overdue": "txlog txn expire",
+    "corrupt": "restore the store from a copy: {detail}",
+}
 
 
 class Admin:
@@ -43,7 +58,7 @@ class Admin:
 
     def metrics(self) -> list[Family]:
         """Every metric as plain values; txlog.metrics makes the Prometheus text of them."""
-        sweep_overdue(self._store)
+        self._store.sweep_if_due()
         return look(self._store, lambda view: figures.families(view, self._store))
 
     def coordinators(self) -> list[Answer]:
@@ -61,12 +76,12 @@ class Admin:
 
     def transaction_metadata(self, txn_id: TxnId) -> Answer:
         """Everything known of a transaction. Raises TransactionNotFound."""
-        sweep_overdue(self._store, (txn_id.coordinator,))
+        self._store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
         return look(self._store, lambda view: stats.transaction_metadata(view, self._store, txn_id))
 
     def slow_transactions(self, older_than_ms: int, coordinator: int | None = None) -> list[Answer]:
         """Unfinished transactions older than this; rows of `txn list`."""
-        sweep_overdue(self._store)
+        self._store.sweep_if_due()
         return look(
             self._store,
             lambda view: stats.slow_transactions(view, self._store, older_than_ms, coordinator),
@@ -84,7 +99,7 @@ class Admin:
         """
         self._store.settle()
         rows = history.transaction_rows(self._store, txn_id.coordinator, txn_id.sequence)
-        if not rows:
+        if all(row["op"] == "TxnsForgotten" for row in rows):
             self._must_exist(txn_id)
         return look(self._store, lambda view: [stats.log_row(view, row) for row in rows])
 
@@ -142,8 +157,8 @@ class Admin:
 
         deleted: tombstones too
         """
-        sweep_overdue(self._store, self._store.read(keyreport.coordinators))
         self._store.settle()
+        self._store.sweep_if_due()
         return self._store.read(
             lambda view: keyreport.transaction_keys(view, self._store, deleted, owner)
         )
@@ -154,8 +169,8 @@ class Admin:
         owner:  name or number of another user, for root
         raises: TransactionKeyNotFound, also for a deleted one; NotAllowed
         """
-        sweep_overdue(self._store, self._store.read(keyreport.coordinators))
         self._store.settle()
+        self._store.sweep_if_due()
         caller = self._store.disk.owner()
         return self._store.read(
             lambda view: keyreport.transaction_key(view, self._store, caller, key, owner)
@@ -184,3 +199,84 @@ class Admin:
             lambda view, now: admin.scale_coordinators(view, store.settings, now, count)
         )
         return {"before": before, "after": count}
+
+    # --- availability ------------------------------------------------------------------------
+
+    def set_offline(self, topic: str, partition: int | None = None) -> Answer:
+        """Take a partition and its sidecar away; the fields of `txlog admin offline`.
+
+        Sends, acknowledgements and reads there are PartitionUnavailable; an end of a transaction
+        that holds something there waits for it, with everything else done.
+        raises: TopicNotFound
+        """
+        name = _partition(topic, partition)
+        return self._switch(name, lambda view, now: availability.set_offline(view, name))
+
+    def set_online(self, topic: str, partition: int | None = None) -> Answer:
+        """Bring a partition back, with everything that waited for it, in one frame.
+
+        returns: {topic, partition, online, changed, finished_list}
+        raises:  TopicNotFound; Corruption: a file of it is damaged, and it stays away
+        """
+        name = _partition(topic, partition)
+
+        def number_if_away(view: View) -> int:
+            number = partition_number(view, name)
+            return number if number in view.catalog.unavailable else 0
+
+        number = self._store.read(number_if_away)
+        if number:
+            check_files(self._store, number)
+        settings = self._store.settings
+        return self._switch(
+            name, lambda view, now: availability.set_online(view, settings, now, name)
+        )
+
+    def _switch(self, name: TopicName, decide: Decide) -> Answer:
+        answer = self._store.write(decide)
+        assert isinstance(answer, Switched)
+        return {
+            "topic": name.topic.short, "partition": name.partition or 0, "online": answer.online,
+            "changed": answer.changed, "finished_list": answer.finished,
+        }  # fmt: skip
+
+    # --- transactions ------------------------------------------------------------------------
+
+    def find_hanging(
+        self, older_than_ms: int = HANGING_MS, topics: Sequence[str] = ()
+    ) -> list[Answer]:
+        """Transactions that do not end by themselves; the fields of `txlog txn find-hanging`.
+
+        older_than_ms: how long a decided transaction may wait for a partition
+        topics:        only those that touch these
+        raises:        TopicNotFound
+        """
+        names = [TopicName.parse(name, allow_partition=True) for name in topics]
+        self._store.settle()
+        self._store.sweep_if_due()
+        now = self._store.clock.now()
+
+        def look(view: View) -> list[Answer]:
+            wanted = [find_topic(view, name) for name in names]
+            found = hanging(view, now, older_than_ms, wanted or list(view.catalog.topics.values()))
+            return [_row(view, one) for one in found]
+
+        return self._store.read(look)
+
+
+def _row(view: View, one: Finding) -> Answer:
+    places = [place_name(view.catalog, place) for place in one.waiting]
+    first = places[0].partition(":")[0] if places else ""
+    return {
+        "txn": TxnId(one.coordinator, one.sequence),
+        "state": None if one.status is None else one.status.lower(), "age_ms": one.age_ms,
+        "cause": one.cause, "repair": _REPAIRS[one.cause].format(place=first, detail=one.detail),
+        "waiting_list": places,
+    }  # fmt: skip
+
+
+def _partition(topic: str, partition: int | None) -> TopicName:
+    """The name with its partition: `orders/2`, or the topic and its number."""
+    if partition is None:
+        return TopicName.parse(topic, allow_partition=True)
+    return replace(TopicName.parse(topic), partition=partition)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from txlog import inspecting, keyed, keyreport, report
+from txlog import ending, inspecting, keyed, keyreport, report
 from txlog.administration import Admin
 from txlog.bounds import END, Bound, Range
 from txlog.clock import Clock, SystemClock
@@ -25,6 +25,7 @@ from txlog.engine.flow.enter import NewTxn, check_timeout
 from txlog.engine.flow.keys import NEW_HOLDER
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
 from txlog.engine.storage.disk import PosixDisk
@@ -33,7 +34,7 @@ from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId, check_name
-from txlog.looking import look, sweep_overdue
+from txlog.looking import look
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
 from txlog.settings import Settings
@@ -388,9 +389,16 @@ class Client:
         assert isinstance(txn_id, TxnId)
         return txn_id
 
-    def commit(self, txn_id: TxnId) -> Answer:
-        """Commit by id; the fields of `txn commit`."""
+    def commit(self, txn_id: TxnId, wait_ms: int = 0) -> Answer:
+        """Commit by id; the fields of `txn commit`.
+
+        wait_ms: how long to wait for partitions that are not available; the state stays
+                 `committing` when they do not come back, and the decision stands
+        """
         answer = self._end(txn_id, True)
+        if answer.waiting and wait_ms > 0:
+            ending.await_end(self._store, txn_id, wait_ms)
+            answer = self._end(txn_id, True)
         return self._tell(txn_id, lambda view: report.ended(view, answer))
 
     def abort(self, txn_id: TxnId) -> Answer:
@@ -399,26 +407,26 @@ class Client:
         return self._tell(txn_id, lambda view: report.ended(view, answer))
 
     def _end(self, txn_id: TxnId, commit: bool) -> EndAnswer:
-        uid = self._disk.owner()[0]
-        answer = self._store.write(
-            lambda view, now: end_txn.end(
-                view, self._store.settings, now, uid, txn_id, commit=commit
-            ),
-            (txn_id.coordinator,),
-        )
-        assert isinstance(answer, EndAnswer)
+        answer = ending.end(self._store, txn_id, commit=commit)
         self._checkpoint_if_due()
         return answer
 
     def transactions(self, all: bool = False, states: Sequence[str] | None = None) -> list[Answer]:
         """Unfinished transactions, or all that are remembered; the fields of `txn list`."""
-        sweep_overdue(self._store)
+        self._store.sweep_if_due()
         return self._look(lambda view: report.transactions(view, self._store, all, states))
 
     def show_transaction(self, txn_id: TxnId) -> Answer:
         """One transaction; the fields of `txn show`. Raises TransactionNotFound."""
-        sweep_overdue(self._store, (txn_id.coordinator,))
+        self._store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
         return self._look(lambda view: report.transaction(view, self._store, txn_id))
+
+    def expire(self) -> Answer:
+        """End everything that is overdue, in the whole store; the fields of `txn expire`.
+
+        returns: {expired, rolled_forward, rolled_back, forgotten, waiting_list}
+        """
+        return ending.expire(self._store)
 
     # --- the store ---------------------------------------------------------------------------
 

@@ -17,18 +17,29 @@ import pyarrow as pa
 from txlog.clock import Instant
 from txlog.engine.flow import acknowledge
 from txlog.engine.flow.acknowledge import AckAnswer
-from txlog.engine.flow.dispatch import RECEIVED, plan, received
+from txlog.engine.flow.damage import find_damage
+from txlog.engine.flow.dispatch import RECEIVED, plan, received, requests_of
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.preview import START, PreviewPlace, preview
+from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import covers
 from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, Mark, Run
 from txlog.engine.storage.disk_protocol import LockFile
 from txlog.engine.store import Decide, Store
+from txlog.engine.sweeper import is_sweep_due
+from txlog.engine.upkeep.quarantine import record_damage
 from txlog.engine.view import View
-from txlog.errors import AlreadyClosed, ConsumerBusy, InvalidArgument, NotAllowed
+from txlog.errors import (
+    AlreadyClosed,
+    ConsumerBusy,
+    Corruption,
+    InvalidArgument,
+    NotAllowed,
+)
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.message import Message, messages
 from txlog.transaction import Transaction, in_transaction
@@ -68,7 +79,7 @@ class Consumer:
     """
 
     __slots__ = (
-        "_buffered", "_id", "_liveness", "_places", "_previews", "_rounds", "_store",
+        "_buffered", "_damage", "_id", "_liveness", "_places", "_previews", "_rounds", "_store",
         "_subscription", "_topic", "_turn", "name", "short",
     )  # fmt: skip
 
@@ -84,6 +95,7 @@ class Consumer:
         self._places: dict[int, Mark] = {}
         self._rounds: dict[int, int] = {}
         self._turn = 0
+        self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
         self._liveness: LockFile | None = None
         self._id = 0
         found = store.read(lambda view: self._find(view, wanted, subscription))
@@ -165,11 +177,26 @@ class Consumer:
     def _poll(self, limit: int) -> pa.Table:
         if self._liveness is None:
             raise AlreadyClosed("the consumer is closed")
-        table = self._store.read(lambda view: self._take(view, limit))
-        if not table.num_rows and self._needs_writer():
-            pending = self._store.read(self._pending_coordinators)
-            self._store.write(lambda view, now: Decision([], None, True), pending)
-            table = self._store.read(lambda view: self._take(view, limit))
+        number, store = self._subscription.number, self._store
+        uses = Uses(cursors=tuple((number, partition) for partition in self._numbers()))
+
+        def look(view: View) -> pa.Table | None:
+            if is_sweep_due(view, store.settings, store.clock.now(), uses):
+                return None
+            return self._take(view, limit)
+
+        try:
+            table = None if store.disk.read_only else store.read(look)
+            if table is None:  # what comes back goes before what is new
+                store.sweep_if_due(uses)
+                table = store.read(lambda view: self._take(view, limit))
+            if not table.num_rows and self._needs_writer():
+                store.write(lambda view, now: Decision([], None, True), uses=uses)
+                table = store.read(lambda view: self._take(view, limit))
+        finally:
+            found, self._damage = self._damage, None
+            if found is not None:
+                record_damage(self._store, *found)
         return table
 
     def _needs_writer(self) -> bool:
@@ -192,34 +219,55 @@ class Consumer:
     def _take(self, view: View, limit: int) -> pa.Table:
         tables: list[pa.Table] = []
         numbers = self._numbers()
+        away = [number for number in numbers if number in view.catalog.unavailable]
+        if len(away) == len(numbers):
+            raise unavailable_error(view.catalog, self._topic, away[0])
         for step in range(len(numbers)):
             number = numbers[(self._turn + step) % len(numbers)]
-            cursor = view.cursor(self._subscription.number, number)
-            if number not in self._places or self._rounds[number] != cursor.round:
-                # an abort gave messages back: delivery begins again behind mark-delete
-                self._places[number] = cursor.mark_delete
-                self._rounds[number] = cursor.round
-            place = self._places[number]
-            if covers(cursor.mark_delete, place):
-                place = cursor.mark_delete  # what it passed is not in `acked` any more
-            found = plan(view, number, place, limit, (cursor.acked, cursor.held))
-            partition = number - self._topic.first_partition
-            if found.messages:
-                tables.append(
-                    received(view, self.short, partition, number, found.pieces, cursor.redelivered)
-                )
-            self._places[number] = found.behind  # only once its rows could be read
-            limit -= found.messages
-            if limit > 0 and self._subscription.isolation == "uncommitted":
-                rows, self._previews[number] = preview(
-                    view, self.short, partition, number, self._previews.get(number, START), limit
-                )
-                tables.append(rows)
-                limit -= rows.num_rows
+            if number in view.catalog.unavailable:
+                continue  # the other partitions notice nothing
+            try:
+                table = self._take_of(view, number, limit)
+            except Corruption:
+                if tables:
+                    break  # what was read goes out; from now on the partition is left out
+                raise
+            if not table.num_rows:
+                continue
+            tables.append(table)
+            limit -= table.num_rows
             if limit <= 0:
                 self._turn = (self._turn + step) % len(numbers)
                 break
         return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
+
+    def _take_of(self, view: View, number: int, limit: int) -> pa.Table:
+        """The next messages of one partition; its place moves only once its rows could be read."""
+        cursor = view.cursor(self._subscription.number, number)
+        if number not in self._places or self._rounds[number] != cursor.round:
+            # an abort gave messages back: delivery begins again behind mark-delete
+            self._places[number] = cursor.mark_delete
+            self._rounds[number] = cursor.round
+        place = self._places[number]
+        if covers(cursor.mark_delete, place):
+            place = cursor.mark_delete  # what it passed is not in `acked` any more
+        found = plan(view, number, place, limit, (cursor.acked, cursor.held))
+        partition = number - self._topic.first_partition
+        try:
+            table = received(view, self.short, partition, number, found.pieces, cursor.redelivered)
+        except Corruption:
+            damage = find_damage(view, requests_of(found.pieces))
+            if damage is not None:
+                self._damage = (number, *damage)
+            raise
+        self._places[number] = found.behind
+        if table.num_rows < limit and self._subscription.isolation == "uncommitted":
+            rows, self._previews[number] = preview(
+                view, self.short, partition, number, self._previews.get(number, START),
+                limit - table.num_rows,
+            )  # fmt: skip
+            return pa.concat_tables([table, rows])
+        return table
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None when none came within timeout_ms (None: wait for ever)."""
@@ -297,13 +345,15 @@ def acknowledge_runs(
     if not runs:
         return AckAnswer(0, 0, 0)
     uid = store.disk.owner()[0]
+    ledgers = tuple({run[0] for run in runs})
     answer: object = None
     while answer is None:  # again after a sweep that ends an overdue holder
         if txn is None:
             answer = store.write(
                 lambda view, now: acknowledge.acknowledge(
                     view, store.settings, now, find, runs, cumulative=cumulative
-                )
+                ),
+                uses=Uses(acks=(find, ledgers)),
             )
         else:
             answer = in_transaction(
@@ -311,6 +361,7 @@ def acknowledge_runs(
                 lambda view, now, use: acknowledge.acknowledge_in_txn(
                     view, store.settings, now, uid, find, runs, use, cumulative=cumulative
                 ),
+                uses=Uses(acks=(find, ledgers)),
             )  # fmt: skip
     assert isinstance(answer, AckAnswer)
     return answer

@@ -13,6 +13,7 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.produce import Stored
 from txlog.engine.flow.producers import Named, open_producer
 from txlog.engine.flow.route import COLUMNS, Routed, route
+from txlog.engine.flow.sweep import Uses
 from txlog.engine.store import Store
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.ids import MessageId, TopicName, TxnId, check_name
@@ -219,6 +220,7 @@ class Producer:
                 lambda view, now, use: produce.send_in_txn(
                     view, store.settings, now, uid, view.catalog.topics[number], routed, named, use
                 ),
+                Uses(sends=(number, routed.slices)),
             )  # fmt: skip
         assert isinstance(answer, list)
         return BatchReceipt(routed, answer, in_txn=txn is not None)

@@ -9,14 +9,18 @@ import pyarrow as pa
 
 from txlog.bounds import Bound, Range
 from txlog.engine.flow.bounds import resolve_range
-from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received
+from txlog.engine.flow.damage import damage_error, find_damage, quarantine_wall
+from txlog.engine.flow.damage import wall as damage_wall
+from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received, requests_of
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.preview import START, PreviewPlace, check_isolation, preview
 from txlog.engine.folds.cursor import IdSet, covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.store import Store
+from txlog.engine.upkeep.quarantine import record_damage
 from txlog.engine.view import View
-from txlog.errors import TopicNotFound
+from txlog.errors import Corruption, PartitionUnavailable, TopicNotFound, TxlogError
 from txlog.ids import MessageId, TopicName
 from txlog.message import Message, messages
 
@@ -39,7 +43,7 @@ class Reader:
     """
 
     __slots__ = (
-        "_buffered", "_of_txn", "_places", "_previews", "_skips", "_stops", "_store",
+        "_buffered", "_damage", "_of_txn", "_places", "_previews", "_skips", "_stops", "_store",
         "_through_lsn", "_turn", "short", "topic",
     )  # fmt: skip
 
@@ -53,6 +57,7 @@ class Reader:
         self.short = self.topic.topic.short
         self._buffered: Iterator[Message] = iter(())
         self._turn = 0
+        self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
         self._places: dict[int, Mark] = {}
         self._stops: dict[int, Mark | None] = {}
         self._skips: dict[int, int | None] = {}
@@ -89,36 +94,88 @@ class Reader:
         return find_topic(view, self.topic).first_partition + partition
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
-        """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log."""
-        return self._store.read(lambda view: self._take(view, max_messages))
+        """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.
+
+        raises: PartitionUnavailable, Corruption: once everything that can be read was
+        """
+        try:
+            return self._store.read(lambda view: self._take(view, max_messages))
+        finally:
+            found, self._damage = self._damage, None
+            if found is not None:
+                record_damage(self._store, *found)
 
     def _take(self, view: View, limit: int) -> pa.Table:
         tables: list[pa.Table] = []
+        failed: TxlogError | None = None
         order = sorted({*self._places, *self._previews})
         for step in range(len(order)):
             partition = order[(self._turn + step) % len(order)]
-            number = self._number(view, partition)
-            if partition in self._places:
-                found = self._plan(view, partition, number, limit)
-                if found.messages:
-                    tables.append(received(view, self.short, partition, number, found.pieces))
-                self._places[partition] = found.behind  # only once its rows could be read
-                limit -= found.messages
-            if limit > 0 and partition in self._previews:
-                rows, self._previews[partition] = preview(
-                    view, self.short, partition, number, self._previews[partition], limit,
-                    through_lsn=self._through_lsn, only=self._of_txn,
-                )  # fmt: skip
-                tables.append(rows)
-                limit -= rows.num_rows
+            try:
+                table = self._take_of(view, partition, self._number(view, partition), limit)
+            except (PartitionUnavailable, Corruption) as error:
+                failed = failed or error  # the other partitions go on
+                continue
+            if not table.num_rows:
+                continue
+            tables.append(table)
+            limit -= table.num_rows
             if limit <= 0:
                 self._turn = (self._turn + step) % len(order)
                 break
+        if failed is not None and not tables:
+            raise failed
         return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
 
-    def _plan(self, view: View, partition: int, number: int, limit: int) -> Plan:
+    def _take_of(self, view: View, partition: int, number: int, limit: int) -> pa.Table:
+        """The next messages of one partition; its place moves only once its rows could be read."""
+        wall = self._wall(view, number)
+        if partition not in self._places:
+            return self._preview(view, partition, number, limit)
+        found = self._plan(view, partition, number, limit, wall)
+        try:
+            table = received(view, self.short, partition, number, found.pieces)
+        except Corruption:
+            damage = find_damage(view, requests_of(found.pieces))
+            if damage is None:
+                raise
+            self._damage = (number, *damage)
+            found = self._plan(view, partition, number, limit, damage_wall(view, number, *damage))
+            if not found.messages:
+                raise
+            table = received(view, self.short, partition, number, found.pieces)
+        if wall is not None and not found.messages:
+            stop = self._stops[partition]
+            if stop is None or wall < stop:
+                raise damage_error(view, number)
+        self._places[partition] = found.behind
+        if table.num_rows < limit and wall is None and self._damage is None:
+            rows = self._preview(view, partition, number, limit - table.num_rows)
+            return pa.concat_tables([table, rows]) if rows.num_rows else table
+        return table
+
+    def _preview(self, view: View, partition: int, number: int, limit: int) -> pa.Table:
+        """The next rows that are not committed, if this reader wants them."""
+        if partition not in self._previews:
+            return RECEIVED.empty_table()
+        rows, self._previews[partition] = preview(
+            view, self.short, partition, number, self._previews[partition], limit,
+            through_lsn=self._through_lsn, only=self._of_txn,
+        )  # fmt: skip
+        return rows
+
+    def _wall(self, view: View, number: int) -> Mark | None:
+        """Where a quarantined partition ends for readers. Raises PartitionUnavailable: offline."""
+        why = view.catalog.unavailable.get(number)
+        if why is not None and why.reason != "damage":
+            raise unavailable_error(view.catalog, find_topic(view, self.topic), number)
+        return quarantine_wall(view, number)
+
+    def _plan(self, view: View, partition: int, number: int, limit: int, wall: Mark | None) -> Plan:
         skip: tuple[IdSet, ...] = ()
         place, stop = self._places[partition], self._stops[partition]
+        if wall is not None and (stop is None or wall < stop):
+            stop = wall
         subscription = self._skips[partition]
         if subscription is not None:
             cursor = view.cursor(subscription, number)
@@ -140,8 +197,10 @@ class Reader:
 
         def look(view: View) -> bool:
             return any(
-                self._plan(view, partition, self._number(view, partition), 1).messages
+                self._plan(view, partition, number, 1, quarantine_wall(view, number)).messages
                 for partition in self._places
+                if (number := self._number(view, partition)) not in view.catalog.unavailable
+                or view.catalog.unavailable[number].reason == "damage"
             )
 
         return bool(self._store.read(look))

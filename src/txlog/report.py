@@ -12,10 +12,12 @@ from typing import Any
 from txlog.engine.flow import lookup
 from txlog.engine.flow.acksets import backlog
 from txlog.engine.flow.end_txn import EndAnswer
+from txlog.engine.flow.participants import participants, place_name, unavailable_error
+from txlog.engine.flow.resolve import unrecorded_markers
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.folds.coordinator import OPEN, Txn
+from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.ids import MessageId, TopicName, TxnId
@@ -88,7 +90,7 @@ def topic(view: View, found: Topic, store: Store) -> Answer:
         state, side = view.topic(number), view.buffer(number)
         used = [end for end in state.ledgers if end.entries]
         rows.append({
-            "partition": index, "online": True,
+            "partition": index, "online": number not in view.catalog.unavailable,
             "first": MessageId(used[0].ledger, 0) if used else None,
             "last": None if state.last_message is None else MessageId(*state.last_message),
             "messages": state.messages, "size_bytes": state.payload_bytes,
@@ -160,7 +162,9 @@ def ended(view: View, answer: EndAnswer) -> Answer:
         "txn": answer.txn_id, "state": answer.status.lower(), "already": answer.already,
         "reason": answer.reason, "messages": answer.messages, "acks": answer.acks,
         "marker_list": [_marker_row(view, marker) for marker in answer.markers],
-        "waiting_list": [], "skipped_list": [], "open_ms": answer.open_ms,
+        "waiting_list": [place_name(view.catalog, place) for place in answer.waiting],
+        "skipped_list": [place_name(view.catalog, place) for place in answer.skipped],
+        "open_ms": answer.open_ms,
     }  # fmt: skip
 
 
@@ -171,17 +175,22 @@ def _marker_row(view: View, marker: tuple[int, int, int, int]) -> Answer:
             "marker": MessageId(ledger, entry), "messages": count}  # fmt: skip
 
 
-def has_overdue(view: View, store: Store, coordinators: Sequence[int]) -> bool:
-    """True when a transaction of a loaded or named coordinator is past its time-out."""
-    for number in coordinators:
-        if number < store.settings.coordinators:
-            view.coordinator(number)
-    now = store.clock.now()
-    return any(
-        lookup.is_overdue(txn, now)
+def waiting(view: View) -> list[Answer]:
+    """Decided transactions that wait for partitions, and for which."""
+    view.load_coordinators()
+    return [
+        {"txn": TxnId(*_pair(txn)), "waiting_list": waiting_list(view, txn)}
         for _, state in view.loaded_coordinators()
         for txn in state.unfinished.values()
-    )
+        if txn.status != OPEN
+    ]
+
+
+def waiting_list(view: View, txn: Txn) -> list[str]:
+    """The participants that a decided transaction waits for, as topic/partition[:subscription]."""
+    if txn.status not in (COMMITTING, ABORTING):
+        return []
+    return [place_name(view.catalog, place) for place in participants(view, txn).waiting]
 
 
 def _known_coordinators(view: View) -> list[int]:
@@ -227,7 +236,7 @@ def _txn_row(view: View, store: Store, txn: Txn) -> Answer:
         ),
         "size_bytes": size or 0, "begin_time": txn.wall_ms,
         "timeout_at": txn.wall_ms + txn.timeout_ms,
-        "end_time": None if unfinished else txn.ended_ms, "waiting_list": [],
+        "end_time": None if unfinished else txn.ended_ms, "waiting_list": waiting_list(view, txn),
     }  # fmt: skip
 
 
@@ -243,8 +252,9 @@ def _pair(txn: Txn) -> tuple[int, int]:
 def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
     """One transaction, with what it touches."""
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
-    done = bool(txn.ended_ms)
-    markers = {marker[0]: marker for marker in txn.markers}
+    decided = txn.status != OPEN
+    found_markers = [*txn.markers, *(unrecorded_markers(view, txn) if decided else ())]
+    markers = {marker[0]: marker for marker in found_markers}
     partitions: list[Answer] = []
     for number in sorted(txn.partitions):
         held = buffers.find_held(view.buffer(number), *_pair(txn))
@@ -254,7 +264,8 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
             "topic": short(found), "partition": number - found.first_partition,
             "messages": held.count if held else marker[3] if marker else 0,
             "size_bytes": held.payload_bytes if held else 0,
-            "marker": MessageId(marker[1], marker[2]) if marker else None, "done": done,
+            "marker": MessageId(marker[1], marker[2]) if marker else None,
+            "done": decided and held is None,
         })  # fmt: skip
     acks: list[Answer] = []
     for subscription, number in sorted(txn.subscriptions):
@@ -265,12 +276,15 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
             "topic": short(found), "partition": number - found.first_partition,
             "subscription": view.catalog.subscriptions[subscription].name,
             "acks": pending.count if pending else 0,
-            "cumulative": MessageId(*cumulative) if cumulative else None, "done": done,
+            "cumulative": MessageId(*cumulative) if cumulative else None,
+            "done": decided and pending is None,
         })  # fmt: skip
     return {
         **_txn_row(view, store, txn), "timeout_ms": txn.timeout_ms,
         "decision_lsn": txn.decision_lsn or None, "partition_list": partitions, "ack_list": acks,
-        "skipped_list": [],
+        "skipped_list": [
+            place_name(view.catalog, place) for place in participants(view, txn).skipped
+        ],
     }  # fmt: skip
 
 
@@ -321,5 +335,11 @@ def status(view: View, store: Store) -> Answer:
         ],
         "problem_list": [
             {"code": "recovery", "message": line, "hint": None} for line in store.reports
-        ],
+        ] + [_problem(view, number) for number in sorted(view.catalog.unavailable)],
     }  # fmt: skip
+
+
+def _problem(view: View, number: int) -> Answer:
+    found = catalogs.topic_of(view.catalog, number)
+    error = unavailable_error(view.catalog, found, number)
+    return {"code": "unavailable", "message": error.message, "hint": error.hint}

@@ -10,6 +10,7 @@ from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.end_txn import EndAnswer
 from txlog.engine.flow.enter import NewTxn, Use
+from txlog.engine.flow.sweep import Uses
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import ExpiredTransaction, InvalidTxnStatus, TransactionConflict
@@ -57,7 +58,7 @@ class Transaction:
 
     @property
     def state(self) -> str:
-        """The status as this handle knows it: OPEN, COMMITTING, COMMITTED, ABORTED."""
+        """The status as this handle knows it: OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED."""
         return self._status
 
     def commit(self) -> EndAnswer:
@@ -133,15 +134,20 @@ class TransactionBuilder:
         return self._begin(self._timeout_ms, self._coordinator)
 
 
-def in_transaction(store: Store, txn: Transaction | TxnId, decide: DecideIn) -> object:
+def in_transaction(
+    store: Store, txn: Transaction | TxnId, decide: DecideIn, uses: Uses | None = None
+) -> object:
     """Run a decision in a transaction, which it may open; returns what it answers.
 
+    uses: what else it works with, for the sweep before it
     The decision's answer is (TxnId, answer), or None for a call to be made again.
     """
     use = txn if isinstance(txn, TxnId) else txn.use
-    known = () if isinstance(use, NewTxn) else (use.coordinator,)
+    uses = uses or Uses()
+    if isinstance(use, TxnId):
+        uses = uses.in_txn(use.coordinator, use.sequence)
     try:
-        answer = store.write(lambda view, now: decide(view, now, use), known)
+        answer = store.write(lambda view, now: decide(view, now, use), uses=uses)
     except TransactionConflict as error:
         opened = error.fields["txn"]
         if isinstance(txn, Transaction) and isinstance(opened, TxnId):

@@ -210,7 +210,7 @@ def test_the_error_names_the_damaged_file(kind: str) -> None:
 
 
 def test_a_store_is_restored_by_the_bytes_it_had() -> None:
-    """Finding damage changes nothing: with the old bytes back everything is there."""
+    """With the old bytes back, and a quarantined partition brought back, everything is there."""
     for kind in ("part", "sealed", "state", "manifest", "toml", "journal"):
         for path in files_of(kind):
             disk = sample().copy()
@@ -218,4 +218,8 @@ def test_a_store_is_restored_by_the_bytes_it_had() -> None:
             disk.damage(path, data[:33] + bytes([data[33] ^ 1]) + data[34:])
             outcome(disk, None, truth(False))
             disk.damage(path, data)
+            client = open_client(disk)
+            for partition in (0, 1):
+                away = client.describe_topic(TOPIC)["partition_list"][partition]["online"] is False
+                assert client.admin.set_online(TOPIC, partition)["changed"] is away
             assert outcome(disk, None, truth(False)) == "same"

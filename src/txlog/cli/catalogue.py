@@ -42,6 +42,10 @@ COMMANDS: Final[dict[str, Entry]] = {
     "txn wait": Entry("txnlook", "wait", "wait for the end of a transaction"),
     "txn log": Entry("txnlook", "log", "what happened to a transaction, frame by frame"),
     "txn run": Entry("txn", "run", "run a command inside a transaction"),
+    "txn find-hanging": Entry(
+        "txnstuck", "find_hanging", "transactions that do not end by themselves, and why"
+    ),
+    "txn expire": Entry("txnstuck", "expire", "end what is overdue in the whole store"),
     "admin checkpoint": Entry("admin", "checkpoint", "write a checkpoint; roll and seal ledgers"),
     "admin list-transaction-keys": Entry("adminkeys", "list_keys", "list transaction keys"),
     "admin get-transaction-key": Entry("adminkeys", "get_key", "one key and its transactions"),
@@ -70,6 +74,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "admin locks": Entry("adminstats", "locks", "who holds which lock"),
     "metrics": Entry("metrics", "metrics", "figures for Prometheus"),
+    "admin offline": Entry("adminpartitions", "offline", "take a partition away"),
+    "admin online": Entry("adminpartitions", "online", "bring a partition back"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }
 
@@ -104,6 +110,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   atomic      txn connect|begin|commit|abort|list|show|wait|log|run
   look        inspect                     any topic, transaction, id, file
   upkeep      admin VERB  metrics         keys, statistics; for Prometheus
+              txn expire|find-hanging     what does not end by itself
 
   txlog init shop && cd shop && txlog topic create orders
   seq 3 | txlog produce orders --txn      one transaction: all or nothing

@@ -20,7 +20,7 @@ RECORD_FIELDS: Final = (
 _STRINGS: Final = frozenset(
     "topic subscription producer owner transaction_key key path file state type kind class name "
     "command code message hint detail value uuid durability isolation reason format_name "
-    "key_encoding value_encoding txn_state status op".split()
+    "key_encoding value_encoding txn_state status op cause repair".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -28,7 +28,7 @@ _IDS: Final = frozenset(
 )
 _BOOLEANS: Final = frozenset(
     "created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
-    "online if_not_exists deleted held aborted".split()
+    "online if_not_exists deleted held aborted changed".split()
 )
 _OBJECTS: Final = frozenset(
     "policies properties store journal checkpoint writer txns log_stats low_water_marks labels "
@@ -94,7 +94,17 @@ MEANINGS: Final[dict[str, str]] = {
     "coordinator": "number of the coordinator",
     "overdue": "open beyond its time-out",
     "reason": "why it was aborted",
-    "waiting_list": "partitions still to be reached",
+    "waiting_list": "participants that are not available",
+    "finished_list": "transactions that its coming back completed",
+    "changed": "false when it was so already",
+    "online": "false while it is offline or quarantined",
+    "cause": "unavailable, overdue or corrupt",
+    "repair": "what helps",
+    "expired": "aborted by their time-out",
+    "rolled_forward": "commits that were completed",
+    "rolled_back": "aborts that were completed",
+    "forgotten": "ended ones no longer remembered",
+    "dry_run": "nothing was done",
     "skipped_list": "partitions deleted meanwhile",
     "marker_list": "the commit marker of each partition",
     "partition_list": "a row for each partition",
@@ -156,7 +166,6 @@ MEANINGS: Final[dict[str, str]] = {
     "held": "some process has it",
     "pid": "the process",
     "labels": "labels and their values",
-    "dry_run": "nothing was changed",
     "problem_list": "what is wrong: code, message, hint",
 }
 

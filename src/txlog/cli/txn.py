@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +30,6 @@ LIST_FIELDS = (
 KeyOption = Annotated[
     str | None, Option("--transaction-key", "--key", metavar="KEY", help="of a series")
 ]
-_WAIT_STEP_S = 0.05
 
 
 @command(
@@ -114,9 +112,7 @@ def commit(
     client = call.client(write=True)
 
     def one(text: str) -> None:
-        answer = client.commit(TxnId.parse(text))
-        if answer["state"] == "committing" and not call.dry_run:
-            answer = _wait(client, answer, wait_ms)
+        answer = client.commit(TxnId.parse(text), wait_ms)
         _say_end(call, client, answer)
         call.output.result(answer)
         if answer["state"] == "committing" and wait_ms:
@@ -142,7 +138,11 @@ def abort(
         raise Usage("--all-stuck takes no ids")
     client = call.client(write=True)
     if all_stuck:
-        targets = [str(row["txn"]) for row in client.transactions() if _is_stuck(row)]
+        rows = [row for row in client.transactions() if _is_stuck(row)]
+        decided = [str(row["txn"]) for row in rows if row["state"] == "committing"]
+        targets = [str(row["txn"]) for row in rows if row["state"] != "committing"]
+        if decided:
+            call.warn(f"decided to commit, and only waiting: {', '.join(decided[:10])}")
         if targets and not call.flags.yes and not call.dry_run:
             raise Refused(
                 f"{len(targets)} transactions would be aborted: {', '.join(targets[:10])}",
@@ -254,15 +254,6 @@ def _targets(ids: list[str] | None) -> list[str]:
 
 def _is_stuck(row: Mapping[str, object]) -> bool:
     return bool(row.get("overdue")) or bool(row.get("waiting_list"))
-
-
-def _wait(client: Client, answer: dict[str, Any], wait_ms: int) -> dict[str, Any]:
-    """Commit again, which drives a committing transaction on, until it is done or time is up."""
-    stop = time.monotonic() + wait_ms / 1000
-    while answer["state"] == "committing" and time.monotonic() < stop:
-        time.sleep(_WAIT_STEP_S)
-        answer = client.commit(answer["txn"])
-    return answer
 
 
 def _say_end(call: Call, client: Client, answer: Mapping[str, Any]) -> None:

@@ -18,13 +18,16 @@ from typing import TypeVar
 
 from txlog.clock import Clock, Instant
 from txlog.engine.flow.draft import Decision, Draft
-from txlog.engine.flow.resolve import forget_ended, recover_lossy, sweep
+from txlog.engine.flow.resolve import recover_lossy
+from txlog.engine.flow.sweep import Swept, Uses
 from txlog.engine.identity import Identity
 from txlog.engine.model.ops import encode_ops
 from txlog.engine.model.schema import encode_rows
+from txlog.engine.space import Space
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.storage.journal_file import RawFrame, frame_nowhere
+from txlog.engine.sweeper import Sweeper, is_sweep_due
 from txlog.engine.view import View
 from txlog.errors import (
     AlreadyClosed,
@@ -40,22 +43,24 @@ T = TypeVar("T")
 Decide = Callable[[View, Instant], Decision]
 LOCK_PATH = "lock"
 MAINTENANCE_PATH = "maintenance.lock"
-RESERVE_PATH = "reserve"
-# How often, in frames with rows, the free space of the file system is asked for.
-SPACE_CHECK_FRAMES = 64
-SPACE_CHECK_BYTES = 1 << 20
-# How often, in frames, ended transactions are looked through for ones to forget.
-FORGET_FRAMES = 256
+
+
+NOTHING = Uses()
 
 
 class _Call:
     """A queued decision of one thread."""
 
-    __slots__ = ("answer", "coordinators", "decide", "done", "error")
+    __slots__ = ("answer", "coordinators", "decide", "done", "error", "thorough", "uses")
 
-    def __init__(self, decide: Decide, coordinators: tuple[int, ...]) -> None:
+    def __init__(
+        self, decide: Decide, coordinators: tuple[int, ...] = (), uses: Uses = NOTHING,
+        *, thorough: bool = False,
+    ) -> None:  # fmt: skip
         self.decide = decide
         self.coordinators = coordinators
+        self.uses = uses
+        self.thorough = thorough
         self.answer: object = None
         self.error: BaseException | None = None
         self.done = False
@@ -65,9 +70,9 @@ class Store:
     """An open store; safe to call from many threads of one process."""
 
     __slots__ = (
-        "_asked_durability", "_closed", "_forget_lsn", "_lock", "_mutex", "_queue",
-        "_recorded_settings", "_since_space_check", "_view", "clock", "disk", "dry_run",
-        "durability", "identity", "lock_timeout_ms", "recovered_ms", "reports", "settings",
+        "_asked_durability", "_closed", "_lock", "_mutex", "_queue", "_recorded_settings",
+        "_space", "_sweeper", "_view", "clock", "disk", "dry_run", "durability",
+        "identity", "lock_timeout_ms", "recovered_ms", "reports", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -84,8 +89,8 @@ class Store:
         self._queue: deque[_Call] = deque()
         self._lock: LockFile | None = None
         self._closed = False
-        self._forget_lsn = 0
-        self._since_space_check = SPACE_CHECK_FRAMES
+        self._sweeper = Sweeper()
+        self._space = Space(disk)
         self._asked_durability = durability
         self._recorded_settings: dict[str, int | str] = {}
         self.settings = Settings()
@@ -167,18 +172,35 @@ class Store:
 
     # --- writing -----------------------------------------------------------------------------
 
-    def write(self, decide: Decide, coordinators: tuple[int, ...] = ()) -> object:
+    def write(
+        self, decide: Decide, coordinators: tuple[int, ...] = (), uses: Uses = NOTHING
+    ) -> object:
         """Run a decision under the write lock and make its outcome what it must be.
 
         coordinators: those the call names; they are loaded, so that the sweep sees them
+        uses:         what else the call works with; the sweep ends what is overdue there
         returns: the decision's answer, after the flush when the decision must be durable
         raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed: nothing
                  was done; OutcomeUnknown; Corruption
         """
+        return self._submit(_Call(decide, coordinators, uses))
+
+    def expire(self) -> Swept:
+        """Sweep every coordinator without a bound; returns what was done, durable."""
+        swept = Swept()
+
+        def decide(view: View, now: Instant) -> Decision:
+            nonlocal swept
+            swept = self._sweeper.swept
+            return Decision([], None, True)
+
+        self._submit(_Call(decide, thorough=True))
+        return swept
+
+    def _submit(self, call: _Call) -> object:
         if self.dry_run:
-            return self._rehearse(decide, coordinators)
+            return self._rehearse(call)
         self.need_writable()
-        call = _Call(decide, coordinators)
         self._queue.append(call)
         with self._mutex:
             if not call.done:
@@ -187,7 +209,7 @@ class Store:
             raise call.error
         return call.answer
 
-    def _rehearse(self, decide: Decide, coordinators: tuple[int, ...]) -> object:
+    def _rehearse(self, call: _Call) -> object:
         """Decide as write does, without lock and flush; the view alone takes the frames."""
         with self._mutex:
             self._refresh()
@@ -198,11 +220,11 @@ class Store:
                 recover_lossy(view, draft)
                 if draft.ops:
                     self._append(draft.decision(), now)
-            for number in coordinators:
+            for number in call.coordinators:
                 if number < self.settings.coordinators:
                     view.coordinator(number)
-            self._sweep(view, now)
-            decision = decide(view, now)
+            self._sweep(view, now, [call])
+            decision = call.decide(view, now)
             if decision.ops:
                 self._append(decision, now)
             if decision.error is not None:
@@ -311,22 +333,24 @@ class Store:
             for number in call.coordinators:
                 if number < self.settings.coordinators:
                     view.coordinator(number)
-        return self._sweep(view, now)
+        return self._sweep(view, now, calls)
 
-    def _sweep(self, view: View, now: Instant) -> bool:
+    def _sweep(self, view: View, now: Instant, calls: list[_Call]) -> bool:
         """Let the sweep ride in a frame of its own; cheap while nothing can be due."""
-        due = not view.no_deadline_before(now)
-        if not due and view.lsn < self._forget_lsn:
+        uses: list[Uses] = []
+        thorough = False
+        for call in calls:
+            if call.uses is not NOTHING:
+                uses.append(call.uses)
+            thorough = thorough or call.thorough
+        draft = self._sweeper.draft(view, self.settings, now, uses, thorough=thorough)
+        if draft is None:
             return False
-        draft = Draft(view, self.settings, now.wall_ms)
-        expired = sweep(draft, now) if due else 0
-        if view.lsn >= self._forget_lsn:
-            self._forget_lsn = view.lsn + FORGET_FRAMES
-            forget_ended(draft, now)
         if draft.ops:
             self._append(draft.decision(), now)
-        view.note_deadlines(now)
-        return expired > 0
+        if not view.no_deadline_before(now) and not self._sweeper.swept.left:
+            view.note_deadlines(now)
+        return draft.sync
 
     def _recover(self, now: Instant) -> None:
         """R9: after a lossy recovery nothing stays OPEN; durable before anything else."""
@@ -353,40 +377,17 @@ class Store:
         columns, rows = 0, None
         if decision.batch is not None:
             columns, rows = encode_rows(decision.batch)
-            self._check_space(rows.size)
+            self._space.check(rows.size, self.settings.free_bytes_min)
         ops = encode_ops(decision.ops)
         try:
             raw = view.journal.append(ops, rows, columns, now.wall_ms)
         except StoreFull:
-            if decision.batch is not None or not self._release_reserve():
+            if decision.batch is not None or not self._space.release_reserve():
                 raise
+            self.reports.append("the disk is full: the reserve was given up to finish this call")
             raw = view.journal.append(ops, rows, columns, now.wall_ms)
         view.apply(raw, decision.ops)
         self._adopt_settings()
-
-    def _check_space(self, rows_bytes: int) -> None:
-        """Sends stop before the disk is full, so that abort, ack and delete still work (R30)."""
-        self._since_space_check += 1
-        if self._since_space_check < SPACE_CHECK_FRAMES and rows_bytes < SPACE_CHECK_BYTES:
-            return
-        self._since_space_check = 0
-        free = self.disk.free_bytes()
-        if free < self.settings.free_bytes_min + rows_bytes:
-            self._since_space_check = SPACE_CHECK_FRAMES
-            raise StoreFull(
-                f"{free} bytes are free, sends stop below free_bytes_min "
-                f"{self.settings.free_bytes_min}; nothing was written",
-                hint="free space, or acknowledge and trim", path=self.disk.description,
-                setting="free_bytes_min",
-            )  # fmt: skip
-
-    def _release_reserve(self) -> bool:
-        """Give the blocks of the reserve back, so that an abort or an ack finds room."""
-        if not self.disk.exists(RESERVE_PATH):
-            return False
-        self.disk.unlink(RESERVE_PATH)
-        self.reports.append("the disk is full: the reserve was given up to finish this call")
-        return True
 
     def settle(self) -> None:
         """Make what is written but not flushed visible, if the lock is free at once (R22).
@@ -394,15 +395,29 @@ class Store:
         A writer that died between its append and its flush left such frames; a reader that went by
         the witness alone would miss them until somebody writes.
         """
-        if self.disk.read_only or not self.has_unflushed():
-            return
+        if not self.disk.read_only and self.has_unflushed():
+            self._run_if_free([])
+
+    def sweep_if_due(self, uses: Uses | None = None) -> None:
+        """Before a reading call: sweep what it uses (None: all), if the lock is free at once.
+
+        A process that may not write, or not now, shows what is overdue as it is recorded.
+        """
+        now = self.clock.now()
+        if not self.disk.read_only and self.read(
+            lambda view: is_sweep_due(view, self.settings, now, uses)
+        ):
+            decide: Decide = lambda view, now: Decision([])  # noqa: E731
+            self._run_if_free([_Call(decide, uses=uses or NOTHING, thorough=uses is None)])
+
+    def _run_if_free(self, calls: list[_Call]) -> None:
         with self._mutex:
             if self._lock is None:
                 self._lock = self.disk.lock_file(LOCK_PATH)
             if not self._lock.try_acquire():
                 return
             try:
-                self._run([], sync=True)
+                self._run(calls, sync=True)
             finally:
                 self._lock.release()
 

@@ -31,6 +31,9 @@ from txlog.engine.model.ops import (
     Component,
     LedgerSealed,
     Op,
+    PartitionAvailable,
+    PartitionOffline,
+    StatusUpdated,
     TxnOpened,
     decode_ops,
 )
@@ -60,6 +63,7 @@ FOLDS: dict[str, Fold] = {
 STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
 RELOADS_MAX = 20
+SWITCHES = (PartitionOffline, PartitionAvailable)
 Request = tuple[int, int, int]  # ledger, first row, row after the last
 
 
@@ -178,13 +182,22 @@ class View:
         assert lsn == self.lsn + 1  # Law 2: frames without a gap
         self.lsn = lsn
         self.tail.note(raw, ops)
+        waiting = 0  # transactions that this frame decides and does not complete
         for op in ops:
-            if isinstance(op, TxnOpened):
+            kind = type(op)
+            if kind is StatusUpdated:
+                assert isinstance(op, StatusUpdated)
+                waiting += 1 if op.expected == coordinators.OPEN else -1
+            elif kind in SWITCHES:
+                assert isinstance(op, PartitionOffline | PartitionAvailable)
+                self._close_files(op.partition)
+            elif kind is TxnOpened:
+                assert isinstance(op, TxnOpened)
                 self._deadline = (
                     (op.boot_id, min(self._deadline[1], op.boot_ms + op.timeout_ms))
                     if op.boot_id == self._deadline[0] else ("", 0)
                 )  # fmt: skip
-            for key in ROUTES[type(op)](op):
+            for key in ROUTES[kind](op):
                 if key is FILES:
                     assert isinstance(op, LedgerSealed)
                     self._sealed[op.file.ledger] = op.file
@@ -200,6 +213,18 @@ class View:
                     self._waiting[key] = [(lsn, time_ms, op)]
                 else:
                     items.append((lsn, time_ms, op))
+        if waiting > 0:
+            self._deadline = ("", 0)  # what waits may be driven on: the next sweep looks
+
+    def _close_files(self, partition: int) -> None:
+        """Its files may be put in place again before it comes back: they are opened anew."""
+        if not self._readers:
+            return
+        owners = self.catalog.owners
+        for path, (file, reader) in list(self._readers.items()):
+            if owners[reader.ref.ledger][0] == partition:
+                file.close()
+                del self._readers[path]
 
     # --- components --------------------------------------------------------------------------
 
@@ -264,6 +289,12 @@ class View:
         state: transaction_keys.Keys = self._state(("key", number, 0))
         return state
 
+    def load_coordinators(self) -> None:
+        """Load every coordinator that has ever had a transaction."""
+        for key in sorted(self.known()):
+            if key[0] == "coordinator":
+                self._state(key)
+
     def loaded_coordinators(self) -> list[tuple[int, coordinators.Coordinator]]:
         """Coordinators this view has loaded."""
         return [(key[1], state) for key, state in self._loaded.items() if key[0] == "coordinator"]
@@ -271,7 +302,7 @@ class View:
     def no_deadline_before(self, now: Instant) -> bool:
         """True when no OPEN transaction of a loaded coordinator can be overdue."""
         boot, due_ms = self._deadline
-        return boot == now.boot_id and now.boot_ms <= due_ms
+        return boot != "" and boot == now.boot_id and now.boot_ms <= due_ms
 
     def note_deadlines(self, now: Instant) -> None:
         """After a sweep: when the next one of the loaded coordinators has something to do."""

@@ -25,6 +25,7 @@ from txlog.engine.flow.acksets import (
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.enter import Use, enter
 from txlog.engine.flow.lookup import is_overdue
+from txlog.engine.flow.participants import check_available
 from txlog.engine.flow.resolve import abort_ops
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Subscription, Topic
@@ -117,7 +118,10 @@ def runs_of_table(table: pa.Table) -> list[Run]:
 
 
 def by_partition(view: View, topic: Topic, runs: list[Run]) -> dict[int, list[Run]]:
-    """The runs of each partition (its store-wide number), in normal form; MessageNotFound."""
+    """The runs of each partition (its store-wide number), in normal form.
+
+    raises: MessageNotFound, PartitionUnavailable
+    """
     out: dict[int, list[Run]] = {}
     owners = view.catalog.owners
     ours = range(topic.first_partition, topic.first_partition + topic.partitions)
@@ -128,6 +132,7 @@ def by_partition(view: View, topic: Topic, runs: list[Run]) -> dict[int, list[Ru
             raise MessageNotFound(
                 f"message {wanted} does not exist in this topic", message_id=wanted
             )
+        check_available(view, topic, owner[0])
         out.setdefault(owner[0], []).append(run)
     return {
         partition: [checked_run(view, partition, run) for run in _distinct(found)]

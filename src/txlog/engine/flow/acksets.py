@@ -165,21 +165,37 @@ def through(view: View, partition: int, mark: Mark, target: Mark) -> list[Run]:
     return out
 
 
+class Settled:
+    """What the ops before in the same frame do to a cursor: its new mark, and what they delete."""
+
+    __slots__ = ("extra", "mark")
+
+    def __init__(self, mark: Mark) -> None:
+        self.mark = mark
+        self.extra = IdSet()
+
+
 def acked_outcome(
-    view: View, subscription: int, partition: int, runs: list[Run]
+    view: View, subscription: int, partition: int, runs: list[Run], before: Settled | None = None
 ) -> tuple[list[Run], Mark]:
     """The runs to record when these become DELETED, and the mark-delete position after that.
 
     A marker whose last message this acknowledges is recorded as its entry. What stands right behind
     mark-delete only moves it: the usual case of a consumer that acknowledges in order.
+
+    before: what earlier ops of the frame do here; it is brought up to date
     """
     cursor = view.cursor(subscription, partition)
-    if len(runs) == 1 and not cursor.acked.entries and not cursor.acked.inner:
+    before = before or Settled(cursor.mark_delete)
+    extra = before.extra
+    if len(runs) == 1 and not (
+        cursor.acked.entries or cursor.acked.inner or extra.entries or extra.inner
+    ):
         ledger, first, last, index_first, _ = runs[0]
-        follows = (ledger, first - 1, 0) == cursor.mark_delete
+        follows = (ledger, first - 1, 0) == before.mark
         if follows and not index_first and ledger == ledger_entries(view, partition)[-1][0]:
-            return [], (ledger, last, 0)
-    extra = IdSet()
+            before.mark = (ledger, last, 0)
+            return [], before.mark
     out: list[Run] = []
     for run in runs:
         extra.add(run)
@@ -190,20 +206,21 @@ def acked_outcome(
             have = BitMap(extra.inner.get(entry, BitMap())) | cursor.acked.inner.get(
                 entry, BitMap()
             )
-            if cursor.mark_delete[:2] == entry:
-                have.add_range(1, cursor.mark_delete[2] + 1)
+            if before.mark[:2] == entry:
+                have.add_range(1, before.mark[2] + 1)
             if marker is not None and len(have) == marker.count:
                 whole: Run = (*entry, entry[1], 0, 0)
                 extra.add(whole)
                 out.append(whole)
-    return out, _advanced(view, partition, cursor.mark_delete, cursor.acked, extra)
+    before.mark = _advanced(view, partition, before.mark, cursor.acked, extra)
+    return out, before.mark
 
 
 def pending_outcome(
-    view: View, subscription: int, partition: int, pending: Pending
+    view: View, subscription: int, partition: int, pending: Pending, before: Settled
 ) -> tuple[list[Run], Mark]:
     """acked_outcome for what a committing transaction holds."""
-    return acked_outcome(view, subscription, partition, pending.runs)
+    return acked_outcome(view, subscription, partition, pending.runs, before)
 
 
 def _advanced(view: View, partition: int, mark: Mark, acked: IdSet, extra: IdSet) -> Mark:

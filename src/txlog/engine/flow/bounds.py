@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from txlog.bounds import Bound, Range
 from txlog.engine.flow.dispatch import plan
 from txlog.engine.flow.lookup import subscription as find_subscription
+from txlog.engine.flow.participants import check_available
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import BEFORE_ALL
 from txlog.engine.model.ops import Mark
@@ -91,6 +92,7 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
         assert name is None or isinstance(name, str)
         return view.cursor(_subscription(view, topic, name).number, number).mark_delete
     assert bound.kind == "time"
+    check_available(view, topic, number)  # the time of a position is in its row
     assert isinstance(bound.value, int)
     return _behind_time(view, number, bound.value)
 

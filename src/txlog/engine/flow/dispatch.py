@@ -137,6 +137,11 @@ def _left(view: View, partition: int, run: Run, skip: tuple[IdSet, ...]) -> list
     return runs
 
 
+def requests_of(pieces: list[Piece]) -> list[Request]:
+    """Where the rows of a plan lie, in order."""
+    return [request for piece in pieces for request in _requests(piece)]
+
+
 def _requests(piece: Piece) -> list[Request]:
     """Where the rows of a piece lie."""
     if piece.marker is None:
@@ -160,8 +165,7 @@ def received(
     """
     if not pieces:
         return RECEIVED.empty_table()
-    requests = [request for piece in pieces for request in _requests(piece)]
-    tables = view.rows(requests, _STORED)
+    tables = view.rows(requests_of(pieces), _STORED)
     stored = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
     ends: list[int] = []
     total = 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from txlog.engine.flow.acksets import Settled
 from txlog.engine.model.ops import LedgerRolled, Op
 from txlog.engine.view import View
 from txlog.errors import TxlogError
@@ -37,7 +38,7 @@ class Decision:
 class Draft:
     """Collects the ops of one frame."""
 
-    __slots__ = ("_ends", "_next_ledger", "now_ms", "ops", "settings", "sync", "view")
+    __slots__ = ("_ends", "_next_ledger", "_settled", "now_ms", "ops", "settings", "sync", "view")
 
     def __init__(self, view: View, settings: Settings, now_ms: int) -> None:
         self.view = view
@@ -47,6 +48,7 @@ class Draft:
         self.sync = False
         self._ends: dict[tuple[int, str], tuple[int, int]] = {}
         self._next_ledger = 0
+        self._settled: dict[tuple[int, int], Settled] | None = None
 
     def new_ledger(self) -> int:
         """A ledger id that was never used; such a frame must be durable (R10)."""
@@ -85,6 +87,17 @@ class Draft:
         ledger = self.new_ledger()
         self.ops.append(LedgerRolled(partition, role, old, ledger))
         return (ledger, 0)
+
+    def settled(self, subscription: int, partition: int) -> Settled:
+        """What the ops so far do to a cursor; several commits in one frame follow one another."""
+        key = (subscription, partition)
+        if self._settled is None:
+            self._settled = {}
+        found = self._settled.get(key)
+        if found is None:
+            mark = self.view.cursor(subscription, partition).mark_delete
+            found = self._settled[key] = Settled(mark)
+        return found
 
     def decision(self, answer: object = None, *, sync: bool = False) -> Decision:
         """The finished decision without rows."""

@@ -12,17 +12,35 @@ import msgspec
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.enter import NewTxn, open_txn
-from txlog.engine.flow.lookup import check_owner, ended_error, transaction
-from txlog.engine.flow.resolve import abort_ops, commit_ops, expire_if_due
-from txlog.engine.folds.coordinator import ABORTED, ABORTING, COMMITTED, COMMITTING, OPEN, Txn
-from txlog.engine.model.ops import StatusUpdated
+from txlog.engine.flow.lookup import (
+    check_owner,
+    ended_error,
+    is_overdue,
+    timed_out,
+    transaction,
+)
+from txlog.engine.flow.participants import Place, participants
+from txlog.engine.flow.resolve import Outcome, abort_ops, commit_ops, unrecorded_markers
+from txlog.engine.folds.coordinator import (
+    ABORTED,
+    ABORTING,
+    COMMITTED,
+    COMMITTING,
+    ENDED,
+    OPEN,
+    Txn,
+)
 from txlog.engine.view import View
 from txlog.ids import TxnId
 from txlog.settings import Settings
 
 
 class EndAnswer(msgspec.Struct, frozen=True, gc=False):
-    """How a transaction ended; markers as (partition number, ledger, entry, messages)."""
+    """How a transaction ended; markers as (partition number, ledger, entry, messages).
+
+    waiting: participants that are not available, with status COMMITTING or ABORTING
+    skipped: participants that were deleted
+    """
 
     txn_id: TxnId
     status: str
@@ -32,6 +50,8 @@ class EndAnswer(msgspec.Struct, frozen=True, gc=False):
     acks: int
     markers: list[tuple[int, int, int, int]]
     open_ms: int
+    waiting: list[Place] = []
+    skipped: list[Place] = []
 
 
 def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision:
@@ -59,32 +79,37 @@ def end(
     txn = transaction(view, txn_id, settings.coordinators)
     check_owner(txn, uid)
     draft = Draft(view, settings, now.wall_ms)
-    if commit:
-        expired = expire_if_due(draft, txn, now)
-        if expired is not None:
-            return expired
     open_ms = now.wall_ms - txn.wall_ms
+    if is_overdue(txn, now):  # the sweep of the call has a bound
+        outcome = abort_ops(draft, txn, "timeout")
+        answer = _answer(txn_id, outcome, True, open_ms)
+        return Decision(draft.ops, None, True, answer, timed_out(txn) if commit else None)
     if txn.status == OPEN:
-        decided = commit_ops(draft, txn) if commit else abort_ops(draft, txn, reason)
-        status = COMMITTED if commit else ABORTED
-        return draft.decision(_answer(txn_id, status, decided, False, open_ms), sync=True)
+        outcome = commit_ops(draft, txn) if commit else abort_ops(draft, txn, reason)
+        return draft.decision(_answer(txn_id, outcome, False, open_ms), sync=True)
     same = (COMMITTING, COMMITTED) if commit else (ABORTING, ABORTED)
     if txn.status not in same or txn.reason == "fenced":
         raise ended_error(txn)
-    return Decision([], None, True, _recorded(txn_id, txn))  # it may be another's, unflushed
+    # nothing is left to drive on: the sweep did it. The end may be another's, unflushed
+    return Decision([], None, True, _recorded(view, txn_id, txn, open_ms))
 
 
-def _answer(
-    txn_id: TxnId, status: str, decided: StatusUpdated, already: bool, open_ms: int
-) -> EndAnswer:
+def _answer(txn_id: TxnId, outcome: Outcome, already: bool, open_ms: int) -> EndAnswer:
     return EndAnswer(
-        txn_id, status, already, decided.reason, decided.messages, decided.acks,
-        decided.markers, open_ms,
+        txn_id, outcome.status, already, outcome.reason, outcome.messages, outcome.acks,
+        outcome.markers, open_ms, outcome.waiting, outcome.skipped,
     )  # fmt: skip
 
 
-def _recorded(txn_id: TxnId, txn: Txn) -> EndAnswer:
+def _recorded(view: View, txn_id: TxnId, txn: Txn, open_ms: int) -> EndAnswer:
+    found = participants(view, txn)
+    if txn.status in ENDED:
+        return EndAnswer(
+            txn_id, txn.status, True, txn.reason, txn.messages, txn.acks, txn.markers,
+            txn.ended_ms - txn.wall_ms, [], found.skipped,
+        )  # fmt: skip
+    markers = sorted([*txn.markers, *unrecorded_markers(view, txn)])
     return EndAnswer(
-        txn_id, txn.status, True, txn.reason, txn.messages, txn.acks, txn.markers,
-        txn.ended_ms - txn.wall_ms,
+        txn_id, txn.status, True, txn.reason, txn.messages, txn.acks, markers, open_ms,
+        found.waiting, found.skipped,
     )  # fmt: skip

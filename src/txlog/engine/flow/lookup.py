@@ -91,7 +91,7 @@ def is_overdue(txn: Txn, now: Instant) -> bool:
     """OPEN for strictly longer than its time-out, counted from its start (spec 6)."""
     if txn.status != coordinators.OPEN:
         return False
-    if txn.boot_id == now.boot_id:
+    if txn.boot_id and txn.boot_id == now.boot_id:  # unknown: each process a boot of its own
         return now.boot_ms - txn.boot_ms > txn.timeout_ms
     return max(now.wall_ms, txn.modified_ms) - txn.wall_ms > txn.timeout_ms
 
@@ -140,4 +140,7 @@ def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
         "conflict": "was aborted by a conflict of acknowledgements",
         "recovery": "was aborted by the recovery of the store",
     }.get(txn.reason or "", f"is {txn.status}")
-    return InvalidTxnStatus(f"transaction {txn_id} {how}", hint=_begin_again(txn), txn=txn_id)
+    hint = _begin_again(txn)
+    if txn.status == coordinators.COMMITTING:
+        hint = f"it is decided; what it waits for: txlog txn show {txn_id}"
+    return InvalidTxnStatus(f"transaction {txn_id} {how}", hint=hint, txn=txn_id)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.enter import Use, enter
+from txlog.engine.flow.participants import check_available
 from txlog.engine.flow.producers import Named, check_producer, last_sent, make_room
 from txlog.engine.flow.route import PartitionSlice, Routed
 from txlog.engine.folds import buffer as buffers
@@ -52,7 +53,7 @@ def send(
 ) -> Decision:  # fmt: skip
     """Decide a plain send; durable before answered. Returns a list of Stored, one a slice.
 
-    raises: ProducerFenced, InvalidMessage
+    raises: ProducerFenced, PartitionUnavailable, InvalidMessage
     """
     draft = Draft(view, settings, now.wall_ms)
     producer = _checked(view, topic, named)
@@ -61,6 +62,7 @@ def send(
     at = 0
     for piece in routed.slices:
         number = topic.first_partition + piece.partition
+        check_available(view, topic, number)
         last = -1
         if producer is not None:
             known = last_sent(draft, number, producer)
@@ -98,14 +100,16 @@ def send_in_txn(
     """Decide a send in a transaction; written, not flushed: the commit carries it.
 
     returns: (its TxnId, a list of Stored with first_index, one a slice)
-    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, ProducerFenced,
-             LimitExceeded
+    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, PartitionUnavailable,
+             ProducerFenced, LimitExceeded
     """
     draft = Draft(view, settings, now.wall_ms)
     txn = enter(draft, now, uid, use)
     if isinstance(txn, Decision):
         return txn
     producer = _checked(view, topic, named)
+    for piece in routed.slices:
+        check_available(view, topic, topic.first_partition + piece.partition)
     _check_room(view, txn, routed)
     pair = (txn.coordinator, txn.sequence)
     stored: list[Stored] = []

@@ -1,4 +1,4 @@
-"""Ending transactions: the ops of a commit and of an abort, the sweep, the lossy recovery.
+"""Ending transactions: the ops of a commit and of an abort, the late ones, the lossy recovery.
 
 One frame holds the decision, the markers, the cursor changes and the final status (Law 4):
 
@@ -6,15 +6,20 @@ One frame holds the decision, the markers, the cursor changes and the final stat
     · PendingCommitted per cursor with acknowledgements · StatusUpdated COMMITTING→COMMITTED
     · KeyReleased, if it was begun under a key
 
-Source: PIP-31 "End transaction"; spec/transactions 5.1, 5.2, 6.
+While a participant is not available its part and the last status wait for a later frame
+(`finish_ops`): that of the partition's coming back, or of a sweep.
+Source: PIP-31 "End transaction"; spec/transactions 5.1, 5.2, 11.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from txlog.clock import Instant
 from txlog.engine.flow.acksets import pending_outcome
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.lookup import is_overdue, timed_out
+from txlog.engine.flow.participants import Participants, Place, participants
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.coordinator import (
     ABORTED,
@@ -22,7 +27,6 @@ from txlog.engine.folds.coordinator import (
     COMMITTED,
     COMMITTING,
     OPEN,
-    Coordinator,
     Txn,
 )
 from txlog.engine.model.ops import (
@@ -32,71 +36,130 @@ from txlog.engine.model.ops import (
     CounterRaised,
     IdsReserved,
     KeyReleased,
+    Op,
     PendingAborted,
     PendingCommitted,
     StatusUpdated,
-    TxnsForgotten,
 )
 from txlog.engine.view import View
-from txlog.settings import Settings
 
 
-def commit_ops(draft: Draft, txn: Txn) -> StatusUpdated:
-    """Add the ops that commit an OPEN transaction; returns the point of no return."""
-    view, pair = draft.view, (txn.coordinator, txn.sequence)
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """How far an end has come: markers as (partition, ledger, entry, messages)."""
+
+    status: str
+    reason: str | None
+    messages: int
+    acks: int
+    markers: list[tuple[int, int, int, int]]
+    waiting: list[Place]
+    skipped: list[Place]
+
+
+def commit_ops(draft: Draft, txn: Txn) -> Outcome:
+    """Add the ops that commit an OPEN transaction, as far as its participants are available."""
+    found = participants(draft.view, txn)
+    body, markers = _commit_body(draft, txn, found)
+    _decide(draft, txn, COMMITTING, None, found, markers)
+    draft.ops += body
+    return _outcome(draft, txn, COMMITTING, None, found, markers, [])
+
+
+def abort_ops(draft: Draft, txn: Txn, reason: str) -> Outcome:
+    """Add the ops that abort an OPEN transaction; nothing is written to a partition."""
+    found = participants(draft.view, txn)
+    body = _abort_body(draft, txn, found)
+    _decide(draft, txn, ABORTING, reason, found, [])
+    draft.ops += body
+    return _outcome(draft, txn, ABORTING, reason, found, [], [])
+
+
+def finish_ops(draft: Draft, txn: Txn, back: int = 0) -> Outcome:
+    """Drive a decided transaction on: end what is available by now, and it when nothing waits.
+
+    back: a partition that the same frame makes available
+    """
+    found = participants(draft.view, txn, back)
+    if txn.status == ABORTING:
+        draft.ops += _abort_body(draft, txn, found)
+        return _outcome(draft, txn, ABORTING, txn.reason, found, [], [])
+    body, markers = _commit_body(draft, txn, found)
+    draft.ops += body
+    late = sorted([*markers, *unrecorded_markers(draft.view, txn)])
+    return _outcome(draft, txn, COMMITTING, None, found, sorted([*txn.markers, *late]), late)
+
+
+def unrecorded_markers(view: View, txn: Txn) -> list[tuple[int, int, int, int]]:
+    """Markers that a waiting transaction got since its decision: its record learns them last."""
+    out: list[tuple[int, int, int, int]] = []
+    recorded = {marker[0] for marker in txn.markers}
+    for partition in txn.partitions:
+        if partition not in recorded:
+            known = buffers.marker_of(
+                view.buffer(partition), txn.coordinator, txn.sequence, txn.decision_lsn
+            )
+            if known is not None:
+                out.append((partition, known[0], known[1].entry, known[1].count))
+    return out
+
+
+def _decide(
+    draft: Draft, txn: Txn, status: str, reason: str | None, found: Participants,
+    markers: list[tuple[int, int, int, int]],
+) -> None:  # fmt: skip
+    """Add the point of no return."""
+    draft.ops.append(
+        StatusUpdated(txn.coordinator, txn.sequence, OPEN, status, reason, found.messages,
+                      found.acks, markers)
+    )  # fmt: skip
+
+
+def _outcome(
+    draft: Draft, txn: Txn, status: str, reason: str | None, found: Participants,
+    markers: list[tuple[int, int, int, int]], late: list[tuple[int, int, int, int]],
+) -> Outcome:  # fmt: skip
+    """Add the last status unless a participant waits; what the end has come to."""
+    if not found.waiting:
+        expected, status = status, COMMITTED if status == COMMITTING else ABORTED
+        draft.ops.append(
+            StatusUpdated(txn.coordinator, txn.sequence, expected, status, markers=late)
+        )
+        release_key(draft, txn)
+    messages = txn.messages if txn.decision_lsn else found.messages
+    acks = txn.acks if txn.decision_lsn else found.acks
+    return Outcome(status, reason, messages, acks, markers, found.waiting, found.skipped)
+
+
+def _commit_body(
+    draft: Draft, txn: Txn, found: Participants
+) -> tuple[list[Op], list[tuple[int, int, int, int]]]:
+    """Markers and cursor changes at the available participants, and the markers for the record."""
+    pair = (txn.coordinator, txn.sequence)
+    body: list[Op] = []
     markers: list[tuple[int, int, int, int]] = []
-    messages = acks = 0
-    body: list[tuple[CommitMarker, BufferCommitted]] = []
-    for partition in sorted(txn.partitions):
-        held = buffers.find_held(view.buffer(partition), *pair)
-        if held is None:
-            continue
+    for partition, held in found.partitions:
         ledger, entry = draft.take_entries(partition, "p", 1)
         side_ledger, side_entry = draft.take_entries(partition, "s", 1)
-        body.append((
+        body += (
             CommitMarker(partition, ledger, entry, *pair, held.count, held.payload_bytes),
             BufferCommitted(partition, *pair, side_ledger, side_entry, ledger, entry),
-        ))  # fmt: skip
+        )
         markers.append((partition, ledger, entry, held.count))
-        messages += held.count
-    settled: list[PendingCommitted] = []
-    for subscription, partition in sorted(txn.subscriptions):
-        pending = view.cursor(subscription, partition).pending.get(pair)
-        if pending is None:
-            continue
-        runs, mark = pending_outcome(view, subscription, partition, pending)
-        settled.append(PendingCommitted(subscription, partition, *pair, runs, mark))
-        acks += pending.count
-    decided = StatusUpdated(*pair, OPEN, COMMITTING, None, messages, acks, markers)
-    draft.ops.append(decided)
-    for marker, committed in body:
-        draft.ops += (marker, committed)
-    draft.ops += settled
-    draft.ops.append(StatusUpdated(*pair, COMMITTING, COMMITTED))
-    release_key(draft, txn)
-    return decided
+    for subscription, partition, pending in found.cursors:
+        before = draft.settled(subscription, partition)
+        runs, mark = pending_outcome(draft.view, subscription, partition, pending, before)
+        body.append(PendingCommitted(subscription, partition, *pair, runs, mark))
+    return body, markers
 
 
-def abort_ops(draft: Draft, txn: Txn, reason: str) -> StatusUpdated:
-    """Add the ops that abort an OPEN transaction; nothing is written to the partition."""
-    view, pair = draft.view, (txn.coordinator, txn.sequence)
-    messages = acks = 0
-    body: list[BufferAborted | PendingAborted] = []
-    for partition in sorted(txn.partitions):
-        held = buffers.find_held(view.buffer(partition), *pair)
-        if held is not None:
-            ledger, entry = draft.take_entries(partition, "s", 1)
-            body.append(BufferAborted(partition, *pair, ledger, entry))
-            messages += held.count
-    for subscription, partition in sorted(txn.subscriptions):
-        pending = view.cursor(subscription, partition).pending.get(pair)
-        if pending is not None:
-            body.append(PendingAborted(subscription, partition, *pair))
-            acks += pending.count
-    decided = StatusUpdated(*pair, OPEN, ABORTING, reason, messages, acks)
-    draft.ops += (decided, *body, StatusUpdated(*pair, ABORTING, ABORTED))
-    release_key(draft, txn)
-    return decided
+def _abort_body(draft: Draft, txn: Txn, found: Participants) -> list[Op]:
+    pair = (txn.coordinator, txn.sequence)
+    body: list[Op] = []
+    for partition, _ in found.partitions:
+        body.append(BufferAborted(partition, *pair, *draft.take_entries(partition, "s", 1)))
+    for subscription, partition, _ in found.cursors:
+        body.append(PendingAborted(subscription, partition, *pair))
+    return body
 
 
 def release_key(draft: Draft, txn: Txn) -> None:
@@ -118,43 +181,6 @@ def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision | None:
     abort_ops(draft, txn, "timeout")
     error = timed_out(txn)
     return Decision(draft.ops, None, True, None, error)
-
-
-def sweep(draft: Draft, now: Instant) -> int:
-    """Abort overdue transactions of every loaded coordinator.
-
-    returns: how many transactions were aborted; at most sweep_max, oldest first
-    """
-    expired = 0
-    for _, state in draft.view.loaded_coordinators():
-        overdue = [txn for txn in state.unfinished.values() if is_overdue(txn, now)]
-        for txn in overdue[: draft.settings.sweep_max - expired]:
-            abort_ops(draft, txn, "timeout")
-            expired += 1
-    return expired
-
-
-def forget_ended(draft: Draft, now: Instant) -> None:
-    """Forget ended transactions of loaded coordinators that are past the retention."""
-    for number, state in draft.view.loaded_coordinators():
-        forgotten = _forgettable(state, draft.settings, now.wall_ms)
-        if forgotten:
-            draft.ops.append(TxnsForgotten(number, forgotten))
-
-
-def _forgettable(state: Coordinator, settings: Settings, now_ms: int) -> list[int]:
-    """Ended transactions past either bound of the retention, oldest first."""
-    share = max(1, settings.txn_ended_retention_count // settings.coordinators)
-    surplus = len(state.ended) - share if settings.txn_ended_retention_count >= 0 else 0
-    if settings.txn_ended_retention_count == 0:
-        surplus = len(state.ended)
-    out: list[int] = []
-    for sequence, txn in state.ended.items():
-        old = 0 <= settings.txn_ended_retention_ms < now_ms - txn.ended_ms
-        if len(out) >= surplus and not old:
-            break
-        out.append(sequence)
-    return out
 
 
 def recover_lossy(view: View, draft: Draft) -> int:

@@ -173,6 +173,19 @@ def find_held(state: Buffer, coordinator: int, sequence: int) -> Held | None:
     return state.held.get(coordinator, {}).get(sequence)
 
 
+def marker_of(
+    state: Buffer, coordinator: int, sequence: int, since_lsn: int
+) -> tuple[int, Marker] | None:
+    """(ledger, marker) of a transaction here, looked for from the newest back to its decision."""
+    for ledger in sorted(state.markers, reverse=True):
+        for marker in reversed(state.markers[ledger]):
+            if marker.lsn < since_lsn:
+                return None
+            if (marker.coordinator, marker.sequence) == (coordinator, sequence):
+                return ledger, marker
+    return None
+
+
 def find_marker(state: Buffer, ledger: int, entry: int) -> Marker | None:
     """The marker at exactly this position of the partition."""
     known = state.markers.get(ledger)

@@ -2,6 +2,7 @@
 
 Ledger: system/catalog. Ops
   SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
+  PartitionOffline, PartitionAvailable,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
@@ -11,6 +12,8 @@ Invariants
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import msgspec
 
 from txlog.engine.model.fold import Fold, broken, unexpected
@@ -19,11 +22,15 @@ from txlog.engine.model.ops import (
     ConsumerDetached,
     LedgerRolled,
     Op,
+    PartitionAvailable,
+    PartitionOffline,
     SettingSet,
     SubscriptionCreated,
     TopicCreated,
     TxnOpened,
 )
+
+NO_TOPIC = 1 << 62  # above every number
 
 
 class Topic(msgspec.Struct, array_like=True):
@@ -51,6 +58,15 @@ class Subscription(msgspec.Struct, array_like=True):
     consumer_since_ms: int = 0
 
 
+class Unavailable(msgspec.Struct, array_like=True, gc=False):
+    """Why a partition is not available: reason admin or damage, and the first row that is bad."""
+
+    reason: str
+    ledger: int = 0
+    row: int = 0
+    since_ms: int = 0
+
+
 class Catalog(msgspec.Struct, array_like=True):
     """State of the fold; numbers start at 1."""
 
@@ -67,6 +83,7 @@ class Catalog(msgspec.Struct, array_like=True):
     by_name: dict[str, int] = {}  # folded full name -> topic
     first_of: list[tuple[int, int]] = []  # (first partition, topic), rising
     coordinator_counts: list[int] = []  # former values of the setting `coordinators`, oldest first
+    unavailable: dict[int, Unavailable] = {}  # partition -> why
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -101,13 +118,28 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         held = state.subscriptions[op.subscription]
         if held.consumer == op.consumer:
             held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
+    elif isinstance(op, PartitionOffline | PartitionAvailable):
+        _switch(state, lsn, time_ms, op)
     elif isinstance(op, SettingSet):
-        former = state.settings.get(op.name)
-        if op.name == "coordinators" and isinstance(former, int) and former != op.value:
-            state.coordinator_counts.append(former)
-        state.settings[op.name] = op.value
+        _set(state, op)
     else:
         raise unexpected("catalog", lsn, op)
+
+
+def _set(state: Catalog, op: SettingSet) -> None:
+    former = state.settings.get(op.name)
+    if op.name == "coordinators" and isinstance(former, int) and former != op.value:
+        state.coordinator_counts.append(former)
+    state.settings[op.name] = op.value
+
+
+def _switch(
+    state: Catalog, lsn: int, time_ms: int, op: PartitionOffline | PartitionAvailable
+) -> None:
+    if isinstance(op, PartitionOffline):
+        state.unavailable[op.partition] = Unavailable(op.reason, op.ledger, op.row, time_ms)
+    elif state.unavailable.pop(op.partition, None) is None:
+        raise broken("catalog", lsn, f"partition {op.partition} is available already")
 
 
 def _own(state: Catalog, lsn: int, ledger: int, partition: int, role: str) -> None:
@@ -127,6 +159,15 @@ def topic_of(state: Catalog, partition: int) -> Topic:
         else:
             high = middle
     return state.topics[state.first_of[low - 1][1]]
+
+
+def has_partition(state: Catalog, partition: int) -> bool:
+    """True when a topic has this partition."""
+    if not state.first_of or partition < state.first_of[0][0]:
+        return False
+    low = bisect_right(state.first_of, (partition, NO_TOPIC))
+    topic = state.topics.get(state.first_of[low - 1][1])
+    return topic is not None and partition < topic.first_partition + topic.partitions
 
 
 def find_topic(state: Catalog, full_name: str) -> Topic | None:

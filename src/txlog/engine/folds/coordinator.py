@@ -7,6 +7,9 @@ Ledger: system/transaction_log/<coordinator>. Ops
     OPEN ──> COMMITTING ──> COMMITTED          the first arrow is the point of no return
       └────> ABORTING ────> ABORTED
 
+COMMITTING and ABORTING outlive their frame only while a participant is not available; the markers
+it gets later come with the last change of status. `ended` is in order of decision.
+
 Invariants
   1. Every change of status is one of the arrows; replay never lowers a status.
   2. A sequence is opened once, and only below the reserved bound.
@@ -67,7 +70,7 @@ class Txn(msgspec.Struct, array_like=True, gc=False):
 
 
 class Coordinator(msgspec.Struct, array_like=True):
-    """State; `unfinished`: OPEN, COMMITTING, ABORTING; `ended` in order of their end.
+    """State; `unfinished`: OPEN, COMMITTING, ABORTING; `ended` in order of their decision.
 
     The figures below `timed_out_count` only grow: aborts by reason; ops taken; for each final
     status how many took at most each of DURATION_BOUNDS_MS and no less (then those above, then the
@@ -91,7 +94,11 @@ class Coordinator(msgspec.Struct, array_like=True):
 
 def apply(state: Coordinator, lsn: int, time_ms: int, op: Op) -> None:
     """Apply one op."""
+    _take(state, lsn, time_ms, op)
     state.log_ops += 1
+
+
+def _take(state: Coordinator, lsn: int, time_ms: int, op: Op) -> None:
     if isinstance(op, TxnOpened):
         if op.sequence < state.next_sequence or op.sequence >= state.reserved_below:
             raise broken("coordinator", lsn, f"sequence {op.sequence} is not free")
@@ -132,7 +139,9 @@ def _unfinished(state: Coordinator, lsn: int, sequence: int) -> Txn:
 
 
 def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> None:
-    txn = _unfinished(state, lsn, op.sequence)
+    txn = find(state, op.sequence)
+    if txn is None:
+        raise broken("coordinator", lsn, f"transaction {op.coordinator}:{op.sequence} is unknown")
     if txn.status != op.expected or (op.expected, op.status) not in ARROWS:
         raise broken(
             "coordinator", lsn,
@@ -144,10 +153,12 @@ def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> No
     if op.expected == OPEN:
         txn.decision_lsn, txn.reason = lsn, op.reason
         txn.messages, txn.acks, txn.markers = op.messages, op.acks, op.markers
+    elif op.markers:
+        txn.markers = sorted([*txn.markers, *op.markers])
     if op.status in ENDED:
         txn.ended_ms = time_ms
         del state.unfinished[op.sequence]
-        state.ended[op.sequence] = txn
+        _remember(state, txn)
         _count_end(state, txn, late=lsn > txn.decision_lsn)
 
 
@@ -167,6 +178,15 @@ def _count_end(state: Coordinator, txn: Txn, *, late: bool) -> None:
         buckets = state.durations[txn.status] = [0] * (len(DURATION_BOUNDS_MS) + 2)
     buckets[bisect_left(DURATION_BOUNDS_MS, took_ms)] += 1
     buckets[-1] += took_ms
+
+
+def _remember(state: Coordinator, txn: Txn) -> None:
+    """Keep the ended in order of decision; only one that waited has to go before others."""
+    last = next(reversed(state.ended.values())) if state.ended else None
+    state.ended[txn.sequence] = txn
+    if last is not None and last.decision_lsn > txn.decision_lsn:
+        order = sorted(state.ended.values(), key=lambda one: (one.decision_lsn, one.sequence))
+        state.ended = {one.sequence: one for one in order}
 
 
 def find(state: Coordinator, sequence: int) -> Txn | None:

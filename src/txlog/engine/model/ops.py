@@ -344,6 +344,24 @@ class Deduplicated(_Op, tag="dup", frozen=True, array_like=True, gc=False):
     missing: int
 
 
+class PartitionOffline(_Op, tag="poff", frozen=True, array_like=True, gc=False):
+    """A partition and its sidecar are not available: reason admin or damage.
+
+    ledger, row: with damage, the first row that cannot be read; nothing behind it is shown
+    """
+
+    partition: int
+    reason: str
+    ledger: int = 0
+    row: int = 0
+
+
+class PartitionAvailable(_Op, tag="pon", frozen=True, array_like=True, gc=False):
+    """A partition is available again; its frame ends every decided transaction that waited."""
+
+    partition: int
+
+
 Op = (
     SettingSet | TopicCreated | SubscriptionCreated | ConsumerAttached | ConsumerDetached
     | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
@@ -351,7 +369,7 @@ Op = (
     | KeyConnected | KeyBound | KeyReleased | KeyDeleted | Appended | CommitMarker
     | BufferAppended | BufferCommitted | BufferAborted | CursorOpened | Acked | PendingAcked
     | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten | AckConflicted
-    | Deduplicated
+    | Deduplicated | PartitionOffline | PartitionAvailable
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -422,6 +440,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
     PendingAborted: _cursor, ProducerOpened: _topic, ProducersForgotten: _topic,
     AckConflicted: _cursor, Deduplicated: _topic,
+    PartitionOffline: _catalog, PartitionAvailable: _catalog,
 }  # fmt: skip
 
 

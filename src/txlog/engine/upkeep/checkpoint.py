@@ -21,6 +21,7 @@ import msgspec
 from crc32c import crc32c
 
 from txlog.engine.model.ops import Component
+from txlog.engine.space import RESERVE_PATH
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal_file import list_journals
 from txlog.engine.storage.manifest import (
@@ -32,7 +33,7 @@ from txlog.engine.storage.manifest import (
     manifest_path,
 )
 from txlog.engine.storage.segment import FileRef, encode_part, make_ref
-from txlog.engine.store import MAINTENANCE_PATH, RESERVE_PATH, Store
+from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep import history
 from txlog.engine.upkeep.paths import ledger_dir, part_path
 from txlog.engine.view import FOLDS, STATE_HEAD, STATE_MAGIC, View

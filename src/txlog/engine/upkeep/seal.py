@@ -10,6 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlog.engine.flow.damage import first_bad_row
 from txlog.engine.flow.draft import Decision
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.ops import LedgerSealed
@@ -19,6 +20,7 @@ from txlog.engine.storage.manifest import Manifest, generations
 from txlog.engine.storage.segment import FileRef, SegmentReader, encode_sealed, make_ref
 from txlog.engine.store import Store
 from txlog.engine.upkeep.paths import ledger_dir, sealed_path
+from txlog.engine.upkeep.quarantine import record_damage
 from txlog.engine.view import View
 from txlog.errors import Corruption
 
@@ -29,6 +31,8 @@ def sealable(view: View, manifest: Manifest) -> list[tuple[int, str, int, int]]:
     parts = {ledger for ledger, refs in manifest.files.items() if refs[0].form == "part"}
     for ledger in sorted(parts):
         partition, role = view.catalog.owners[ledger]
+        if partition in view.catalog.unavailable:
+            continue
         state = view.topic(partition) if role == "p" else view.buffer(partition)
         for end in state.ledgers[:-1]:
             if end.ledger != ledger or end.sealed:
@@ -47,9 +51,18 @@ def seal_ledgers(store: Store, manifest: Manifest) -> int:
         view.take(view.journal.read_durable())
         work = sealable(view, manifest)
         number = max([manifest.generation, *generations(store.disk)])
+        sealed = 0
         for partition, role, ledger, entries in work:
-            _seal(store, view, number, partition, role, ledger, entries)
-        return len(work)
+            try:
+                _seal(store, view, number, partition, role, ledger, entries)
+                sealed += 1
+            except Corruption as error:
+                row = first_bad_row(view, ledger)
+                if row is None:
+                    raise  # not a file of the ledger: nothing that a quarantine could hold
+                record_damage(store, partition, ledger, row)
+                store.reports.append(f"ledger {ledger} cannot be sealed: {error}")
+        return sealed
     finally:
         view.close()
 

@@ -1,0 +1,34 @@
+"""Recording that a file is damaged, by the process that found out, and checking before its return.
+
+A damaged file makes its partition unavailable: the rest of the store works on. Whoever may not
+write, or not now, only raises; the next one finds the same damage.
+"""
+
+from __future__ import annotations
+
+from txlog.engine.flow.availability import quarantine
+from txlog.engine.flow.damage import partition_files
+from txlog.engine.storage.segment import FileRef, SegmentReader
+from txlog.engine.store import Store
+from txlog.errors import TxlogError
+
+
+def record_damage(store: Store, partition: int, ledger: int, row: int) -> None:
+    """Quarantine a partition; a failure is reported, for the caller has an error of its own."""
+    if store.disk.read_only:
+        return
+    try:
+        store.write(lambda view, now: quarantine(view, partition, ledger, row))
+    except TxlogError as error:
+        store.reports.append(f"ledger {ledger} is damaged, and that could not be recorded: {error}")
+
+
+def check_files(store: Store, partition: int) -> None:
+    """Read every byte of a partition's files. Raises Corruption naming the damaged one."""
+    refs: list[FileRef] = store.read(lambda view: partition_files(view, partition))
+    for ref in refs:
+        file = store.disk.open(ref.path)
+        try:
+            SegmentReader(file, ref).verify()
+        finally:
+            file.close()

@@ -1,0 +1,145 @@
+"""find-hanging: what waits, what is overdue, and the four states that Law 4 excludes; spec 15."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import Bench, begin, send
+from txlog import TxnId
+from txlog.engine.flow.draft import Decision
+from txlog.engine.model.ops import (
+    Op,
+    StatusUpdated,
+    TxnsForgotten,
+)
+from txlog.engine.view import View
+from txlog.errors import TopicNotFound
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store", coordinators=2)
+    for name in ("t", "u"):
+        made.client.create_topic(name, 2)
+        made.client.create_subscription(name, "s")
+    return made
+
+
+def write(bench: Bench, *ops: Op) -> None:
+    """A frame that no decision makes."""
+    bench.client._store.write(lambda view, now: Decision(list(ops), None, True))
+
+
+def test_healthy_stores_have_no_findings(bench: Bench) -> None:
+    """Age alone is not a finding (KIP-664)."""
+    client = bench.client
+    begin(client, 86_400_000)
+    for number in range(3):
+        with client.transaction() as txn:
+            client.producer("t").send(b"%d" % number, partition=0, txn=txn)
+    bench.clock.advance(80_000_000)
+    assert client.admin.find_hanging(0) == []
+
+
+def test_waiting_for_a_partition(bench: Bench) -> None:
+    client = bench.client
+    txn = begin(client)
+    client.producer("t").send(b"x", partition=1, txn=txn)
+    client.admin.set_offline("t/1")
+    client.commit(txn)
+    bench.clock.advance(1000)
+    assert client.admin.find_hanging(1000) == []
+    (row,) = client.admin.find_hanging(999)
+    assert row == {
+        "txn": txn, "state": "committing", "age_ms": 1000, "cause": "unavailable",
+        "repair": "txlog admin online t/1", "waiting_list": ["t/1"],
+    }  # fmt: skip
+    assert client.admin.find_hanging(0, ["t"]) == [row]
+    assert client.admin.find_hanging(0, ["u"]) == []
+    with pytest.raises(TopicNotFound):
+        client.admin.find_hanging(0, ["nowhere"])
+
+
+def test_overdue_where_nobody_may_sweep(bench: Bench) -> None:
+    txn = begin(bench.client, 1000)
+    bench.client.flush()
+    bench.clock.advance(1001)
+    with bench.another(read_only=True) as reader:
+        (row,) = reader.admin.find_hanging()
+        assert (row["txn"], row["cause"], row["state"]) == (txn, "overdue", "open")
+    assert bench.client.admin.find_hanging() == []
+
+
+def corrupt(bench: Bench) -> list[tuple[TxnId, str | None]]:
+    rows = bench.client.admin.find_hanging(0)
+    return [(row["txn"], row["state"]) for row in rows if row["cause"] == "corrupt"]
+
+
+def test_committed_with_rows_and_no_marker(bench: Bench) -> None:
+    client = bench.client
+    txn = begin(client)
+    client.producer("t").send(b"x", partition=1, txn=txn)
+    pair = (txn.coordinator, txn.sequence)
+    write(bench, StatusUpdated(*pair, "OPEN", "COMMITTING", None, 1, 0),
+          StatusUpdated(*pair, "COMMITTING", "COMMITTED"))  # fmt: skip
+    assert corrupt(bench) == [(txn, "committed")]
+    assert client.admin.find_hanging(0, ["u"]) == []
+    write(bench, TxnsForgotten(txn.coordinator, [txn.sequence]))
+    assert corrupt(bench) == [(txn, None)]
+
+
+def test_aborted_with_a_marker(bench: Bench) -> None:
+    client = bench.client
+    with client.transaction() as txn:
+        client.producer("t").send(b"x", partition=1, txn=txn)
+    assert corrupt(bench) == []
+
+    def lie(view: View) -> None:
+        view.coordinator(txn.id.coordinator).ended[txn.id.sequence].status = "ABORTED"
+
+    client._store.read(lie)
+    assert corrupt(bench) == [(txn.id, "aborted")]
+
+
+def test_rows_and_acknowledgements_of_the_unknown(bench: Bench) -> None:
+    """At or above the counter, and without registration."""
+    client = bench.client
+    (held,) = send(client, b"a", partition=1)
+    txn = begin(client)
+    client.producer("t").send(b"x", partition=0, txn=txn)
+    client.acknowledge("t", "s", [held], txn=txn)
+
+    def unregister(view: View) -> None:
+        record = view.coordinator(txn.coordinator).unfinished[txn.sequence]
+        record.partitions.clear()
+        record.subscriptions.clear()
+
+    client._store.read(unregister)
+    assert corrupt(bench) == [(txn, "open")]
+
+    def unknow(view: View) -> None:
+        state = view.coordinator(txn.coordinator)
+        state.unfinished.clear()
+        state.next_sequence = 0
+
+    client._store.read(unknow)
+    assert corrupt(bench) == [(txn, None)]
+    assert "never issued" in client.admin.find_hanging(0)[0]["repair"]
+
+
+def test_nothing_is_repaired(bench: Bench) -> None:
+    """Reported, never repaired silently."""
+    client = bench.client
+    txn = begin(client)
+    client.producer("t").send(b"x", partition=1, txn=txn)
+    pair = (txn.coordinator, txn.sequence)
+    write(bench, StatusUpdated(*pair, "OPEN", "ABORTING", "user", 1, 0),
+          StatusUpdated(*pair, "ABORTING", "ABORTED"))  # fmt: skip
+    before = client.wait_for_change(0)
+    for _ in range(2):
+        assert corrupt(bench) == [(txn, "aborted")]
+    assert client.wait_for_change(0) == before

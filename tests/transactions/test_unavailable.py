@@ -1,0 +1,411 @@
+"""Partitions that are not available: spec/transactions 11, I-6, I-7, I-17, I-24."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import Bench, begin, pending, read, rows, send, values
+from txlog import Client, MessageId, TxnId
+from txlog.engine.flow.draft import Decision
+from txlog.engine.model.ops import (
+    Op,
+    PartitionAvailable,
+    StatusUpdated,
+    TxnsForgotten,
+    decode_ops,
+)
+from txlog.errors import (
+    InvalidArgument,
+    InvalidTxnStatus,
+    PartitionUnavailable,
+    TopicNotFound,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store", coordinators=2)
+    made.client.create_topic("t", 2)
+    made.client.create_subscription("t", "s")
+    return made
+
+
+def fill(client: Client, txn: TxnId, *held: MessageId, value: bytes = b"x") -> TxnId:
+    """A message in each partition, and acknowledgements."""
+    for partition in (0, 1):
+        client.producer("t").send(value, partition=partition, txn=txn)
+    if held:
+        client.acknowledge("t", "s", list(held), txn=txn)
+    return txn
+
+
+def last_frame(client: Client) -> list[Op]:
+    """The ops of the newest frame."""
+    lsn = client.wait_for_change(0)
+    raw = client._store.find_frame(lsn)
+    assert raw is not None
+    return decode_ops(raw.ops, lsn=lsn)
+
+
+def names(ops: list[Op]) -> list[str]:
+    """What the ops are, with the transaction they are about."""
+    return [
+        f"{type(op).__name__} {op.sequence}" if hasattr(op, "sequence") else type(op).__name__
+        for op in ops
+    ]
+
+
+def test_calls_on_an_offline_partition(bench: Bench) -> None:
+    """11: sends, acks and reads there are PartitionUnavailable; the other partition goes on."""
+    client = bench.client
+    (here,) = send(client, b"a", partition=0)
+    (there,) = send(client, b"b", partition=1)
+    assert client.admin.set_offline("t", 1) == {
+        "topic": "t", "partition": 1, "online": False, "changed": True, "finished_list": []
+    }  # fmt: skip
+    assert client.admin.set_offline("t/1")["changed"] is False
+    lsn = client.wait_for_change(0)
+    txn = begin(client)
+    producer = client.producer("t")
+    for refused in (
+        lambda: producer.send(b"x", partition=1),
+        lambda: producer.send(b"x", partition=1, txn=txn),
+        lambda: client.acknowledge("t", "s", [there]),
+        lambda: client.acknowledge("t", "s", [here, there], txn=txn),
+        lambda: read(client, partitions=[1]),
+        lambda: read(client),
+        lambda: client.reader("t-partition-1").read_next(),
+    ):
+        with pytest.raises(PartitionUnavailable) as caught:
+            refused()
+        assert (caught.value.code, caught.value.retryable) == (506, True)
+        assert (caught.value.fields["topic"], caught.value.fields["partition"]) == ("t", 1)
+    assert client.wait_for_change(0) == lsn + 1  # the begin; nothing else was written
+    producer.send(b"more", partition=0, txn=txn)
+    client.acknowledge("t", "s", [here], txn=txn)
+    assert client.commit(txn)["state"] == "committed"
+    assert values(client, partitions=[0]) == [b"a", b"more"]
+    assert [row["online"] for row in client.describe_topic("t")["partition_list"]] == [True, False]
+    assert [one["code"] for one in client.status()["problem_list"]] == ["unavailable"]
+
+
+def test_what_can_be_read_comes_before_the_error(bench: Bench) -> None:
+    """A reader of all partitions never ends as if it had seen everything."""
+    client = bench.client
+    send(client, b"a", b"b", partition=0)
+    send(client, b"c", partition=1)
+    client.admin.set_offline("t/1")
+    tables = client.read("t", batch_messages=1)
+    assert [m.value for m in rows([next(tables), next(tables)])] == [b"a", b"b"]
+    with pytest.raises(PartitionUnavailable):
+        next(tables)
+    reader = client.reader("t")
+    assert reader.has_message_available()
+    assert [reader.read_next().value for _ in range(2)] == [b"a", b"b"]  # type: ignore[union-attr]
+    assert not reader.has_message_available()
+    client.admin.set_online("t/1")
+    assert reader.read_next().value == b"c"  # type: ignore[union-attr]
+
+
+def test_a_consumer_gets_the_other_partitions(bench: Bench) -> None:
+    """11: consumers of other partitions notice nothing; with none left it is an error."""
+    client = bench.client
+    send(client, b"a", partition=0)
+    send(client, b"b", partition=1)
+    with client.consumer("t", "s") as consumer:
+        client.admin.set_offline("t/1")
+        assert consumer.receive().value == b"a"  # type: ignore[union-attr]
+        assert consumer.receive() is None
+        client.admin.set_offline("t/0")
+        with pytest.raises(PartitionUnavailable):
+            consumer.receive()
+        client.admin.set_online("t/1")
+        assert consumer.receive().value == b"b"  # type: ignore[union-attr]
+
+
+def test_a_commit_does_what_it_can_and_waits_for_the_rest(bench: Bench) -> None:
+    """11: visible and settled at once where it can be; success with the status and waitingFor."""
+    client, other = bench.client, bench.another()
+    (here,) = send(client, b"in", partition=0)
+    (there,) = send(client, b"in", partition=1)
+    txn = fill(client, begin(client), here, there, value=b"out")
+    client.admin.set_offline("t/1")
+    answer = client.commit(txn)
+    assert (answer["state"], answer["already"]) == ("committing", False)
+    assert answer["waiting_list"] == ["t/1", "t/1:s"]
+    assert (answer["messages"], answer["acks"]) == (2, 2)
+    assert [row["partition"] for row in answer["marker_list"]] == [0]
+    assert values(other, partitions=[0]) == [b"in", b"out"]
+    assert [m.value for m in pending(other)] == [b"out"]  # here is deleted, not given back
+    fill_plain = send(other, b"plain", partition=0)  # others notice nothing
+    assert fill_plain[0].entry == 2
+    free = begin(other)
+    other.producer("t").send(b"free", partition=0, txn=free)
+    assert other.commit(free)["state"] == "committed"
+
+    again = client.commit(txn)
+    assert (again["already"], again["state"]) == (True, "committing")
+    for name in ("waiting_list", "marker_list", "messages", "acks"):
+        assert again[name] == answer[name]
+    with pytest.raises(InvalidTxnStatus):
+        client.abort(txn)
+    (row,) = client.transactions()
+    assert (row["state"], row["waiting_list"]) == ("committing", ["t/1", "t/1:s"])
+    shown = client.show_transaction(txn)
+    assert [one["done"] for one in shown["partition_list"]] == [True, False]
+    assert [one["done"] for one in shown["ack_list"]] == [True, False]
+
+    back = other.admin.set_online("t/1")
+    assert back["finished_list"] == [txn]
+    assert values(client, partitions=[1]) == [b"in", b"out"]
+    final = client.commit(txn)
+    assert (final["state"], final["waiting_list"]) == ("committed", [])
+    assert [row["partition"] for row in final["marker_list"]] == [0, 1]
+    assert [m.value for m in pending(client)] == [b"out", b"plain", b"free", b"out"]
+    assert client.transactions() == []
+
+
+def test_an_abort_waits_likewise(bench: Bench) -> None:
+    """11: ABORTING; what was held there stays held until the partition is back."""
+    client = bench.client
+    (there,) = send(client, b"in", partition=1)
+    txn = fill(client, begin(client), there)
+    client.admin.set_offline("t/1")
+    answer = client.abort(txn)
+    assert (answer["state"], answer["reason"]) == ("aborting", "user")
+    assert answer["waiting_list"] == ["t/1", "t/1:s"]
+    again = client.abort(txn)
+    assert (again["already"], again["state"]) == (True, "aborting")
+    with pytest.raises(InvalidTxnStatus):
+        client.commit(txn)
+    assert client.admin.set_online("t/1")["finished_list"] == [txn]
+    assert [(m.value, m.redelivery_count) for m in pending(client)] == [(b"in", 1)]
+    assert client.show_transaction(txn)["state"] == "aborted"
+    assert values(client) == [b"in"]
+
+
+def test_coming_back_is_one_frame_in_order_of_decision(bench: Bench) -> None:
+    """11, I-7: markers, aborts and cursor changes of all that wait, then `available`."""
+    client = bench.client
+    held = send(client, *[b"%d" % n for n in range(6)], partition=1)
+    txns = [fill(client, begin(client), held[n], held[5 - n], value=b"out%d" % n) for n in range(3)]
+    still_open = begin(client)
+    client.producer("t").send(b"open", partition=1, txn=still_open)
+    client.admin.set_offline("t/1")
+    order = [txns[2], txns[0]]
+    for txn in order:
+        client.commit(txn)
+    client.abort(txns[1])
+    client.checkpoint(roll_all=True)
+    before = client.wait_for_change(0)
+    assert client.admin.set_online("t/1")["finished_list"] == [*order, txns[1]]
+    assert client.wait_for_change(0) == before + 1
+    ops = last_frame(client)
+    assert isinstance(ops[-1], PartitionAvailable)
+    assert names(ops) == [
+        *(f"{kind} {txn.sequence}" for txn in order
+          for kind in ("CommitMarker", "BufferCommitted", "PendingCommitted", "StatusUpdated")),
+        *(f"{kind} {txns[1].sequence}" for kind in ("BufferAborted", "PendingAborted",
+                                                    "StatusUpdated")),
+        "PartitionAvailable",
+    ]  # fmt: skip
+    shown = [m.value for m in read(client, partitions=[1])]
+    assert shown[6:] == [b"out2", b"out0"]
+    assert [m.value for m in read(client, partitions=[0])] == [b"out2", b"out0"]
+    assert client.show_transaction(still_open)["state"] == "open"
+    # 2 and 3 were deleted by the first, 0 and 5 by the second; 1 and 4 come again
+    unread = [m.value for m in pending(client) if m.partition == 1]
+    assert unread == [b"1", b"4", b"out2", b"out0"]
+    client = bench.reopen()
+    assert [m.value for m in pending(client) if m.partition == 1] == unread
+    assert client.commit(still_open)["state"] == "committed"
+
+
+def test_acknowledgements_of_one_cursor_follow_one_another(bench: Bench) -> None:
+    """Several commits in one frame: each outcome builds on the one before."""
+    client = bench.client
+    marker_txn = begin(client)
+    for number in range(4):
+        client.producer("t").send(b"%d" % number, partition=1, txn=marker_txn)
+    marker = client.commit(marker_txn)["marker_list"][0]["marker"]
+    inner = [MessageId(marker.ledger, marker.entry, number) for number in (1, 2, 3, 4)]
+    (after,) = send(client, b"after", partition=1)
+    parts = ([inner[0], inner[3]], [inner[1]], [inner[2], after])
+    txns = [begin(client) for _ in parts]
+    for txn, held in zip(txns, parts, strict=True):
+        client.acknowledge("t", "s", held, txn=txn)
+    client.admin.set_offline("t/1")
+    for txn in txns:
+        assert client.commit(txn)["waiting_list"] == ["t/1:s"]
+    assert client.admin.set_online("t/1")["finished_list"] == txns
+    assert pending(client) == []
+    cursor = client._store.read(lambda view: view.cursor(1, 2))
+    assert cursor.mark_delete == (after.ledger, after.entry, 0)
+    assert cursor.acked.count() == (0, 0)
+    assert client.subscriptions()[0]["backlog"] == 0
+
+
+def test_two_partitions_come_back_one_by_one(bench: Bench) -> None:
+    """11: complete only with the last; the record then knows every marker."""
+    client = bench.client
+    txn = fill(client, begin(client))
+    for number in (0, 1):
+        client.admin.set_offline("t", number)
+    assert client.commit(txn)["waiting_list"] == ["t/0", "t/1"]
+    assert client.admin.set_online("t/1")["finished_list"] == []
+    assert values(client, partitions=[1]) == [b"x"]
+    again = client.commit(txn)
+    assert (again["state"], again["waiting_list"]) == ("committing", ["t/0"])
+    assert [row["partition"] for row in again["marker_list"]] == [1]
+    shown = client.show_transaction(txn)["partition_list"]
+    assert [(one["done"], one["marker"] is None) for one in shown] == [(False, True), (True, False)]
+    assert client.admin.set_online("t/0")["finished_list"] == [txn]
+    final = bench.reopen().commit(txn)
+    assert [row["partition"] for row in final["marker_list"]] == [0, 1]
+
+
+def test_open_transactions_stay_open(bench: Bench) -> None:
+    """11: they may end at any time; one without anything there does not wait."""
+    client = bench.client
+    (there,) = send(client, b"in", partition=1)
+    both, only_here, acks = (begin(client) for _ in range(3))
+    fill(client, both)
+    client.producer("t").send(b"y", partition=0, txn=only_here)
+    client.acknowledge("t", "s", [there], txn=acks)
+    client.admin.set_offline("t/1")
+    assert [row["state"] for row in client.transactions()] == ["open"] * 3
+    client.producer("t").send(b"more", partition=0, txn=both)
+    assert client.commit(only_here)["state"] == "committed"
+    assert client.commit(acks)["waiting_list"] == ["t/1:s"]
+    client.admin.set_online("t/1")
+    assert client.commit(both)["state"] == "committed"
+    assert pending(client)[0].value == b"y"
+
+
+def test_a_time_out_waits_too(bench: Bench) -> None:
+    """6, 11: ABORTING with reason timeout, ended by the coming back."""
+    client = bench.client
+    txn = fill(client, begin(client, 1000))
+    client.admin.set_offline("t/1")
+    bench.clock.advance(1001)
+    client.flush()
+    shown = client.show_transaction(txn)
+    assert (shown["state"], shown["reason"], shown["overdue"]) == ("aborting", "timeout", False)
+    assert shown["waiting_list"] == ["t/1"]
+    assert client.admin.set_online("t/1")["finished_list"] == [txn]
+    assert client.show_transaction(txn)["state"] == "aborted"
+
+
+def test_a_reboot_keeps_what_is_decided(bench: Bench) -> None:
+    """5.2, K8: a lossy recovery aborts what is open; a waiting commit stays one."""
+    client = bench.client
+    decided, undecided = fill(client, begin(client)), fill(client, begin(client), value=b"no")
+    client.admin.set_offline("t/1")
+    client.commit(decided)
+    bench.close()
+    bench.clock.reboot("another boot")
+    client = bench.client = bench.another()
+    client.flush()
+    states = {row["txn"]: (row["state"], row["reason"]) for row in client.transactions()}
+    assert states == {decided: ("committing", None), undecided: ("aborting", "recovery")}
+    assert client.admin.set_online("t/1")["finished_list"] == [decided, undecided]
+    assert values(client, partitions=[1]) == [b"x"]
+
+
+def test_the_sweep_drives_on_what_a_frame_left(bench: Bench) -> None:
+    """6 (2), K8: decided, with its participants available: the next call completes it."""
+    client = bench.client
+    (there,) = send(client, b"in", partition=1)
+    txns = [fill(client, begin(client), there), fill(client, begin(client), value=b"y")]
+    decided: list[Op] = [
+        StatusUpdated(txn.coordinator, txn.sequence, "OPEN", status, None, 2, 1)
+        for txn, status in zip(txns, ("ABORTING", "COMMITTING"), strict=True)
+    ]
+    client._store.write(lambda view, now: Decision(decided, None, True))
+    reader = bench.another(read_only=True)
+    states = [(row["state"], row["waiting_list"]) for row in reader.transactions()]
+    assert states == [("aborting", []), ("committing", [])]
+    found = reader.admin.find_hanging(-1)
+    assert [row["cause"] for row in found] == ["overdue", "overdue"]
+    assert client.expire() == {
+        "expired": 0, "rolled_forward": 1, "rolled_back": 1, "forgotten": 0, "waiting_list": []
+    }  # fmt: skip
+    assert {row["state"] for row in reader.transactions(all=True)} == {"committed", "aborted"}
+    assert values(client, partitions=[1]) == [b"in", b"y"]
+    assert [m.redelivery_count for m in pending(client) if m.value == b"in"] == [1]
+
+
+def test_a_call_drives_on_in_order_of_decision(tmp_path: Path) -> None:
+    """I-7: one beyond the bound takes all decided before it along; each is already committed."""
+    bench = Bench(tmp_path / "store", coordinators=1, sweep_max=1)
+    client = bench.client
+    client.create_topic("t", 2)
+    txns = [fill(client, begin(client), value=b"%d" % n) for n in range(4)]
+    decided: list[Op] = [StatusUpdated(0, txn.sequence, "OPEN", "COMMITTING") for txn in txns]
+    client._store.write(lambda view, now: Decision(decided, None, True))
+    answer = client.commit(txns[2])
+    assert (answer["state"], answer["already"]) == ("committed", True)
+    states = {row["txn"]: row["state"] for row in bench.another(read_only=True).transactions()}
+    assert states == {txns[3]: "committing"}
+    assert values(client, partitions=[1]) == [b"0", b"1", b"2"]
+    client.flush()
+    assert values(client, partitions=[1]) == [b"0", b"1", b"2", b"3"]
+
+
+def test_dry_runs_change_nothing(bench: Bench) -> None:
+    """CLI.md 4: the plan as the result would be."""
+    client = bench.client
+    txn = fill(client, begin(client))
+    client.flush()
+    lsn = client.wait_for_change(0)
+    assert bench.another(dry_run=True).admin.set_offline("t/1")["changed"]
+    assert client.wait_for_change(0) == lsn
+    client.admin.set_offline("t/1")
+    client.commit(txn)
+    rehearsal = bench.another(dry_run=True)
+    assert rehearsal.admin.set_online("t/1")["finished_list"] == [txn]
+    assert client.transactions()[0]["state"] == "committing"
+
+
+def test_names_of_partitions(bench: Bench) -> None:
+    client = bench.client
+    client.create_topic("one")
+    assert client.admin.set_offline("one")["partition"] == 0
+    for wrong in ("t/2", "nowhere/0"):
+        with pytest.raises(TopicNotFound):
+            client.admin.set_offline(wrong)
+    with pytest.raises(InvalidArgument, match="which one"):
+        client.admin.set_offline("t")
+    assert client.admin.set_online("t-partition-1")["changed"] is False
+
+
+def test_waiting_for_the_end_of_a_commit(bench: Bench) -> None:
+    """commit(wait_ms): gives up with the state as it is; the commit stands."""
+    client = bench.client
+    txn = fill(client, begin(client))
+    client.admin.set_offline("t/1")
+    assert client.commit(txn, wait_ms=1)["state"] == "committing"
+    client.admin.set_online("t/1")
+    assert client.commit(txn, wait_ms=60_000)["state"] == "committed"
+
+
+def test_a_deleted_participant_is_skipped(bench: Bench) -> None:
+    """5.1: counts as done and is listed; refusing it would leave COMMITTING for ever."""
+    client = bench.client
+    (here,) = send(client, b"in", partition=0)
+    txn = fill(client, begin(client), here)
+
+    def delete(view: object) -> None:
+        view.catalog.subscriptions.pop(1)  # type: ignore[attr-defined]
+        view.catalog.topics[1].subscriptions.clear()  # type: ignore[attr-defined]
+
+    client._store.read(delete)
+    answer = client._end(txn, True)
+    assert answer.status == "COMMITTED"
+    assert answer.skipped == [(1, 1)]
+    assert answer.waiting == []
+    assert not any(isinstance(op, TxnsForgotten) for op in last_frame(client))
