@@ -13,7 +13,6 @@ import pytest
 
 from tests.engine_kit import Bench, begin, pending, send, values
 from txlog import Client, MessageId, TxnId
-from txlog.engine.flow.draft import Decision
 from txlog.engine.folds import transaction_key as keys
 from txlog.engine.model.ops import (
     KeyBound,
@@ -21,7 +20,6 @@ from txlog.engine.model.ops import (
     KeyDeleted,
     KeyReleased,
     Op,
-    StatusUpdated,
 )
 from txlog.engine.storage.disk import PosixDisk
 from txlog.errors import (
@@ -350,8 +348,10 @@ def test_a_committing_one_is_left_to_finish(bench: Bench) -> None:
     """10: it is decided; connect, begin and delete do not wait for it and do not abort it."""
     client = bench.client
     txn = client.begin(key="k")["txn"]
-    decided = StatusUpdated(txn.coordinator, txn.sequence, "OPEN", "COMMITTING")
-    client._store.write(lambda view, now: Decision([decided], None, True))
+    client.create_topic("away")
+    client.producer("away").send(b"x", txn=txn)
+    client.admin.set_offline("away")
+    assert client.commit(txn)["state"] == "committing"
     assert client.connect("k")["fenced_txn"] is None
     second = client.begin(key="k")
     assert second["fenced_txn"] is None

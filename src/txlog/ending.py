@@ -49,8 +49,8 @@ def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:
 
 def expire(store: Store, *, dry_run: bool) -> dict[str, Any]:
     """Sweep the whole store; {expired, rolled_forward, rolled_back, forgotten, waiting_list}."""
-    store.settle()
     if dry_run:
+        store.settle()
         now = store.clock.now()
         swept = store.read(lambda view: preview(view, store.settings, now))
     else:
