@@ -347,10 +347,10 @@ def test_a_swept_one_is_not_the_keys_any_more(bench: Bench) -> None:
 def test_a_committing_one_is_left_to_finish(bench: Bench) -> None:
     """10: it is decided; connect, begin and delete do not wait for it and do not abort it."""
     client = bench.client
-    client.create_topic("away")
     txn = client.begin(key="k")["txn"]
-    client.producer("away").send(b"v", txn=txn)
-    client.admin.set_offline("away", 0)
+    client.create_topic("away")
+    client.producer("away").send(b"x", txn=txn)
+    client.admin.set_offline("away")
     assert client.commit(txn)["state"] == "committing"
     assert client.connect("k")["fenced_txn"] is None
     second = client.begin(key="k")

@@ -49,7 +49,6 @@ def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:
 
 def expire(store: Store) -> dict[str, Any]:
     """Sweep the whole store; {expired, rolled_forward, rolled_back, forgotten, waiting_list}."""
-    store.settle()
     swept = store.expire()
     return {
         "expired": swept.expired, "rolled_forward": swept.rolled_forward,

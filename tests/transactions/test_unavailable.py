@@ -17,6 +17,7 @@ from txlog.engine.model.ops import (
     decode_ops,
 )
 from txlog.errors import (
+    ExpiredTransaction,
     InvalidArgument,
     InvalidTxnStatus,
     PartitionUnavailable,
@@ -409,3 +410,31 @@ def test_a_deleted_participant_is_skipped(bench: Bench) -> None:
     assert answer.skipped == [(1, 1)]
     assert answer.waiting == []
     assert not any(isinstance(op, TxnsForgotten) for op in last_frame(client))
+
+
+def test_a_key_and_its_waiting_transactions(bench: Bench) -> None:
+    """10, 11: a decided one goes on, an open one is fenced and waits; the key learns of both."""
+    client = bench.client
+    decided = fill(client, client.begin(key="nightly")["txn"])
+    client.admin.set_offline("t/1")
+    assert client.commit(decided)["state"] == "committing"
+    assert client.connect("nightly")["fenced_txn"] is None
+    client.admin.set_online("t/1")
+    names_of = names(last_frame(client))
+    assert names_of[-3:-1] == [
+        f"StatusUpdated {decided.sequence}",
+        f"KeyReleased {decided.sequence}",
+    ]
+    fenced = client.begin(key="nightly", epoch=client.connect("nightly")["epoch"])["txn"]
+    fill(client, fenced, value=b"no")
+    client.admin.set_offline("t/1")
+    assert client.connect("nightly")["fenced_txn"] == fenced
+    shown = client.show_transaction(fenced)
+    assert (shown["state"], shown["reason"]) == ("aborting", "fenced")
+    for end in (client.commit, client.abort):
+        with pytest.raises(ExpiredTransaction):
+            end(fenced)
+    assert client.admin.set_online("t/1")["finished_list"] == [fenced]
+    assert client.show_transaction(fenced)["state"] == "aborted"
+    assert client.admin.transaction_key("nightly")["txn"] is None
+    assert values(client, partitions=[1]) == [b"x"]
