@@ -28,8 +28,10 @@ from txlog.engine.model.ops import (
     CATALOG,
     FILES,
     ROUTES,
+    Compacted,
     Component,
     LedgerSealed,
+    LedgerTrimmed,
     Op,
     TxnOpened,
     decode_ops,
@@ -67,8 +69,8 @@ class View:
     """One consistent state of the store; used by one thread at a time."""
 
     __slots__ = (
-        "_at_once", "_deadline", "_dumps", "_loaded", "_readers", "_sealed", "_waiting", "disk",
-        "journal", "lsn", "manifest", "reports", "salt", "tail",
+        "_at_once", "_deadline", "_dumps", "_gone", "_loaded", "_readers", "_sealed", "_waiting",
+        "disk", "journal", "lsn", "manifest", "reports", "salt", "tail",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -83,6 +85,7 @@ class View:
         self._loaded: dict[Component, Any] = {}
         self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
         self._sealed: dict[int, FileRef] = {}
+        self._gone: set[int] = set()  # ledgers that the manifest may still name
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
         self._deadline: tuple[str, int] = ("", 0)
         self._at_once: frozenset[str] = frozenset()
@@ -145,6 +148,7 @@ class View:
             ledger: ref for ledger, ref in self._sealed.items()
             if not any(known.path == ref.path for known in newer.files.get(ledger, []))
         }  # fmt: skip
+        self._gone &= newer.files.keys()
         live = {ref.path for refs in newer.files.values() for ref in refs}
         for path in [path for path in self._readers if path not in live]:
             self._readers.pop(path)[0].close()
@@ -186,8 +190,7 @@ class View:
                 )  # fmt: skip
             for key in ROUTES[type(op)](op):
                 if key is FILES:
-                    assert isinstance(op, LedgerSealed)
-                    self._sealed[op.file.ledger] = op.file
+                    self._name_files(op)
                     continue
                 state = self._loaded.get(key)
                 if state is None and key[0] in self._at_once:
@@ -200,6 +203,20 @@ class View:
                     self._waiting[key] = [(lsn, time_ms, op)]
                 else:
                     items.append((lsn, time_ms, op))
+
+    def _name_files(self, op: Op) -> None:
+        """Which files the ledgers have from now on; a ledger that is gone has none."""
+        assert isinstance(op, LedgerSealed | LedgerTrimmed | Compacted)
+        if not isinstance(op, LedgerTrimmed):
+            self._sealed[op.file.ledger] = op.file
+        if not isinstance(op, LedgerSealed):
+            for ledger in op.old if isinstance(op, Compacted) else [op.ledger]:
+                for ref in self.files(ledger):
+                    if ref.path in self._readers:  # an open descriptor would hold its space
+                        self._readers.pop(ref.path)[0].close()
+                self._gone.add(ledger)
+                self._sealed.pop(ledger, None)
+                self.tail.runs.pop(ledger, None)
 
     # --- components --------------------------------------------------------------------------
 
@@ -298,12 +315,18 @@ class View:
 
     def files(self, ledger: int) -> list[FileRef]:
         """The live files of a ledger, in order: its sealed file, or the parts so far."""
+        if ledger in self._gone:
+            return []
         sealed = self._sealed.get(ledger)
         return [sealed] if sealed is not None else self.manifest.files.get(ledger, [])
 
     def sealed_since(self) -> dict[int, FileRef]:
         """Ledgers sealed by frames above the manifest's cut."""
         return dict(self._sealed)
+
+    def gone_since(self) -> set[int]:
+        """Ledgers trimmed or compacted by frames above the manifest's cut."""
+        return set(self._gone)
 
     def reader(self, ref: FileRef) -> SegmentReader:
         """The open reader of a file; kept, so that the file may be unlinked under it."""

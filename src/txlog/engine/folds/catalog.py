@@ -2,6 +2,7 @@
 
 Ledger: system/catalog. Ops
   SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
+  LedgerReserved, PolicySet,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
@@ -17,8 +18,10 @@ from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     ConsumerAttached,
     ConsumerDetached,
+    LedgerReserved,
     LedgerRolled,
     Op,
+    PolicySet,
     SettingSet,
     SubscriptionCreated,
     TopicCreated,
@@ -54,7 +57,7 @@ class Subscription(msgspec.Struct, array_like=True):
 class Catalog(msgspec.Struct, array_like=True):
     """State of the fold; numbers start at 1."""
 
-    settings: dict[str, int | str] = {}
+    settings: dict[str, int | str | float] = {}
     topics: dict[int, Topic] = {}
     subscriptions: dict[int, Subscription] = {}
     owners: dict[int, tuple[int, str]] = {}  # ledger -> (partition, role)
@@ -67,6 +70,7 @@ class Catalog(msgspec.Struct, array_like=True):
     by_name: dict[str, int] = {}  # folded full name -> topic
     first_of: list[tuple[int, int]] = []  # (first partition, topic), rising
     coordinator_counts: list[int] = []  # former values of the setting `coordinators`, oldest first
+    policies: dict[int, dict[str, int]] = {}  # topic -> name -> value
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -76,17 +80,12 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
             state.unkeyed_txns += 1
     elif isinstance(op, LedgerRolled):
         _own(state, lsn, op.new, op.partition, op.role)
+    elif isinstance(op, LedgerReserved):
+        _own(state, lsn, op.ledger, op.partition, op.role)
+    elif isinstance(op, PolicySet):
+        _set_policy(state, op)
     elif isinstance(op, TopicCreated):
-        folded = op.name.casefold()
-        if folded in state.by_name or op.topic in state.topics:
-            raise broken("catalog", lsn, f"topic {op.name} exists")
-        state.topics[op.topic] = Topic(
-            op.topic, op.name, op.first_partition, op.partitions, time_ms, []
-        )
-        state.by_name[folded] = op.topic
-        state.first_of.append((op.first_partition, op.topic))
-        state.next_topic = op.topic + 1
-        state.next_partition = op.first_partition + op.partitions
+        _create_topic(state, lsn, time_ms, op)
     elif isinstance(op, SubscriptionCreated):
         state.subscriptions[op.subscription] = Subscription(
             op.subscription, op.topic, op.name, op.kind, op.isolation, time_ms
@@ -108,6 +107,29 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         state.settings[op.name] = op.value
     else:
         raise unexpected("catalog", lsn, op)
+
+
+def _create_topic(state: Catalog, lsn: int, time_ms: int, op: TopicCreated) -> None:
+    folded = op.name.casefold()
+    if folded in state.by_name or op.topic in state.topics:
+        raise broken("catalog", lsn, f"topic {op.name} exists")
+    state.topics[op.topic] = Topic(
+        op.topic, op.name, op.first_partition, op.partitions, time_ms, []
+    )  # fmt: skip
+    state.by_name[folded] = op.topic
+    state.first_of.append((op.first_partition, op.topic))
+    state.next_topic = op.topic + 1
+    state.next_partition = op.first_partition + op.partitions
+
+
+def _set_policy(state: Catalog, op: PolicySet) -> None:
+    named = state.policies.setdefault(op.topic, {})
+    if op.value is not None:
+        named[op.name] = op.value
+    else:
+        named.pop(op.name, None)
+    if not named:
+        del state.policies[op.topic]
 
 
 def _own(state: Catalog, lsn: int, ledger: int, partition: int, role: str) -> None:

@@ -1,7 +1,7 @@
 """The cursor fold: what one subscription has acknowledged in one partition.
 
 Ledger: _cursors/<subscription>. Ops
-  CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted.
+  CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted, CursorTrimmed.
 
     PENDING ──ack──> DELETED
        │  ▲
@@ -28,6 +28,7 @@ from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     Acked,
     CursorOpened,
+    CursorTrimmed,
     Mark,
     Op,
     PendingAborted,
@@ -197,8 +198,23 @@ def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
         state.round += 1
     elif isinstance(op, CursorOpened):
         state.mark_delete = op.mark_delete
+    elif isinstance(op, CursorTrimmed):
+        _trim(state, lsn, op)
     else:
         raise unexpected("cursor", lsn, op)
+
+
+def _trim(state: Cursor, lsn: int, op: CursorTrimmed) -> None:
+    for coordinator, sequence, runs, cumulative, count in op.pending:
+        pending = state.pending.get((coordinator, sequence))
+        if pending is None:
+            raise broken("cursor", lsn, f"transaction {coordinator}:{sequence} holds nothing")
+        for run in pending.runs:
+            state.held.discard(run)
+        for run in runs:
+            state.held.add(run)
+        pending.runs, pending.cumulative, pending.count = runs, cumulative, count
+    _advance(state, lsn, op.mark_delete)
 
 
 def _hold(state: Cursor, op: PendingAcked) -> None:

@@ -36,7 +36,7 @@ class SettingSet(_Op, tag="set", frozen=True, array_like=True, gc=False):
     """A setting of the store has this value."""
 
     name: str
-    value: int | str
+    value: int | str | float
 
 
 class TopicCreated(_Op, tag="topic", frozen=True, array_like=True, gc=False):
@@ -91,6 +91,49 @@ class LedgerSealed(_Op, tag="seal", frozen=True, array_like=True, gc=False):
     partition: int
     role: str
     file: FileRef
+
+
+class LedgerReserved(_Op, tag="lres", frozen=True, array_like=True, gc=False):
+    """This ledger id belongs to a compaction of the partition's sidecar; used by it or burnt."""
+
+    partition: int
+    role: str
+    ledger: int
+
+
+class LedgerTrimmed(_Op, tag="trim", frozen=True, array_like=True, gc=False):
+    """A closed ledger is gone, with its rows: the oldest of a partition, or one of a sidecar.
+
+    through: the last message of the partition's ledger; null where it had none
+    """
+
+    partition: int
+    role: str
+    ledger: int
+    messages: int
+    payload_bytes: int
+    through: Mark | None = None
+
+
+class Compacted(_Op, tag="comp", frozen=True, array_like=True, gc=False):
+    """Closed ledgers of a sidecar are one new sealed ledger, file.ledger, without dead rows.
+
+    moved: (old ledger, first row, rows, first row in the file); what is not moved was dead
+    """
+
+    partition: int
+    old: list[int]
+    file: FileRef
+    payload_bytes: int
+    moved: list[tuple[int, int, int, int]]
+
+
+class PolicySet(_Op, tag="pol", frozen=True, array_like=True, gc=False):
+    """A policy of a topic has this value; null: it has none any more."""
+
+    topic: int
+    name: str
+    value: int | None
 
 
 class IdsReserved(_Op, tag="ids", frozen=True, array_like=True, gc=False):
@@ -325,13 +368,26 @@ class PendingAborted(_Op, tag="pabo", frozen=True, array_like=True, gc=False):
     sequence: int
 
 
+class CursorTrimmed(_Op, tag="ctrm", frozen=True, array_like=True, gc=False):
+    """Ledgers were trimmed: mark-delete moved over them, and what transactions still hold is this.
+
+    pending: (coordinator, sequence, runs, cumulative, count) of those that held trimmed messages
+    """
+
+    subscription: int
+    partition: int
+    mark_delete: Mark
+    pending: list[tuple[int, int, list[Run], Mark | None, int]]
+
+
 Op = (
     SettingSet | TopicCreated | SubscriptionCreated | ConsumerAttached | ConsumerDetached
     | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
     | SubscriptionAdded | StatusUpdated | TxnsForgotten
     | KeyConnected | KeyBound | KeyReleased | KeyDeleted | Appended | CommitMarker
     | BufferAppended | BufferCommitted | BufferAborted | CursorOpened | Acked | PendingAcked
-    | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten
+    | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten | LedgerReserved
+    | LedgerTrimmed | Compacted | PolicySet | CursorTrimmed
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -386,6 +442,17 @@ def _sealed(op: Op) -> tuple[Component, ...]:
     return (FILES, ("topic" if op.role == "p" else "buffer", op.partition, 0))
 
 
+def _trimmed(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, LedgerTrimmed)
+    buffer: Component = ("buffer", op.partition, 0)
+    return (FILES, ("topic", op.partition, 0), buffer) if op.role == "p" else (FILES, buffer)
+
+
+def _compacted(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, Compacted)
+    return (FILES, ("buffer", op.partition, 0))
+
+
 def _opened(op: Op) -> tuple[Component, ...]:
     assert isinstance(op, TxnOpened)
     return (CATALOG, ("coordinator", op.coordinator, 0))
@@ -401,6 +468,8 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     BufferAppended: _buffer, BufferCommitted: _buffer, BufferAborted: _buffer,
     CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
     PendingAborted: _cursor, ProducerOpened: _topic, ProducersForgotten: _topic,
+    LedgerReserved: _catalog, LedgerTrimmed: _trimmed, Compacted:
+    _compacted, PolicySet: _catalog, CursorTrimmed: _cursor,
 }  # fmt: skip
 
 
