@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from txlog import keyreport
+from txlog import keyreport, spacing
+from txlog.bounds import Bound
 from txlog.engine.flow import admin, keys
 from txlog.engine.flow.keys import Deleted
 from txlog.engine.store import Store
+from txlog.settings import HOUR_MS
 
 Answer = dict[str, Any]
 
@@ -98,3 +100,29 @@ class Admin:
                 lambda view, now: admin.scale_coordinators(view, store.settings, now, count)
             )
         return {"before": before, "after": count}
+
+    # --- space -------------------------------------------------------------------------------
+
+    def compact(self, topic: str, partition: int | None = None, *, dry_run: bool = False) -> Answer:
+        """Rewrite the sidecars of a topic in commit order, without dead rows.
+
+        raises: TopicNotFound, StoreLocked (another process is at maintenance), StoreFull
+        """
+        return spacing.compact(self._store, topic, partition, dry_run=dry_run)
+
+    def trim(
+        self, topic: str, to: Bound | None = None, *, by_policy: bool = False,
+        force_unacked: bool = False, dry_run: bool = False,
+    ) -> Answer:  # fmt: skip
+        """Let whole ledgers go: those before a bound, or those the topic's policies let go.
+
+        raises: Refused when unacknowledged messages would go and it is not forced
+        """
+        return spacing.trim(
+            self._store, topic, to, by_policy=by_policy, force_unacked=force_unacked,
+            dry_run=dry_run,
+        )  # fmt: skip
+
+    def gc(self, apply: bool = False, keep_ms: int = HOUR_MS) -> Answer:
+        """Files that no manifest names, with reasons; apply: unlink them."""
+        return spacing.gc(self._store, apply=apply, keep_ms=keep_ms)

@@ -191,6 +191,8 @@ class Consumer:
 
     def _take(self, view: View, limit: int) -> pa.Table:
         tables: list[pa.Table] = []
+        places: dict[int, Mark] = {}
+        previews: dict[int, PreviewPlace] = {}
         numbers = self._numbers()
         for step in range(len(numbers)):
             number = numbers[(self._turn + step) % len(numbers)]
@@ -208,10 +210,10 @@ class Consumer:
                 tables.append(
                     received(view, self.short, partition, number, found.pieces, cursor.redelivered)
                 )
-            self._places[number] = found.behind  # only once its rows could be read
+            places[number] = found.behind
             limit -= found.messages
             if limit > 0 and self._subscription.isolation == "uncommitted":
-                rows, self._previews[number] = preview(
+                rows, previews[number] = preview(
                     view, self.short, partition, number, self._previews.get(number, START), limit
                 )
                 tables.append(rows)
@@ -219,6 +221,8 @@ class Consumer:
             if limit <= 0:
                 self._turn = (self._turn + step) % len(numbers)
                 break
+        self._places.update(places)  # only once all rows could be read
+        self._previews.update(previews)
         return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:

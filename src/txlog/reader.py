@@ -8,7 +8,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from txlog.bounds import Bound, Range
-from txlog.engine.flow.bounds import resolve_range
+from txlog.engine.flow.bounds import check_retained, resolve_range
 from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.preview import START, PreviewPlace, check_isolation, preview
@@ -94,6 +94,8 @@ class Reader:
 
     def _take(self, view: View, limit: int) -> pa.Table:
         tables: list[pa.Table] = []
+        places: dict[int, Mark] = {}
+        previews: dict[int, PreviewPlace] = {}
         order = sorted({*self._places, *self._previews})
         for step in range(len(order)):
             partition = order[(self._turn + step) % len(order)]
@@ -102,10 +104,10 @@ class Reader:
                 found = self._plan(view, partition, number, limit)
                 if found.messages:
                     tables.append(received(view, self.short, partition, number, found.pieces))
-                self._places[partition] = found.behind  # only once its rows could be read
+                places[partition] = found.behind
                 limit -= found.messages
             if limit > 0 and partition in self._previews:
-                rows, self._previews[partition] = preview(
+                rows, previews[partition] = preview(
                     view, self.short, partition, number, self._previews[partition], limit,
                     through_lsn=self._through_lsn, only=self._of_txn,
                 )  # fmt: skip
@@ -114,6 +116,8 @@ class Reader:
             if limit <= 0:
                 self._turn = (self._turn + step) % len(order)
                 break
+        self._places.update(places)  # only once all rows could be read
+        self._previews.update(previews)
         return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
 
     def _plan(self, view: View, partition: int, number: int, limit: int) -> Plan:
@@ -125,6 +129,7 @@ class Reader:
             skip = (cursor.acked,)
             if covers(cursor.mark_delete, place):
                 place = cursor.mark_delete  # what it passed is not in `acked` any more
+        check_retained(view, find_topic(view, self.topic), number, place)
         return plan(view, number, place, limit, skip, stop)
 
     def read_next(self) -> Message | None:

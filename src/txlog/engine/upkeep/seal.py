@@ -10,7 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog.engine.flow.draft import Decision
+from txlog.engine.flow import space
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.ops import LedgerSealed
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
@@ -47,16 +47,18 @@ def seal_ledgers(store: Store, manifest: Manifest) -> int:
         view.take(view.journal.read_durable())
         work = sealable(view, manifest)
         number = max([manifest.generation, *generations(store.disk)])
+        done = 0
         for partition, role, ledger, entries in work:
-            _seal(store, view, number, partition, role, ledger, entries)
-        return len(work)
+            done += _seal(store, view, number, partition, role, ledger, entries)
+        return done
     finally:
         view.close()
 
 
 def _seal(
     store: Store, view: View, number: int, partition: int, role: str, ledger: int, entries: int
-) -> None:  # fmt: skip
+) -> bool:  # fmt: skip
+    """Seal one ledger; False when it was trimmed meanwhile."""
     table = view.ledger_table(ledger, 0, entries)
     if role == "s":
         table = clean_rows(view, partition, ledger, table)
@@ -68,9 +70,12 @@ def _seal(
         path = sealed_path(directory, ledger, number)
     ref = make_ref(path, ledger, data, table, form="sealed", clean=role == "s")
     store.disk.publish(path, data)
-    _compare(store, ref, table)
+    compare_rows(store, ref, table)
     op = LedgerSealed(partition, role, ref)
-    store.write(lambda live, now: Decision([op], None, True))
+    if store.write(lambda live, now: space.seal(live, op)):
+        return True
+    store.disk.unlink(path)
+    return False
 
 
 def clean_rows(view: View, partition: int, ledger: int, table: pa.Table) -> pa.Table:
@@ -104,7 +109,7 @@ def clean_rows(view: View, partition: int, ledger: int, table: pa.Table) -> pa.T
     return conform(rows)
 
 
-def _compare(store: Store, ref: FileRef, table: pa.Table) -> None:
+def compare_rows(store: Store, ref: FileRef, table: pa.Table) -> None:
     """R17: read the sealed file back and compare every row with its source."""
     file = store.disk.open(ref.path)
     try:
