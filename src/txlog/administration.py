@@ -28,11 +28,15 @@ class Admin:
     {'before': 4, 'after': 8}
     """
 
-    __slots__ = ("_store", "_sweep")
+    __slots__ = ("_automatic", "_store", "_sweep")
 
-    def __init__(self, store: Store, sweep: Callable[[tuple[int, ...]], None]) -> None:
+    def __init__(
+        self, store: Store, sweep: Callable[[tuple[int, ...]], None], *,
+        checkpoint_automatically: bool = True,
+    ) -> None:  # fmt: skip
         self._store = store
         self._sweep = sweep
+        self._automatic = checkpoint_automatically
 
     # --- transaction keys and coordinators ---------------------------------------------------
 
@@ -120,7 +124,7 @@ class Admin:
         """
         return spacing.trim(
             self._store, topic, to, by_policy=by_policy, force_unacked=force_unacked,
-            dry_run=dry_run,
+            dry_run=dry_run, checkpoint=self._automatic,
         )  # fmt: skip
 
     def gc(self, apply: bool = False, keep_ms: int = HOUR_MS) -> Answer:

@@ -444,8 +444,9 @@ class Client:
 
     @property
     def admin(self) -> Admin:
-        """Administration: transaction keys, coordinators."""
-        return Admin(self._store, self._sweep)
+        """Administration: transaction keys, coordinators, space."""
+        automatic = self.checkpoint_automatically
+        return Admin(self._store, self._sweep, checkpoint_automatically=automatic)
 
     def status(self) -> Answer:
         """The store at a glance; the fields of `txlog status`."""

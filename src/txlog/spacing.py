@@ -12,7 +12,8 @@ from txlog.bounds import Bound
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.trim import TrimmedPartition
 from txlog.engine.store import Store
-from txlog.engine.upkeep.checkpoint import CheckpointReport, checkpoint, maintenance_lock
+from txlog.engine.upkeep.checkpoint import CheckpointReport, maintenance_lock
+from txlog.engine.upkeep.checkpoint import checkpoint as write_checkpoint
 from txlog.engine.upkeep.compact import (
     CompactReport,
     compact_sidecars,
@@ -76,23 +77,26 @@ def _compact(store: Store, numbers: list[int], report: CompactReport) -> None:
     report.ledgers_before = store.read(measure)[1]
     for number in numbers:
         roll_open(store, number)
-    checkpoint(store, CheckpointReport())
+    write_checkpoint(store, CheckpointReport())
     report.size_before_bytes = store.read(measure)[0]
     compact_sidecars(store, numbers, report)
-    checkpoint(store, CheckpointReport())
+    write_checkpoint(store, CheckpointReport())
     report.size_after_bytes, report.ledgers_after = store.read(measure)
 
 
 def trim(
     store: Store, topic: str, to: Bound | None, *, by_policy: bool, force_unacked: bool,
-    dry_run: bool,
+    dry_run: bool, checkpoint: bool,
 ) -> Answer:  # fmt: skip
-    """Trim a topic; the fields of `txlog admin trim`."""
+    """Trim a topic; the fields of `txlog admin trim`.
+
+    checkpoint: write one, so that the files lose their names now and not with the next one
+    """
     if (to is None) is not by_policy:
         raise InvalidArgument("a trim goes up to a bound, or by policy: one of them")
     name = TopicName.parse(topic)
     answer = trim_topic(store, name, to, force_unacked=force_unacked, dry_run=dry_run)
-    if not dry_run and answer.total("ledgers"):
+    if checkpoint and not dry_run and answer.total("ledgers"):
         try:
             run_checkpoint(store, wait=False)
         except TxlogError as error:  # the trim is done; its files go with the next checkpoint

@@ -49,6 +49,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin scale-transaction-coordinators": Entry(
         "adminkeys", "scale_coordinators", "have more transaction coordinators"
     ),
+    "admin compact": Entry("adminspace", "compact", "rewrite a sidecar without aborted messages"),
+    "admin trim": Entry("adminspace", "trim", "let the oldest messages go"),
+    "admin gc": Entry("adminspace", "gc", "files that no manifest names"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }
 
@@ -82,7 +85,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   consumers   sub create|list|ack         subscriptions and acknowledgements
   atomic      txn connect|begin|commit|abort|list|show|run
   look        inspect                     any topic, transaction, id, file
-  upkeep      admin checkpoint            keys: txlog admin
+  upkeep      admin checkpoint|compact|trim|gc    keys: txlog admin
 
   txlog init shop && cd shop && txlog topic create orders
   seq 3 | txlog produce orders --txn      one transaction: all or nothing

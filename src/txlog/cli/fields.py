@@ -22,10 +22,12 @@ _STRINGS: Final = frozenset(
     "command code message hint detail value uuid durability isolation reason format_name "
     "key_encoding value_encoding txn_state".split()
 )
-_IDS: Final = frozenset("message_id position first last mark_delete marker from to".split())
+_IDS: Final = frozenset(
+    "message_id position first last first_before first_after mark_delete marker from to".split()
+)
 _BOOLEANS: Final = frozenset(
     "created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
-    "online if_not_exists deleted".split()
+    "online if_not_exists deleted applied".split()
 )
 _OBJECTS: Final = frozenset("policies properties store journal checkpoint writer txns".split())
 _INSTANTS: Final = frozenset({"watermark", "emitted"})
@@ -113,6 +115,12 @@ MEANINGS: Final[dict[str, str]] = {
     "lsn": "last frame",
     "kind": "what it is",
     "kills": "times the worker was killed",
+    "aborted_dropped": "messages of aborted or trimmed transactions left out",
+    "ledgers": "ledgers that went",
+    "dry_run": "only said, not done",
+    "applied": "the files were unlinked",
+    "files": "number of files",
+    "file_list": "the files, each with the reason",
     "exact": "the result equals the computed one",
     "problem_list": "what is wrong: code, message, hint",
 }

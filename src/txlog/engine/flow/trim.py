@@ -171,7 +171,7 @@ def _trim_partition(
             LedgerTrimmed(number, "p", end.ledger, end.messages, end.payload_bytes,
                           _last_message(view, number, end))
         )  # fmt: skip
-    draft.ops += dead_ledgers(view, number, {end.ledger for end in going})
+    draft.ops += dead_ledgers(view, number, {end.ledger for end in going}, draft)
     target: Mark = (going[-1].ledger, going[-1].entries - 1, 0)
     seen = IdSet()
     for subscription in topic.subscriptions:
@@ -197,14 +197,27 @@ def _cursor_trimmed(view: View, subscription: int, number: int, target: Mark) ->
     return CursorTrimmed(subscription, number, mark, changed)
 
 
-def dead_ledgers(view: View, number: int, trimmed: set[int]) -> list[LedgerTrimmed]:
-    """The ops that drop closed sidecar ledgers without a live row, once these ledgers are gone."""
+def dead_ledgers(
+    view: View, number: int, trimmed: set[int], draft: Draft | None = None
+) -> list[LedgerRolled | LedgerTrimmed]:
+    """The ops that drop sidecar ledgers without a live row, once these ledgers are gone.
+
+    draft: close the open one for that; else only closed ones are dropped
+    """
     state = view.buffer(number)
     used = {part[0] for of in state.held.values() for held in of.values() for part in held.ranges}
     for ledger, markers in state.markers.items():
         if ledger not in trimmed:
             used |= {part[0] for marker in markers for part in marker.ranges}
-    return [
+    ends = state.ledgers[:-1]
+    out: list[LedgerRolled | LedgerTrimmed] = []
+    if draft is not None and state.ledgers:
+        last = state.ledgers[-1]
+        if last.entries and last.ledger not in used:
+            out.append(LedgerRolled(number, "s", last.ledger, draft.new_ledger()))
+            ends = state.ledgers
+    out += [
         LedgerTrimmed(number, "s", end.ledger, 0, end.payload_bytes)
-        for end in state.ledgers[:-1] if end.ledger not in used
+        for end in ends if end.ledger not in used
     ]  # fmt: skip
+    return out
