@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -44,6 +45,10 @@ STEPS = (
     "create create send begin txn_send ack txn_ack send begin txn_send commit abort begin "
     "txn_send checkpoint roll commit send connect key_begin txn_send connect key_delete"
 ).split()
+SPACE_STEPS = (
+    "create create begin txn_send begin txn_send commit abort begin txn_send compact trim "
+    "checkpoint commit compact"
+).split()
 CLASSES: dict[int, tuple[type[TxlogError], ...]] = {
     errno.EIO: (DiskFailed, OutcomeUnknown),
     errno.ENOSPC: (StoreFull, DiskFailed, OutcomeUnknown),  # a flush that fails is a disk that did
@@ -72,7 +77,7 @@ class Fault:
             raise error
 
 
-def run_with(fault: Fault, *, is_read: bool) -> bool:
+def run_with(fault: Fault, *, is_read: bool, steps: Sequence[str] = tuple(STEPS)) -> bool:
     """One run; False when it ended before the fault."""
     disk = new_disk()
     work = Workload(open_client(disk))
@@ -81,7 +86,7 @@ def run_with(fault: Fault, *, is_read: bool) -> bool:
     else:
         disk.step = fault
     rng = random.Random(f"{SEED} errors")
-    for number, step in enumerate(STEPS):
+    for number, step in enumerate(steps):
         act = getattr(work, step)(deepcopy(work.models[-1]), rng)
         if act is None:
             continue
@@ -155,6 +160,26 @@ def test_each_call_with_an_effect_fails_once(name: str) -> None:
     stride = STRIDE if name in ("EIO", "ENOSPC") else 3 * STRIDE
     at = 1 + SEED % stride
     while run_with(Fault(at, getattr(errno, name), written=at % 90), is_read=False):
+        at += stride
+    assert at > 100  # calls
+
+
+@pytest.mark.parametrize("name", ["EIO", "ENOSPC"])
+def test_each_call_of_a_compaction_or_a_trim_fails_once(name: str) -> None:
+    """The same for giving space back: nothing visible changes but what a trim was asked for."""
+    stride = 3 * STRIDE
+    at = 1 + SEED % stride
+    fault = Fault(at, getattr(errno, name), written=at % 90)
+    while run_with(fault, is_read=False, steps=SPACE_STEPS):
+        at += stride
+        fault = Fault(at, getattr(errno, name), written=at % 90)
+    assert at > 100  # calls
+
+
+def test_each_read_of_a_compaction_or_a_trim_fails_once() -> None:
+    """An EIO while rows are gathered leaves everything as it was."""
+    at, stride = 1, 15 * STRIDE
+    while run_with(Fault(at, errno.EIO), is_read=True, steps=SPACE_STEPS):
         at += stride
     assert at > 100  # calls
 
