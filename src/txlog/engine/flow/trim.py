@@ -191,7 +191,9 @@ def _cursor_trimmed(view: View, subscription: int, number: int, target: Mark) ->
     for pair, pending in cursor.pending.items():
         left = [rest for run in pending.runs for rest in behind_mark(view, number, run, target)]
         if left != pending.runs:
-            cumulative = pending.cumulative if left else None
+            cumulative = pending.cumulative
+            if cumulative is not None and covers(target, cumulative):
+                cumulative = None  # nothing of it is left
             changed.append((*pair, left, cumulative, messages_in(view, number, left)))
     mark = advanced(view, subscription, number, target)
     return CursorTrimmed(subscription, number, mark, changed)
