@@ -23,7 +23,7 @@ from txlog.engine.upkeep.compact import (
 )
 from txlog.engine.upkeep.retention import trim_topic
 from txlog.engine.upkeep.service import run_checkpoint
-from txlog.engine.upkeep.sweep import replaced, unnamed
+from txlog.engine.upkeep.sweep import free_gone, replaced, unnamed
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, TopicNotFound, TxlogError
 from txlog.ids import TopicName
@@ -80,6 +80,7 @@ def _compact(store: Store, numbers: list[int], report: CompactReport) -> None:
     write_checkpoint(store, CheckpointReport())
     report.size_before_bytes = store.read(measure)[0]
     compact_sidecars(store, numbers, report)
+    free_gone(store)
     write_checkpoint(store, CheckpointReport())
     report.size_after_bytes, report.ledgers_after = store.read(measure)
 

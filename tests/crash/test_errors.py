@@ -27,6 +27,7 @@ from tests.crash.world import (
     open_client,
     read_messages,
 )
+from txlog.bounds import Bound
 from txlog.clock import ManualClock
 from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.errors import (
@@ -251,6 +252,26 @@ def test_abort_commit_and_acknowledge_work_on_a_full_disk() -> None:
     assert disk.exists("reserve")
     producer.send(b"again")
     assert read_messages(open_client(disk), TOPIC)[-1].value == b"again"
+
+
+def test_a_trim_gives_space_back_at_once_on_a_full_disk() -> None:
+    """R18, R30: there is no room for a checkpoint; the frame is the moment, whatever the grace."""
+    disk = new_disk(Settings(coordinators=1, free_bytes_min=1 << 20))
+    client = open_client(disk)
+    client.create_topic(TOPIC, 1)
+    client.producer(TOPIC).send(bytes(300_000))
+    client.checkpoint(roll_all=True)
+    client.producer(TOPIC).send(b"kept")
+    disk.machine.free_bytes = 0
+    client.checkpoint_automatically = True
+    assert client.admin.trim(TOPIC, Bound("skip", 1), force_unacked=True)["messages"] == 1
+    assert not [path for path in disk.files() if path.endswith(".parquet")]
+    for boot in (ManualClock(START_MS), after_reboot()):
+        late = open_client(disk.copy(), boot)
+        assert [m.value for m in read_messages(late, TOPIC)] == [b"kept"]
+    disk.machine.free_bytes = 1 << 30
+    client.checkpoint()
+    assert [m.value for m in read_messages(open_client(disk), TOPIC)] == [b"kept"]
 
 
 def test_a_failed_checkpoint_does_not_fail_the_commit_before_it() -> None:

@@ -14,7 +14,7 @@ from txlog.engine.upkeep.checkpoint import CheckpointReport, checkpoint, mainten
 from txlog.engine.upkeep.compact import CompactReport, compact_sidecars
 from txlog.engine.upkeep.retention import trim_by_policies
 from txlog.engine.upkeep.seal import seal_ledgers
-from txlog.engine.upkeep.sweep import sweep_unnamed
+from txlog.engine.upkeep.sweep import free_gone, sweep_unnamed
 from txlog.engine.view import View
 
 # An automatic checkpoint looks for files that nobody names in so many directories, not in more.
@@ -48,11 +48,13 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
         try:
             changed = store.read(_changed_sidecars)  # only there may a share have grown
             trim_by_policies(store)
+            report.freed_bytes += free_gone(store)
             manifest = checkpoint(store, report)
             ratio = store.settings.sidecar_garbage_ratio
             compacted = compact_sidecars(store, changed, CompactReport(), ratio=ratio)
             report.sealed_ledgers = seal_ledgers(store, manifest)
             if report.sealed_ledgers or compacted:
+                report.freed_bytes += free_gone(store)
                 checkpoint(store, report)
                 report.skipped = False
             # asked for by a person: the time to look at every directory is there

@@ -43,6 +43,22 @@ def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[
                 yield path, "unnamed"
 
 
+def free_gone(store: Store) -> int:
+    """On a full disk: unlink what frames have let go, before any manifest; returns the bytes.
+
+    The frame is the moment (R18): whoever opens the store replays it and never asks for the files.
+    Otherwise there may be no room for the checkpoint that would make room.
+    """
+    if store.disk.free_bytes() >= store.settings.free_bytes_min:
+        return 0
+    return sum(_unlink(store, path) for path in store.read(_gone_paths))
+
+
+def _gone_paths(view: View) -> list[str]:
+    gone = view.gone_since()
+    return [ref.path for ledger in sorted(gone) for ref in view.manifest.files.get(ledger, [])]
+
+
 def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str]]:
     """Files that lost their name at least so long ago; the predecessor's state is spared."""
     manifest = store.read(lambda view: view.manifest)
