@@ -88,6 +88,8 @@ class Buffer(msgspec.Struct, array_like=True):
     markers: dict[int, list[Marker]] = {}  # partition ledger -> markers, by entry
     dead_bytes: int = 0
     aborted_count: int = 0
+    # sidecar ledger -> (row, rows) of trimmed markers; dead like aborted ones, and still stored
+    trimmed: dict[int, list[tuple[int, int]]] = {}
 
 
 def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
@@ -117,7 +119,7 @@ def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
         _sealed(state, op.file.ledger)
     elif isinstance(op, LedgerTrimmed):
         if op.role == "p":
-            _kill(state, state.markers.pop(op.ledger, []))
+            _trim(state, op.ledger)
         else:
             _remove(state, lsn, op.ledger)
     elif isinstance(op, Compacted):
@@ -189,6 +191,7 @@ def _sealed(state: Buffer, ledger: int) -> None:
             end.sealed = True
             end.payload_bytes -= end.dead_bytes
             end.dead_bytes = 0
+    state.trimmed.pop(ledger, None)
     _recount(state)
 
 
@@ -223,6 +226,14 @@ def live_rows(state: Buffer) -> dict[int, int]:
     return out
 
 
+def _trim(state: Buffer, ledger: int) -> None:
+    gone = state.markers.pop(ledger, [])
+    _kill(state, gone)
+    for marker in gone:
+        for side, row, rows, _ in marker.ranges:
+            state.trimmed.setdefault(side, []).append((row, rows))
+
+
 def _kill(state: Buffer, gone: list[Held] | list[Marker]) -> None:
     ends = {end.ledger: end for end in state.ledgers}
     for one in gone:
@@ -239,12 +250,15 @@ def _remove(state: Buffer, lsn: int, ledger: int) -> SidecarLedger:
     for at, end in enumerate(state.ledgers[:-1]):
         if end.ledger == ledger:
             del state.ledgers[at]
+            state.trimmed.pop(ledger, None)
             _recount(state)
             return end
     raise broken("buffer", lsn, f"{ledger} is not a closed ledger of the sidecar")
 
 
 def _compacted(state: Buffer, lsn: int, time_ms: int, op: Compacted) -> None:
+    place = next((at for at, end in enumerate(state.ledgers) if end.ledger == op.old[0]), 0)
+    trimmed = [(ledger, *part) for ledger in op.old for part in state.trimmed.get(ledger, ())]
     for ledger in op.old:
         _remove(state, lsn, ledger)
     moves: dict[int, list[tuple[int, int, int]]] = {ledger: [] for ledger in op.old}
@@ -260,8 +274,19 @@ def _compacted(state: Buffer, lsn: int, time_ms: int, op: Compacted) -> None:
             new.open_txns += isinstance(one, Held)
             live += size
     new.dead_bytes = max(0, op.payload_bytes - live)
-    state.ledgers.insert(len(state.ledgers) - 1, new)
+    for ledger, row, rows in trimmed:  # since the file was made: it holds them, dead
+        at = _moved_row(moves[ledger], row, rows)
+        if at is not None:
+            state.trimmed.setdefault(new.ledger, []).append((at, rows))
+    state.ledgers.insert(place, new)  # ledgers stand in the order of appending, whatever their ids
     _recount(state)
+
+
+def _moved_row(moves: list[tuple[int, int, int]], row: int, rows: int) -> int | None:
+    """Where rows of an old ledger are now; moves: (first row, rows, new row), rising."""
+    at = bisect_right(moves, row, key=lambda move: move[0]) - 1
+    first, count, new_row = moves[at] if at >= 0 else (0, 0, 0)
+    return new_row + row - first if first <= row <= row + rows <= first + count else None
 
 
 def _move(
@@ -275,12 +300,10 @@ def _move(
     ranges: list[Range] = []
     for part in one.ranges:
         if part[0] in moves:
-            known = moves[part[0]]
-            at = bisect_right(known, part[1], key=lambda move: move[0]) - 1
-            row, rows, new_row = known[at] if at >= 0 else (0, 0, 0)
-            if not row <= part[1] <= part[1] + part[2] <= row + rows:
+            new_row = _moved_row(moves[part[0]], part[1], part[2])
+            if new_row is None:
                 raise broken("buffer", lsn, f"live rows of ledger {part[0]} were not moved")
-            part = (ledger, new_row + part[1] - row, part[2], part[3])
+            part = (ledger, new_row, part[2], part[3])
         ranges.append(part)
     for before, after in pairwise(ranges):
         if (before[0], before[1] + before[2], before[3] + before[2]) == (*after[:2], after[3]):

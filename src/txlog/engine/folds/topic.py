@@ -86,8 +86,7 @@ def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
     elif isinstance(op, ProducerOpened):
         _opened(state, lsn, time_ms, op)
     elif isinstance(op, ProducersForgotten):
-        for name in op.producers:
-            state.producers.pop(name, None)
+        _forget(state, op)
     elif isinstance(op, LedgerTrimmed):
         _trim(state, lsn, op)
     else:
@@ -111,6 +110,11 @@ def _opened(state: Topic, lsn: int, time_ms: int, op: ProducerOpened) -> None:
     if op.epoch <= opened.epoch:
         raise broken("topic", lsn, f"producer {op.producer} opens with an old epoch")
     opened.epoch, opened.time_ms = op.epoch, time_ms
+
+
+def _forget(state: Topic, op: ProducersForgotten) -> None:
+    for name in op.producers:
+        state.producers.pop(name, None)
 
 
 def _trim(state: Topic, lsn: int, op: LedgerTrimmed) -> None:

@@ -83,7 +83,7 @@ def compact_sidecars(
         for number in numbers:
             changed = _drop_dead(store, view, number, ratio, report) or changed
             wanted = _wanted(view, number, ratio)
-            for group in _groups(wanted, store.settings.ledger_bytes_max):
+            for group in _groups(view, number, wanted, store.settings.ledger_bytes_max):
                 changed = _compact_group(store, view, number, group, report) or changed
         return changed
     finally:
@@ -115,7 +115,7 @@ def plan_compaction(store: Store, number: int, report: CompactReport) -> None:
         report.size_before_bytes += before
         report.ledgers_before += len(ends)
         after, left = before, len(ends)
-        for group in _groups(wanted, store.settings.ledger_bytes_max):
+        for group in _groups(view, number, wanted, store.settings.ledger_bytes_max):
             table, _ = _built(view, number, group, report)
             after -= sum(ref.bytes for end in group for ref in view.files(end.ledger))
             left -= len(group)
@@ -161,13 +161,20 @@ def _wanted(view: View, number: int, ratio: float | None) -> list[SidecarLedger]
     return out
 
 
-def _groups(wanted: list[SidecarLedger], bytes_max: int) -> Iterator[list[SidecarLedger]]:
-    """The ledgers in groups, each of which becomes one ledger of no more than the usual size."""
+def _groups(
+    view: View, number: int, wanted: list[SidecarLedger], bytes_max: int
+) -> Iterator[list[SidecarLedger]]:
+    """The ledgers in groups, each of which becomes one ledger of no more than the usual size.
+
+    Only neighbours: rows without a marker are read in the order of their ledgers.
+    """
+    order = {end.ledger: at for at, end in enumerate(view.buffer(number).ledgers)}
     group: list[SidecarLedger] = []
     size = 0
     for end in wanted:
         live = end.payload_bytes - end.dead_bytes
-        if group and size + live > bytes_max:
+        is_next = bool(group) and order[end.ledger] == order[group[-1].ledger] + 1
+        if group and (size + live > bytes_max or not is_next):
             yield group
             group, size = [], 0
         group.append(end)
