@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
+from tests.engine_kit import Bench, begin, ids, pending, read, rows, send, send_txn, values
 from txlog import Bound, Client, TxnId
 from txlog.bounds import END
 from txlog.engine.flow import space
@@ -261,13 +261,13 @@ def test_a_trim_between_build_and_frame_of_a_seal(
 
     real = SegmentReader.rows
 
-    def rows(reader: SegmentReader, start: int, stop: int) -> Any:
+    def late(reader: SegmentReader, start: int, stop: int) -> Any:
         if reader.ref.form == "sealed" and "_txnlog" in reader.ref.path and not done:
             done.append(True)
             other.admin.trim("t", Bound("skip", 4), force_unacked=True)
         return real(reader, start, stop)
 
-    monkeypatch.setattr(SegmentReader, "rows", rows)
+    monkeypatch.setattr(SegmentReader, "rows", late)
     bench.client.checkpoint(roll_all=True)
     assert done
     for client in (bench.client, other, bench.another()):
@@ -368,6 +368,65 @@ def test_a_reader_of_an_older_snapshot_finds_the_new_file(tmp_path: Path) -> Non
         patch.setattr(type(store), "_refresh", lambda self: once() if self is store else real(self))
         assert reader.receive_batch().num_rows == len(before)
     assert len(calls) == 2
+
+
+def dirty(client: Client) -> list[tuple[bytes | None, str | None]]:
+    """What a reader of everything is shown of what is not committed."""
+    found = rows(client.read("t", isolation="uncommitted"))
+    return [(m.value, m.txn_state) for m in found if m.message_id is None]
+
+
+def test_previews_go_on_over_a_compaction(tmp_path: Path) -> None:
+    """Spec 8: open rows as they were sent, once each; aborted ones until they are removed."""
+    bench = bench_of(tmp_path, ledger_entries_max=3)
+    client = bench.client
+    one = begin(client, 10**7)
+    put(client, one, b"1", b"2")
+    aborted(client, b"x", b"y")
+    put(client, one, b"3", b"4")
+    assert dirty(client) == [
+        (b"1", "open"), (b"2", "open"), (b"x", "aborted"), (b"y", "aborted"), (b"3", "open"),
+        (b"4", "open"),
+    ]  # fmt: skip
+    readers = [client.reader("t", isolation="uncommitted") for _ in range(3)]
+    for count, reader in enumerate(readers, 2):
+        assert reader.receive_batch(count).num_rows == count
+    client.admin.compact("t")
+    open_ones = [(value, "open") for value in (b"1", b"2", b"3", b"4")]
+    assert dirty(client) == dirty(bench.another()) == open_ones
+    put(client, one, b"5")
+    aborted(client, b"z")
+    client.admin.compact("t")
+    put(client, one, b"6")
+    assert dirty(client) == [*open_ones, (b"5", "open"), (b"6", "open")]
+    for reader in readers:
+        assert reader.receive_batch().column("value").to_pylist() == [b"3", b"4", b"5", b"6"]
+    client.commit(one)
+    client.admin.compact("t")
+    assert dirty(client) == []
+
+
+@pytest.mark.parametrize("when", ["loose", "sealed", "compacted"])
+def test_what_was_trimmed_is_no_preview(tmp_path: Path, when: str) -> None:
+    """Its rows may still be stored, and nobody is shown them."""
+    bench = bench_of(tmp_path, ledger_entries_max=3)
+    client = bench.client
+    held = begin(client, 10**7)
+    if when != "sealed":
+        put(client, held, b"held")
+    for number in range(6):
+        send_txn(client, b"%d" % number)
+    if when != "loose":
+        client.checkpoint(roll_all=True)
+    if when == "compacted":
+        aborted(client, b"gone")
+        client.admin.compact("t")
+    client.admin.trim("t", Bound("skip", 4), force_unacked=True)
+    left = [] if when == "sealed" else [(b"held", "open")]
+    assert dirty(client) == dirty(bench.another()) == left
+    client.admin.compact("t")
+    assert dirty(client) == left
+    assert values(client) == [b"3", b"4", b"5"]
 
 
 def test_maintenance_of_another_process_is_waited_for(tmp_path: Path) -> None:

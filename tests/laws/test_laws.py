@@ -296,6 +296,7 @@ def check_dead_bytes(state: Buffer) -> None:
         for ledger in ledgers:
             live[ledger] = live.get(ledger, 0) + bytes_in(one, ledger)
     ends = {end.ledger: end for end in state.ledgers}
+    assert state.trimmed.keys() <= ends.keys()
     assert live.keys() <= ends.keys()
     for ledger, end in ends.items():
         assert end.payload_bytes - end.dead_bytes == live.get(ledger, 0)
