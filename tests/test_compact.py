@@ -16,7 +16,10 @@ import pytest
 from tests.engine_kit import Bench, begin, ids, pending, read, rows, send, send_txn, values
 from txlog import Bound, Client, TxnId
 from txlog.bounds import END
+from txlog.clock import Instant
 from txlog.engine.flow import space
+from txlog.engine.flow.draft import Decision, Draft
+from txlog.engine.flow.resolve import commit_ops
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.storage.segment import SegmentReader
 from txlog.engine.upkeep import compact as compaction
@@ -229,6 +232,32 @@ def test_what_happens_between_build_and_frame(
     bench.client.admin.compact("t")
     assert buffer_of(bench.client).dead_bytes == 0
     assert seen(bench.client) == before == seen(bench.reopen())
+
+
+def test_a_committing_transaction_keeps_its_rows(tmp_path: Path) -> None:
+    """Decided and not yet through: its rows are neither dead nor committed, and go along."""
+    bench = bench_of(tmp_path)
+    store = bench.client._store
+    one = begin(bench.client)
+    put(bench.client, one, b"1")
+    aborted(bench.client, b"x")
+    put(bench.client, one, b"2")
+
+    def half(view: View, now: Instant, *, first: bool) -> Decision:
+        draft = Draft(view, store.settings, now.wall_ms)
+        commit_ops(draft, view.coordinator(0).unfinished[one.sequence])
+        return Decision(draft.ops[:1] if first else draft.ops[1:], None, True)
+
+    store.write(lambda view, now: half(view, now, first=True))
+    assert bench.client.show_transaction(one)["state"] == "committing"
+    assert bench.client.admin.compact("t")["aborted_dropped"] == 1
+    assert values(bench.client) == []
+    store.write(lambda view, now: half(view, now, first=False))
+    for client in (bench.client, bench.another()):
+        assert values(client) == [b"1", b"2"]
+        assert client.show_transaction(one)["state"] == "committed"
+    bench.client.admin.compact("t")
+    assert values(bench.reopen()) == [b"1", b"2"]
 
 
 def test_a_ledger_that_was_dropped_meanwhile_refuses_the_switch(

@@ -75,8 +75,7 @@ def _compact(store: Store, numbers: list[int], report: CompactReport) -> None:
         return size, sum(len(view.buffer(number).ledgers) for number in numbers)
 
     report.ledgers_before = store.read(measure)[1]
-    for number in numbers:
-        roll_open(store, number)
+    roll_open(store, numbers)
     write_checkpoint(store, CheckpointReport())
     report.size_before_bytes = store.read(measure)[0]
     compact_sidecars(store, numbers, report)

@@ -7,6 +7,7 @@ Source: spec/transactions 12, R17.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from txlog.engine.flow.draft import Decision, Draft
@@ -30,12 +31,13 @@ class Switch:
     moved: list[Moved]
 
 
-def roll_dead(view: View, number: int, draft: Draft) -> Decision:
-    """Decide to close the open ledger of a sidecar if it holds dead rows."""
-    ends = view.buffer(number).ledgers
-    if ends and ends[-1].dead_bytes:
-        draft.ops.append(LedgerRolled(number, "s", ends[-1].ledger, draft.new_ledger()))
-    return draft.decision(bool(draft.ops), sync=True)
+def roll_dead(view: View, numbers: Iterable[int], draft: Draft) -> Decision:
+    """Decide to close the open ledgers of sidecars that hold dead rows."""
+    for number in numbers:
+        ends = view.buffer(number).ledgers
+        if ends and ends[-1].dead_bytes:
+            draft.ops.append(LedgerRolled(number, "s", ends[-1].ledger, draft.new_ledger()))
+    return draft.decision()
 
 
 def drop_dead(view: View, number: int) -> Decision:

@@ -61,11 +61,11 @@ class _Place:
     marker: Marker | None = None
 
 
-def roll_open(store: Store, number: int) -> None:
-    """Close the open ledger of a sidecar if it holds dead rows, so that they can go."""
+def roll_open(store: Store, numbers: list[int]) -> None:
+    """Close the open ledgers of sidecars that hold dead rows, so that these can go."""
 
     def decide(view: View, now: Instant) -> Decision:
-        return space.roll_dead(view, number, Draft(view, store.settings, now.wall_ms))
+        return space.roll_dead(view, numbers, Draft(view, store.settings, now.wall_ms))
 
     store.write(decide)
 
