@@ -85,7 +85,7 @@ class Store:
         self._forget_lsn = 0
         self._since_space_check = SPACE_CHECK_FRAMES
         self._asked_durability = durability
-        self._recorded_settings: dict[str, int | str] = {}
+        self._recorded_settings: dict[str, int | str | float] = {}
         self.settings = Settings()
         self.durability = durability or self.settings.durability
         self._view = self._load()

@@ -101,12 +101,16 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         if held.consumer == op.consumer:
             held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
     elif isinstance(op, SettingSet):
-        former = state.settings.get(op.name)
-        if op.name == "coordinators" and isinstance(former, int) and former != op.value:
-            state.coordinator_counts.append(former)
-        state.settings[op.name] = op.value
+        _set(state, op)
     else:
         raise unexpected("catalog", lsn, op)
+
+
+def _set(state: Catalog, op: SettingSet) -> None:
+    former = state.settings.get(op.name)
+    if op.name == "coordinators" and isinstance(former, int) and former != op.value:
+        state.coordinator_counts.append(former)
+    state.settings[op.name] = op.value
 
 
 def _create_topic(state: Catalog, lsn: int, time_ms: int, op: TopicCreated) -> None:
