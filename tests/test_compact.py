@@ -374,6 +374,25 @@ def test_a_damaged_compacted_file_is_found(tmp_path: Path) -> None:
     assert len(values(bench.another())) == 6
 
 
+def test_rows_of_others_are_never_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R17: a row is the message it is taken for, or nothing is switched."""
+    bench = bench_of(tmp_path)
+    mixed(bench)
+    before, real = seen(bench.client), compaction._stored
+
+    def reversed_rows(*given: Any) -> Any:
+        table = real(*given)
+        return table.take(list(range(table.num_rows))[::-1])
+
+    monkeypatch.setattr(compaction, "_stored", reversed_rows)
+    with pytest.raises(Corruption):
+        bench.client.admin.compact("t")
+    monkeypatch.undo()
+    assert seen(bench.client) == before
+    bench.client.admin.compact("t")
+    assert seen(bench.reopen()) == before
+
+
 def test_a_reader_of_an_older_snapshot_finds_the_new_file(tmp_path: Path) -> None:
     """R21: with no grace the old file may vanish between looking and opening; look again."""
     bench = bench_of(tmp_path)

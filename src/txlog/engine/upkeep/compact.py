@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +35,7 @@ from txlog.engine.upkeep.paths import ledger_dir, sealed_path
 from txlog.engine.upkeep.seal import compare_rows
 from txlog.engine.view import View
 from txlog.errors import Corruption
+from txlog.ids import txn_halves
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class _Place:
     ledger: int
     row: int
     rows: int
+    index: int
+    txn: tuple[int, int]
     number: int = 0  # the partition ledger of the marker
     marker: Marker | None = None
 
@@ -251,14 +255,15 @@ def _places(state: Buffer, ledgers: set[int]) -> Iterator[_Place]:
     """Live rows of these ledgers in the order of the new one."""
     for number in sorted(state.markers):
         for marker in state.markers[number]:
-            for ledger, row, rows, _ in marker.ranges:
+            txn = (marker.coordinator, marker.sequence)
+            for ledger, row, rows, index in marker.ranges:
                 if ledger in ledgers:
-                    yield _Place(ledger, row, rows, number, marker)
+                    yield _Place(ledger, row, rows, index, txn, number, marker)
     order = {end.ledger: at for at, end in enumerate(state.ledgers)}
     held = [
-        _Place(ledger, row, rows)
-        for by_sequence in state.held.values() for one in by_sequence.values()
-        for ledger, row, rows, _ in one.ranges if ledger in ledgers
+        _Place(ledger, row, rows, index, (coordinator, sequence))
+        for coordinator, by_sequence in state.held.items() for sequence, one in by_sequence.items()
+        for ledger, row, rows, index in one.ranges if ledger in ledgers
     ]  # fmt: skip
     yield from sorted(held, key=lambda place: (order[place.ledger], place.row))
 
@@ -279,18 +284,33 @@ def _moved(places: Iterable[_Place]) -> Iterator[Moved]:
         yield last
 
 
+def _check_rows(rows: pa.Table, places: list[_Place], ends: list[int]) -> None:
+    """R17: every row is the message of the transaction and the index that it is taken for."""
+    halves = [txn_halves(*place.txn) for place in places]
+    starts = [place.index - end + place.rows for place, end in zip(places, ends, strict=True)]
+    index = pc.add(pa.arange(0, ends[-1]), repeat_runs(starts, ends, pa.int64()))
+    expected = {
+        "kind": pa.repeat(pa.scalar(KIND_DATA, pa.int8()), ends[-1]),
+        "txn_most": repeat_runs([most for most, _ in halves], ends, pa.int64()),
+        "txn_least": repeat_runs([least for _, least in halves], ends, pa.int64()),
+        "txn_index": index.cast(pa.int32()),
+    }
+    for name, column in expected.items():
+        if not rows.column(name).equals(pa.chunked_array([column])):
+            raise Corruption(
+                f"a sidecar does not hold the rows that its transactions point at ({name})",
+                hint="restore the files of the partition from a copy of the store", code=604,
+            )  # fmt: skip
+
+
 def _rows(tables: dict[int, pa.Table], places: list[_Place]) -> pa.Table:
     """The rows of the places with what their markers say, as a clean file has it."""
     pieces = [tables[ledger].slice(row, rows) for ledger, row, rows, _ in _moved(places)]
     if not pieces:
         return MESSAGE.empty_table()
     rows = pa.concat_tables(pieces)
-    if _data_rows(rows) != rows.num_rows:
-        raise Corruption("a marker of a sidecar points at rows that are not data", code=604)
-    ends, total = [], 0
-    for place in places:
-        total += place.rows
-        ends.append(total)
+    ends = list(accumulate(place.rows for place in places))
+    _check_rows(rows, places, ends)
     said = [(p.number, p.marker) for p in places]
     for name, values, kind in (
         ("marker_ledger", [n if m is not None else None for n, m in said], pa.int64()),
