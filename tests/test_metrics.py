@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tests.engine_kit import Bench, begin
 from tests.laws.test_laws import random_history
 from txlog import Client
 from txlog.engine.folds import coordinator
+from txlog.engine.folds.transaction_key import Key
 from txlog.engine.model import ops as op_types
 from txlog.engine.model.ops import Op, decode_ops
 from txlog.engine.storage.journal_file import RawFrame
@@ -276,28 +276,15 @@ def test_a_label_is_escaped(tmp_path: Path) -> None:
 def test_random_is_not_all_zero(tmp_path: Path, recorded: Items) -> None:
     """The comparison above would pass on a history in which nothing happens."""
     bench = Bench(tmp_path / "store", coordinators=2)
-    random_history(bench, 1, checkpoints=False)
+    random_history(bench, 3, checkpoints=False)
     found = scan(recorded, 2)
     for name in ("pulsar_txn_committed_total", "pulsar_txn_aborted_total",
                  "pulsar_txn_tp_aborted_count_total", "txlog_redelivered_total"):  # fmt: skip
         assert sum(value for (n, _), value in found.items() if n == name) > 0, name
 
 
-@dataclass
-class OneKey:
-    """A key as the fold has it."""
-
-    owner: str = "ana"
-    epoch: int = 3
-    used_ms: int = 1500
-    deleted: bool = False
-    ended_count: int = 0
-    open_ms_sum: int = 0
-    recent_ms: list[int] = field(default_factory=list)
-
-
-def parsed_keys(keys: dict[tuple[int, str], OneKey]) -> Values:
-    found: list[Family] = list(key_families({**keys}))
+def parsed_keys(keys: dict[tuple[int, str], Key]) -> Values:
+    found: list[Family] = list(key_families(keys))
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(exposition(found))
@@ -308,8 +295,8 @@ def parsed_keys(keys: dict[tuple[int, str], OneKey]) -> Values:
 def test_keys_are_labelled_by_owner_and_key() -> None:
     """16: quantiles 0.5, 0.9, 0.99 over the last ones, sum and count over the life of the key."""
     times = list(range(1000, 11_000, 1000))
-    used = OneKey(ended_count=70, open_ms_sum=90_000, recent_ms=times[::-1])
-    found = parsed_keys({(1000, "nightly"): used, (1001, "nightly"): OneKey("bob", epoch=0)})
+    used = Key("ana", 3, used_ms=1500, ended_count=70, open_ms_sum=90_000, recent_ms=times[::-1])
+    found = parsed_keys({(1000, "nightly"): used, (1001, "nightly"): Key("bob", 0)})
     mine, other = labels(transaction_key="ana&nightly"), labels(transaction_key="bob&nightly")
     assert found["pulsar_txn_transaction_key_count", labels()] == 2
     assert found["pulsar_txn_transaction_key_epoch", mine] == 3
@@ -325,7 +312,7 @@ def test_keys_are_labelled_by_owner_and_key() -> None:
 
 
 def test_two_users_of_one_name_are_two_labels() -> None:
-    found = parsed_keys({(1, "k"): OneKey(epoch=1), (2, "k"): OneKey(epoch=2)})
+    found = parsed_keys({(1, "k"): Key("ana", 1), (2, "k"): Key("ana", 2)})
     for uid in (1, 2):
         label = labels(transaction_key=f"{uid}&k")
         assert found["pulsar_txn_transaction_key_epoch", label] == uid
@@ -359,3 +346,32 @@ def test_an_end_in_a_later_frame_was_rolled() -> None:
     assert state.log_ops == len(ops)
     again = coordinator.FOLD.load(coordinator.FOLD.dump(state))
     assert again == state
+
+
+def test_the_keys_of_a_store(tmp_path: Path) -> None:
+    """16: one observation an ended transaction, begin to end; tombstones do not count."""
+    bench = Bench(tmp_path / "store", coordinators=2)
+    client = bench.client
+    client.create_topic("t")
+    for epoch, took_ms in enumerate((1000, 3000)):
+        assert client.connect("nightly")["epoch"] == epoch
+        txn = client.begin(key="nightly", epoch=epoch)["txn"]
+        client.producer("t").send(b"x", txn=txn)
+        bench.clock.advance(took_ms)
+        client.commit(txn)
+    client.connect("gone")
+    client.admin.delete_transaction_key("gone")
+    owner = client._disk.owner()[1]
+    mine = labels(transaction_key=f"{owner}&nightly")
+    for act in ("live", "checkpoint", "reopen"):
+        if act == "checkpoint":
+            client.checkpoint()
+        looker = bench.reopen() if act == "reopen" else client
+        found = scraped(looker)
+        assert found["pulsar_txn_transaction_key_count", labels()] == 1
+        assert found["pulsar_txn_transaction_key_epoch", mine] == 1
+        assert found["pulsar_txn_transaction_key_age_count", mine] == 2
+        assert found["pulsar_txn_transaction_key_age_sum", mine] == 4
+        assert found["pulsar_txn_transaction_key_age", mine | labels(quantile=0.5)] == 1
+        assert found["pulsar_txn_transaction_key_age", mine | labels(quantile=0.99)] == 3
+        assert sum(row["keys"] for row in looker.admin.coordinators()) == 1

@@ -47,6 +47,9 @@ def test_each_bound_holds_at_both_ends(name: str) -> None:
         {"coordinators": None},
         {"durability": "none"},
         {"durability": 1},
+        {"sidecar_garbage_ratio": 0},
+        {"sidecar_garbage_ratio": 1.5},
+        {"sidecar_garbage_ratio": "half"},
         {"txn_ended_retention_ms": -1, "txn_ended_retention_count": -1},
     ],
 )

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from txlog import figures, keyreport, locks, partitionstats, stats
+from txlog import figures, keyreport, locks, partitionstats, spacing, stats
+from txlog.bounds import Bound
 from txlog.engine.flow import admin, availability, keys, lookup
 from txlog.engine.flow.availability import Switched, partition_number
 from txlog.engine.flow.hanging import Finding, hanging
@@ -26,6 +27,7 @@ from txlog.errors import TransactionNotFound
 from txlog.family import Family
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.looking import look
+from txlog.settings import HOUR_MS
 
 Answer = dict[str, Any]
 HANGING_MS = 900_000
@@ -49,10 +51,11 @@ class Admin:
     {'before': 4, 'after': 8}
     """
 
-    __slots__ = ("_store",)
+    __slots__ = ("_automatic", "_store")
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, checkpoint_automatically: bool = True) -> None:
         self._store = store
+        self._automatic = checkpoint_automatically
 
     # --- figures -----------------------------------------------------------------------------
 
@@ -262,6 +265,32 @@ class Admin:
             return [_row(view, one) for one in found]
 
         return self._store.read(look)
+
+    # --- space -------------------------------------------------------------------------------
+
+    def compact(self, topic: str, partition: int | None = None, *, dry_run: bool = False) -> Answer:
+        """Rewrite the sidecars of a topic in commit order, without dead rows.
+
+        raises: TopicNotFound, StoreLocked (another process is at maintenance), StoreFull
+        """
+        return spacing.compact(self._store, topic, partition, dry_run=dry_run)
+
+    def trim(
+        self, topic: str, to: Bound | None = None, *, by_policy: bool = False,
+        force_unacked: bool = False, dry_run: bool = False,
+    ) -> Answer:  # fmt: skip
+        """Let whole ledgers go: those before a bound, or those the topic's policies let go.
+
+        raises: Refused when unacknowledged messages would go and it is not forced
+        """
+        return spacing.trim(
+            self._store, topic, to, by_policy=by_policy, force_unacked=force_unacked,
+            dry_run=dry_run, checkpoint=self._automatic,
+        )  # fmt: skip
+
+    def gc(self, apply: bool = False, keep_ms: int = HOUR_MS) -> Answer:
+        """Files that no manifest names, with reasons; apply: unlink them."""
+        return spacing.gc(self._store, apply=apply, keep_ms=keep_ms)
 
 
 def _row(view: View, one: Finding) -> Answer:

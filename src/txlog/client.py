@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 def init(
     path: str, *, if_not_exists: bool = False, shared_group: str | None = None,
-    allow_unsafe: bool = False, clock: Clock | None = None, **settings: int | str,
+    allow_unsafe: bool = False, clock: Clock | None = None, **settings: int | str | float,
 ) -> Answer:  # fmt: skip
     """Make a store; returns {path, uuid, format, created}.
 
@@ -148,7 +148,8 @@ class Client:
     @property
     def admin(self) -> Admin:
         """The operations of administration."""
-        return Admin(self._store)
+        automatic = self.checkpoint_automatically
+        return Admin(self._store, checkpoint_automatically=automatic)
 
     def reports(self) -> list[str]:
         """What recovery and maintenance found since the last call, one line each."""
@@ -173,15 +174,36 @@ class Client:
 
     # --- topics and subscriptions ------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int = 1, *, if_not_exists: bool = False) -> bool:
-        """Create a topic; returns whether it was created. Raises AlreadyExists, InvalidArgument."""
+    def create_topic(
+        self, name: str, partitions: int = 1, *, if_not_exists: bool = False, **policies: int | None
+    ) -> bool:
+        """Create a topic; returns whether it was created. Raises AlreadyExists, InvalidArgument.
+
+        policies: as those of set_policies
+        """
         topic = TopicName.parse(name)
         created = self._store.write(
             lambda view, now: admin.create_topic(
-                view, self._store.settings, now, topic, partitions, if_not_exists=if_not_exists
+                view, self._store.settings, now, topic, partitions, if_not_exists=if_not_exists,
+                policies=policies,
             )
-        )
+        )  # fmt: skip
         return bool(created)
+
+    def set_policies(self, topic: str, **policies: int | None) -> dict[str, int]:
+        """Say what of a topic is kept, None to take a policy away; returns those it has then.
+
+        retention_ms, retention_bytes: how long, how much; retention_acked: 1, what every
+        subscription has acknowledged goes. Whole ledgers go, behind a checkpoint, and never on
+        their own what a subscription has not acknowledged.
+        raises: TopicNotFound, InvalidArgument
+        """
+        name = TopicName.parse(topic)
+        answer = self._store.write(
+            lambda view, now: admin.set_policies(view, find_topic(view, name), policies)
+        )
+        assert isinstance(answer, dict)
+        return answer
 
     def topics(self, internal: bool = False) -> list[Answer]:
         """The topics, by name; the fields of `txlog topic list`."""

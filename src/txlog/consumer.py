@@ -38,7 +38,9 @@ from txlog.errors import (
     ConsumerBusy,
     Corruption,
     InvalidArgument,
+    MissingFile,
     NotAllowed,
+    TxlogError,
 )
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.message import Message, messages
@@ -186,13 +188,16 @@ class Consumer:
             return self._take(view, limit)
 
         try:
-            table = None if store.disk.read_only else store.read(look)
-            if table is None:  # what comes back goes before what is new
-                store.sweep_if_due(uses)
-                table = store.read(lambda view: self._take(view, limit))
-            if not table.num_rows and self._needs_writer():
-                store.write(lambda view, now: Decision([], None, True), uses=uses)
-                table = store.read(lambda view: self._take(view, limit))
+            try:
+                table = None if store.disk.read_only else store.read(look)
+                if table is None:  # what comes back goes before what is new
+                    store.sweep_if_due(uses)
+                    table = store.read(lambda view: self._take(view, limit))
+                if not table.num_rows and self._needs_writer():
+                    store.write(lambda view, now: Decision([], None, True), uses=uses)
+                    table = store.read(lambda view: self._take(view, limit))
+            except MissingFile:  # also for the newest view: damage, like any other
+                table = store.read(lambda view: self._take(view, limit, is_gone=True))
         finally:
             found, self._damage = self._damage, None
             if found is not None:
@@ -216,8 +221,10 @@ class Consumer:
         first = self._topic.first_partition
         return range(first, first + self._topic.partitions)
 
-    def _take(self, view: View, limit: int) -> pa.Table:
+    def _take(self, view: View, limit: int, *, is_gone: bool = False) -> pa.Table:
+        """One batch. MissingFile leaves nothing behind: the file may have been replaced (R21)."""
         tables: list[pa.Table] = []
+        places, previews = dict(self._places), dict(self._previews)
         numbers = self._numbers()
         away = [number for number in numbers if number in view.catalog.unavailable]
         if len(away) == len(numbers):
@@ -228,9 +235,13 @@ class Consumer:
                 continue  # the other partitions notice nothing
             try:
                 table = self._take_of(view, number, limit)
-            except Corruption:
-                if tables:
+            except TxlogError as error:
+                is_moved = isinstance(error, MissingFile) and not is_gone
+                if tables and isinstance(error, Corruption) and not is_moved:
                     break  # what was read goes out; from now on the partition is left out
+                self._places, self._previews = places, previews  # nothing goes out
+                if is_moved:
+                    self._damage = None
                 raise
             if not table.num_rows:
                 continue

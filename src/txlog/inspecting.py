@@ -134,12 +134,18 @@ def _ledger(view: View, number: int) -> Answer:
         raise NotFoundHere(f"ledger {number}")
     topic = catalogs.topic_of(view.catalog, owner[0])
     state = view.topic(owner[0]) if owner[1] == "p" else view.buffer(owner[0])
-    end = next(end for end in state.ledgers if end.ledger == number)
+    end = next((end for end in state.ledgers if end.ledger == number), None)
+    if end is None:  # trimmed, compacted, or reserved for a compaction that never came
+        status, rows = "trimmed", 0
+    else:
+        open_one = end is state.ledgers[-1]
+        status = "sealed" if end.sealed else "open" if open_one else "closed"
+        rows = end.entries
     return {
         "kind": "ledger", "ledger": number, "topic": report.short(topic),
         "partition": owner[0] - topic.first_partition, "sidecar": owner[1] == "s",
-        "state": "sealed" if end.sealed else "open" if end is state.ledgers[-1] else "closed",
-        "rows": end.entries, "size_bytes": report.file_bytes(view, [number]),
+        "state": status, "rows": rows,
+        "size_bytes": report.file_bytes(view, [number]),
         "file_list": [{"file": ref.path, "rows": ref.rows, "size_bytes": ref.bytes,
                        "crc32c": f"{ref.crc:08x}"} for ref in view.files(number)],
     }  # fmt: skip

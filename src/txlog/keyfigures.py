@@ -13,31 +13,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
-from typing import Protocol, cast
 
+from txlog.engine.folds.transaction_key import Key
 from txlog.engine.view import View
 from txlog.family import Family, Sample
 
 QUANTILES = (0.5, 0.9, 0.99)
 
 
-class KeyState(Protocol):
-    """What the key fold knows of a key; a deleted one is a tombstone."""
-
-    owner: str
-    epoch: int
-    used_ms: int
-    deleted: bool
-    ended_count: int
-    open_ms_sum: int
-    recent_ms: list[int]
-
-
-class _Keys(Protocol):
-    of: dict[int, dict[str, KeyState]]  # uid -> key -> state
-
-
-def living_keys(view: View) -> dict[tuple[int, str], KeyState]:
+def living_keys(view: View) -> dict[tuple[int, str], Key]:
     """The keys that are not deleted, by (uid, key)."""
     return {pair: one for _, pair, one in _living(view)}
 
@@ -47,17 +31,16 @@ def living_counts(view: View) -> Counter[int]:
     return Counter(coordinator for coordinator, _, _ in _living(view))
 
 
-def _living(view: View) -> Iterator[tuple[int, tuple[int, str], KeyState]]:
+def _living(view: View) -> Iterator[tuple[int, tuple[int, str], Key]]:
     for component in sorted(view.known()):
         if component[0] == "key":
-            state = cast(_Keys, view.component(component))
-            for uid, keys in state.of.items():
+            for uid, keys in view.keys(component[1]).of.items():
                 for key, one in keys.items():
                     if not one.deleted:
                         yield component[1], (uid, key), one
 
 
-def key_families(keys: dict[tuple[int, str], KeyState]) -> Iterator[Family]:
+def key_families(keys: dict[tuple[int, str], Key]) -> Iterator[Family]:
     """The metrics of these keys; a label is OWNER&KEY."""
     shown = [(labels, keys[pair]) for pair, labels in _labels(keys)]
     yield Family("pulsar_txn_transaction_key_count", "gauge", "living transaction keys", [
@@ -77,7 +60,7 @@ def key_families(keys: dict[tuple[int, str], KeyState]) -> Iterator[Family]:
 
 
 def _labels(
-    keys: dict[tuple[int, str], KeyState],
+    keys: dict[tuple[int, str], Key],
 ) -> Iterator[tuple[tuple[int, str], dict[str, str]]]:
     """A label for each key; two users of one name are told apart by their numbers."""
     seen: dict[tuple[str, str], int] = {}
@@ -88,7 +71,7 @@ def _labels(
         yield (uid, key), {"transaction_key": f"{owner}&{key}"}
 
 
-def _ages(labels: dict[str, str], one: KeyState) -> Iterable[Sample]:
+def _ages(labels: dict[str, str], one: Key) -> Iterable[Sample]:
     out: list[Sample] = []
     if one.recent_ms:
         for quantile in QUANTILES:

@@ -58,6 +58,8 @@ def _buffer_row(view: View, store: Store, topic: Topic, index: int, txn_id: TxnI
         last = view.topic(number).last_message
         side = view.buffer(number)
         state = READY if side.ledgers else NONE
+        if number in view.catalog.unavailable:
+            state = ERROR
     except Corruption:
         state = ERROR
     held = sum(map(len, side.held.values()))
@@ -124,6 +126,8 @@ def _pending_row(
         cursor = view.cursor(held.number, number)
         used = cursor.pending or cursor.figures.committed or cursor.figures.aborted
         state = READY if used else NONE
+        if number in view.catalog.unavailable:
+            state = ERROR
     except Corruption:
         state = ERROR
     row: Answer = {
@@ -148,7 +152,8 @@ def position_in_pending_ack(
 ) -> Answer:
     """What state a message has on a subscription.
 
-    PendingAck (with its transaction), MarkDelete (acknowledged), NotInPendingAck, InvalidPosition.
+    PendingAck (with its transaction), MarkDelete (acknowledged), NotInPendingAck,
+    PendingAckNotReady (its partition is not available), InvalidPosition.
     A marker's own id is PendingAck when a transaction holds any of its messages.
     raises: TopicNotFound, SubscriptionNotFound
     """
@@ -166,6 +171,8 @@ def _position_state(
     ours = range(topic.first_partition, topic.first_partition + topic.partitions)
     if owner is None or owner[1] != "p" or owner[0] not in ours:
         return "InvalidPosition", None
+    if owner[0] in view.catalog.unavailable:
+        return "PendingAckNotReady", None
     run: Run = (position.ledger, position.entry, position.entry, position.index, position.index)
     try:
         run = checked_run(view, owner[0], run)

@@ -8,7 +8,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from txlog.bounds import Bound, Range
-from txlog.engine.flow.bounds import resolve_range
+from txlog.engine.flow.bounds import check_retained, resolve_range
 from txlog.engine.flow.damage import damage_error, find_damage, quarantine_wall
 from txlog.engine.flow.damage import wall as damage_wall
 from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received, requests_of
@@ -20,7 +20,7 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.store import Store
 from txlog.engine.upkeep.quarantine import record_damage
 from txlog.engine.view import View
-from txlog.errors import Corruption, PartitionUnavailable, TopicNotFound, TxlogError
+from txlog.errors import Corruption, MissingFile, TopicNotFound, TxlogError
 from txlog.ids import MessageId, TopicName
 from txlog.message import Message, messages
 
@@ -100,20 +100,28 @@ class Reader:
         """
         try:
             return self._store.read(lambda view: self._take(view, max_messages))
+        except MissingFile:  # also for the newest view: damage, like any other
+            return self._store.read(lambda view: self._take(view, max_messages, is_gone=True))
         finally:
             found, self._damage = self._damage, None
             if found is not None:
                 record_damage(self._store, *found)
 
-    def _take(self, view: View, limit: int) -> pa.Table:
+    def _take(self, view: View, limit: int, *, is_gone: bool = False) -> pa.Table:
+        """One batch. MissingFile leaves nothing behind: the file may have been replaced (R21)."""
+        places, previews = dict(self._places), dict(self._previews)
         tables: list[pa.Table] = []
         failed: TxlogError | None = None
         order = sorted({*self._places, *self._previews})
         for step in range(len(order)):
             partition = order[(self._turn + step) % len(order)]
             try:
-                table = self._take_of(view, partition, self._number(view, partition), limit)
-            except (PartitionUnavailable, Corruption) as error:
+                number = self._number(view, partition)
+                table = self._take_of(view, partition, number, limit, is_gone=is_gone)
+            except TxlogError as error:
+                if isinstance(error, MissingFile) and not is_gone:
+                    self._places, self._previews, self._damage = places, previews, None
+                    raise
                 failed = failed or error  # the other partitions go on
                 continue
             if not table.num_rows:
@@ -127,7 +135,9 @@ class Reader:
             raise failed
         return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
 
-    def _take_of(self, view: View, partition: int, number: int, limit: int) -> pa.Table:
+    def _take_of(
+        self, view: View, partition: int, number: int, limit: int, *, is_gone: bool
+    ) -> pa.Table:
         """The next messages of one partition; its place moves only once its rows could be read."""
         wall = self._wall(view, number)
         if partition not in self._places:
@@ -135,7 +145,9 @@ class Reader:
         found = self._plan(view, partition, number, limit, wall)
         try:
             table = received(view, self.short, partition, number, found.pieces)
-        except Corruption:
+        except Corruption as error:
+            if isinstance(error, MissingFile) and not is_gone:
+                raise
             damage = find_damage(view, requests_of(found.pieces))
             if damage is None:
                 raise
@@ -182,6 +194,7 @@ class Reader:
             skip = (cursor.acked,)
             if covers(cursor.mark_delete, place):
                 place = cursor.mark_delete  # what it passed is not in `acked` any more
+        check_retained(view, find_topic(view, self.topic), number, place)
         return plan(view, number, place, limit, skip, stop)
 
     def read_next(self) -> Message | None:

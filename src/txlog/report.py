@@ -102,7 +102,7 @@ def topic(view: View, found: Topic, store: Store) -> Answer:
     held = [view.catalog.subscriptions[number] for number in found.subscriptions]
     return {
         **_topic_row(view, found),
-        "policies": {},
+        "policies": dict(view.catalog.policies.get(found.number, {})),
         "subscription_list": [
             {"subscription": one.name, "type": one.type, "backlog": _backlog(view, one),
              "consumers": int(_is_consumed(store, one))} for one in held

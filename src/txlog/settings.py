@@ -72,6 +72,8 @@ class Settings:
     free_bytes_min: int = 64 * MIB
     # how long files that are no longer named stay for readers of older snapshots
     reader_grace_ms: int = 10 * MINUTE_MS
+    # share of dead bytes at which a closed sidecar ledger is compacted
+    sidecar_garbage_ratio: float = 0.5
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Settings:
@@ -86,7 +88,7 @@ class Settings:
         settings._check_together()
         return settings
 
-    def to_mapping(self) -> dict[str, int | str]:
+    def to_mapping(self) -> dict[str, int | str | float]:
         """Return all settings by name, in the order of the fields."""
         return asdict(self)
 
@@ -133,8 +135,14 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "free_bytes_min": (0, _WORD_MAX),
     "reader_grace_ms": (0, 366 * DAY_MS),
 }
+# settings that are shares, above 0 and at most 1
+SHARES: Final = ("sidecar_garbage_ratio",)
 
-assert {f.name for f in fields(Settings)} == {"durability", *BOUNDS}  # every setting is bounded
+assert {f.name for f in fields(Settings)} == {
+    "durability",
+    *BOUNDS,
+    *SHARES,
+}  # every setting is bounded
 
 
 def _check_one(name: str, value: object) -> None:
@@ -144,6 +152,12 @@ def _check_one(name: str, value: object) -> None:
                 f"durability is {value!r}, it must be one of {', '.join(DURABILITIES)}",
                 setting=name,
                 value=value,
+            )
+        return
+    if name in SHARES:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+            raise InvalidArgument(
+                f"{name} is {value!r}, it must be above 0 and at most 1", setting=name, value=value
             )
         return
     if name not in BOUNDS:

@@ -15,7 +15,7 @@ from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.coordinator import ABORTED, ABORTING, COMMITTING, OPEN, Coordinator, Txn
 from txlog.engine.folds.cursor import covers
-from txlog.engine.model.ops import Component
+from txlog.engine.model.routes import Component
 from txlog.engine.store import Store
 from txlog.engine.upkeep.history import component_log
 from txlog.engine.view import View

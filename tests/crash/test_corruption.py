@@ -44,8 +44,13 @@ def sample() -> MemoryDisk:
     client = open_client(disk)
     client.create_topic(TOPIC, 2)
     client.create_subscription(TOPIC, "s")
+    early = client.begin(600_000)["txn"]  # it keeps a sidecar from being sealed: compacted
     for turn in range(2):
         producer = client.producer(TOPIC)
+        producer.send(b"early%d" % turn, partition=0, txn=early)
+        aborted = client.begin()["txn"]
+        producer.send(b"aborted" * 9, partition=0, txn=aborted)
+        client.abort(aborted)
         for number in range(3):
             producer.send(f"p{turn}{number}".encode(), partition=number % 2, key=b"k")
         txn = client.begin()["txn"]
@@ -55,6 +60,10 @@ def sample() -> MemoryDisk:
         ids = [m.message_id for m in read_messages(client, TOPIC) if m.message_id is not None]
         client.acknowledge(TOPIC, "s", ids[turn * 2 : turn * 2 + 1])
         client.checkpoint(roll_all=turn == 0)
+        if turn == 0:
+            sidecar = client._store.read(lambda view: view.buffer(1).ledgers)
+            assert [(end.sealed, end.open_txns) for end in sidecar] == [(True, 1), (False, 0)]
+    client.commit(early)
     producer.send(b"tail0", partition=0)
     txn = client.begin()["txn"]
     producer.send(b"held", partition=0, txn=txn)

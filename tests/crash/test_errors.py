@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from tests.crash.world import (
     open_client,
     read_messages,
 )
+from txlog.bounds import Bound
 from txlog.clock import ManualClock
 from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.errors import (
@@ -43,6 +45,10 @@ STRIDE = int(os.environ.get("TXLOG_STRIDE", "3"))
 STEPS = (
     "create create send begin txn_send ack txn_ack send begin txn_send commit abort begin "
     "txn_send checkpoint roll commit send connect key_begin txn_send connect key_delete"
+).split()
+SPACE_STEPS = (
+    "create create begin txn_send begin txn_send commit abort begin txn_send compact trim "
+    "checkpoint commit compact"
 ).split()
 CLASSES: dict[int, tuple[type[TxlogError], ...]] = {
     errno.EIO: (DiskFailed, OutcomeUnknown),
@@ -72,7 +78,7 @@ class Fault:
             raise error
 
 
-def run_with(fault: Fault, *, is_read: bool) -> bool:
+def run_with(fault: Fault, *, is_read: bool, steps: Sequence[str] = tuple(STEPS)) -> bool:
     """One run; False when it ended before the fault."""
     disk = new_disk()
     work = Workload(open_client(disk))
@@ -81,7 +87,7 @@ def run_with(fault: Fault, *, is_read: bool) -> bool:
     else:
         disk.step = fault
     rng = random.Random(f"{SEED} errors")
-    for number, step in enumerate(STEPS):
+    for number, step in enumerate(steps):
         act = getattr(work, step)(deepcopy(work.models[-1]), rng)
         if act is None:
             continue
@@ -159,6 +165,26 @@ def test_each_call_with_an_effect_fails_once(name: str) -> None:
     assert at > 100  # calls
 
 
+@pytest.mark.parametrize("name", ["EIO", "ENOSPC"])
+def test_each_call_of_a_compaction_or_a_trim_fails_once(name: str) -> None:
+    """The same for giving space back: nothing visible changes but what a trim was asked for."""
+    stride = 3 * STRIDE
+    at = 1 + SEED % stride
+    fault = Fault(at, getattr(errno, name), written=at % 90)
+    while run_with(fault, is_read=False, steps=SPACE_STEPS):
+        at += stride
+        fault = Fault(at, getattr(errno, name), written=at % 90)
+    assert at > 100  # calls
+
+
+def test_each_read_of_a_compaction_or_a_trim_fails_once() -> None:
+    """An EIO while rows are gathered leaves everything as it was."""
+    at, stride = 1, 15 * STRIDE
+    while run_with(Fault(at, errno.EIO), is_read=True, steps=SPACE_STEPS):
+        at += stride
+    assert at > 100  # calls
+
+
 def test_each_read_fails_once() -> None:
     """An EIO of a read is an error, never an end of file, and never a wrong answer."""
     at, stride = 1, 5 * STRIDE
@@ -226,6 +252,26 @@ def test_abort_commit_and_acknowledge_work_on_a_full_disk() -> None:
     assert disk.exists("reserve")
     producer.send(b"again")
     assert read_messages(open_client(disk), TOPIC)[-1].value == b"again"
+
+
+def test_a_trim_gives_space_back_at_once_on_a_full_disk() -> None:
+    """R18, R30: there is no room for a checkpoint; the frame is the moment, whatever the grace."""
+    disk = new_disk(Settings(coordinators=1, free_bytes_min=1 << 20))
+    client = open_client(disk)
+    client.create_topic(TOPIC, 1)
+    client.producer(TOPIC).send(bytes(300_000))
+    client.checkpoint(roll_all=True)
+    client.producer(TOPIC).send(b"kept")
+    disk.machine.free_bytes = 0
+    client.checkpoint_automatically = True
+    assert client.admin.trim(TOPIC, Bound("skip", 1), force_unacked=True)["messages"] == 1
+    assert not [path for path in disk.files() if path.endswith(".parquet")]
+    for boot in (ManualClock(START_MS), after_reboot()):
+        late = open_client(disk.copy(), boot)
+        assert [m.value for m in read_messages(late, TOPIC)] == [b"kept"]
+    disk.machine.free_bytes = 1 << 30
+    client.checkpoint()
+    assert [m.value for m in read_messages(open_client(disk), TOPIC)] == [b"kept"]
 
 
 def test_a_failed_checkpoint_does_not_fail_the_commit_before_it() -> None:

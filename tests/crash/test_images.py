@@ -48,6 +48,10 @@ WORKLOADS = {
     "lazy tail": "create create send begin txn_send begin txn_send ack txn_ack txn_send commit",
     "ids": "begin begin begin abort begin begin commit begin",
     "checkpoint": "create create send begin txn_send checkpoint txn_send commit checkpoint send",
+    "compact": "create create send begin txn_send begin txn_send abort compact commit compact send",
+    "trim": "create create begin txn_send commit send trim send checkpoint trim checkpoint",
+    "trim held": "create create begin txn_send commit begin txn_send txn_ack roll trim commit send",
+    "trim compact": "create create begin txn_send begin txn_send commit roll trim compact commit",
     "roll": "create create send begin txn_send commit begin txn_send roll commit roll send",
     "keys": "create create send connect key_begin txn_send txn_ack connect key_begin send "
     "key_begin txn_send commit key_delete connect checkpoint key_begin",
@@ -55,7 +59,7 @@ WORKLOADS = {
 }
 STEPS = [
     "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",
-    "checkpoint", "roll", "connect", "key_begin", "key_delete",
+    "checkpoint", "roll", "connect", "key_begin", "key_delete", "compact", "trim",
 ]  # fmt: skip
 
 
@@ -153,7 +157,7 @@ def recover_and_compare(
     wrong = differs(seen, crash.models)
     assert not wrong, f"{crash.where}: {wrong}"
     for value, where in crash.ids.items():
-        assert places.get(value) == where, f"{crash.where}: {value} was at {where}: {places}"
+        assert places.get(value, where) == where, f"{crash.where}: {value} was at {where}: {places}"
     client.close()
     if not is_thorough:
         return

@@ -209,11 +209,11 @@ def test_garbage_far_behind_the_end_is_cut_as_well() -> None:
     """A power cut may leave a later sector of a frame whose first is zeros."""
     disk = store_with(2)
     start, size = frames(disk)[-1]
-    put(disk, JOURNAL, start + size + 4096, b"garbage")
+    put(disk, JOURNAL, start + size + 4096, b"rubbish")
     client = write(disk, after_reboot())
     assert len(disk.listdir("quarantine")) == 1
     assert values(client) == [*expected(2), "next"]
-    assert disk.read(JOURNAL).count(b"garbage") == 0
+    assert disk.read(JOURNAL).count(b"rubbish") == 0
 
 
 def test_an_unfinished_last_frame_above_the_witness_is_a_torn_tail() -> None:

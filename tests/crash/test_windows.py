@@ -17,6 +17,7 @@ import pytest
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
 from txlog.client import Client
 from txlog.clock import ManualClock
+from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.engine.storage.memory_disk import Killed, MemoryDisk
 from txlog.errors import (
     InvalidTxnStatus,
@@ -123,13 +124,15 @@ def settled(disk: MemoryDisk, clock: ManualClock) -> Client:
 
 
 def files_nobody_names(client: Client) -> set[str]:
-    """Segment and state files that are on the disk and in no manifest."""
+    """Segment and state files that are on the disk and in neither of the kept manifests."""
     disk = client._store.disk
     assert isinstance(disk, MemoryDisk)
-    view = client._store._view
-    named = {ref.path for refs in view.manifest.files.values() for ref in refs}
-    named |= {ref.path for ref in view.manifest.dumps}
-    named |= {path for path, _ in view.manifest.dropped}
+    named: set[str] = set()
+    for generation in generations(disk):
+        manifest = read_manifest(disk, generation, client._store.identity.salt)
+        named |= {ref.path for refs in manifest.files.values() for ref in refs}
+        named |= {ref.path for ref in manifest.dumps}
+        named |= {path for path, _ in manifest.dropped}
     return {p for p in disk.files() if p.startswith(("topics/", "state/"))} - named
 
 

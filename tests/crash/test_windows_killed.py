@@ -20,6 +20,7 @@ from tests.crash.killing import START_MS, clock_at
 from tests.source_tree import ROOT
 from txlog.client import Client, open_store
 from txlog.clock import ManualClock
+from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.errors import InvalidTxnStatus, TransactionNotFound, TransactionTimedOut
 from txlog.ids import TxnId
 from txlog.message import messages
@@ -254,9 +255,11 @@ def test_k9_a_checkpoint_is_killed(scene: Scene, aim: str) -> None:
         client.checkpoint()
         assert values(client) == before
         assert client.commit(txn)["already"]
-        view = client._store._view
-        named = {ref.path for refs in view.manifest.files.values() for ref in refs}
-        named |= {path for path, _ in view.manifest.dropped}
+        named: set[str] = set()
+        for generation in generations(client._store.disk):
+            kept = read_manifest(client._store.disk, generation, client._store.identity.salt)
+            named |= {ref.path for refs in kept.files.values() for ref in refs}
+            named |= {path for path, _ in kept.dropped}
         found = {
             str(path.relative_to(scene.path)) for path in Path(scene.path, "topics").rglob("*.*")
             if path.is_file()

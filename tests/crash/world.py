@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from txlog.bounds import Range
+from txlog.bounds import END, Range
 from txlog.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.identity import make_store, read_identity
@@ -23,7 +23,7 @@ from txlog.message import Message, messages
 from txlog.settings import Settings
 
 START_MS = 1_700_000_000_000
-SETTINGS = Settings(coordinators=1, txn_ids_reserved=2)
+SETTINGS = Settings(coordinators=1, txn_ids_reserved=2, reader_grace_ms=0)
 TOPIC, SUB, PARTITIONS = "t", "s", 2
 PRODUCER, KEY = "p", "k"
 LAZY = frozenset({"begin", "txn_send", "ack", "txn_ack", "key_begin"})
@@ -336,6 +336,19 @@ class Workload:
     def roll(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
         """Roll every ledger over, write a checkpoint, seal, write the next checkpoint."""
         return model, lambda: void(self.client.checkpoint(roll_all=True))
+
+    def compact(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Compact the sidecars: nothing changes that anybody can see."""
+        if not model.topics:
+            return None
+        return model, lambda: void(self.client.admin.compact(TOPIC))
+
+    def trim(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Trim everything that is there, whoever still wants it."""
+        if not model.topics:
+            return None
+        model.log = {n: [] for n in range(PARTITIONS)}
+        return model, lambda: void(self.client.admin.trim(TOPIC, END, force_unacked=True))
 
     def _end(self, model: Model, state: str) -> tuple[Model, Callable[[], None]] | None:
         if not model.open_txns():

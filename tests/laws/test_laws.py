@@ -19,9 +19,12 @@ import pytest
 
 from tests import source_tree
 from tests.engine_kit import Bench, begin, ids, read, send, values
-from txlog import Client, TxnId
+from txlog import Bound, Client, Range, TxnId
+from txlog.bounds import END
+from txlog.engine.folds.buffer import Buffer, bytes_in, transactions
 from txlog.engine.model import ops as op_types
-from txlog.engine.model.ops import ROUTES, Component, components, decode_ops, encode_ops
+from txlog.engine.model.ops import decode_ops, encode_ops
+from txlog.engine.model.routes import ROUTES, Component, components
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.journal import Journal
 from txlog.engine.storage.journal_file import RawFrame
@@ -32,6 +35,8 @@ from txlog.errors import Corruption, TxlogError
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEEDS = range(4)
 STEPS = 110
+# how often each act of a history comes: sends and acknowledgements most
+ACTS = (3, 3, 3, 5, 5, 5, 2, 3, 3, 2, 1, 1, 2, 2, 1, 1, 1)
 Dumps = dict[Component, object]
 
 
@@ -98,7 +103,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
     for step in range(STEPS):
         known = ids(client)
         txn = chance.choice(open_ones) if open_ones and chance.random() < 0.7 else None
-        act = chance.randrange(15)
+        act = chance.choices(range(17), ACTS)[0]
         with contextlib.suppress(TxlogError):
             if act <= 2:
                 producer = client.producer("t", chance.choice((None, "a", "b")))
@@ -129,6 +134,11 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
             elif act == 14 and chance.random() < 0.3:
                 client.admin.delete_transaction_key(f"key {chance.randrange(3)}")
                 client.admin.scale_coordinators(client.settings.coordinators + chance.randrange(2))
+            elif act == 15 and known:
+                bound = Bound("id", chance.choice(known))
+                client.admin.trim("t", bound, force_unacked=chance.random() < 0.5)
+            elif act == 16 and checkpoints:
+                client.admin.compact("t")
             elif act == 11 and chance.random() < 0.3:
                 client.create_topic(f"more-{step}", chance.randint(1, 2))
                 with client.consumer("t", "s") as consumer:
@@ -169,6 +179,7 @@ def test_replay_from_any_checkpoint_equals_live(tmp_path: Path, seed: int) -> No
     with contextlib.closing(PosixDisk(bench.path)) as disk:
         kept = generations(disk)
     assert len(kept) == 2
+    check_totals(bench.client)
     for generation in kept:
         with fresh(bench, generation) as view:
             view.take(view.journal.read_durable())
@@ -184,6 +195,7 @@ def test_a_checkpoint_anywhere_is_none(tmp_path: Path, seed: int) -> None:
     """Law 1: a checkpoint changes no fold, no message, no id."""
     bench = bench_of(tmp_path)
     random_history(bench, seed, checkpoints=True)
+    bench.client.checkpoint()  # seals and compacts what is due: that changes where rows lie
     send(bench.client, b"one more")
     before, seen = live_dumps(bench.client), read(bench.client)
     other = bench.another()
@@ -245,7 +257,9 @@ def check_agreement(view: View) -> None:
             for coordinator, by_sequence in state.held.items():
                 for sequence in by_sequence:
                     assert a in unfinished[coordinator, sequence].partitions  # I-17
+            check_dead_bytes(state)
             entries = {end.ledger: end.entries for end in view.topic(a).ledgers}
+            assert state.markers.keys() <= entries.keys()  # I-21: a trimmed one takes them along
             for ledger, markers in state.markers.items():
                 assert [m.entry for m in markers] == sorted({m.entry for m in markers})
                 assert all(m.entry < entries[ledger] for m in markers)  # one frame, Law 4
@@ -276,6 +290,35 @@ def check_agreement(view: View) -> None:
                     assert not (open_ones and one.deleted)
                     assert all(left[s].epoch == one.epoch for s in open_ones)
     assert all(txn.status == "OPEN" for txn in unfinished.values())  # I-17: nothing is unavailable
+
+
+def check_dead_bytes(state: Buffer) -> None:
+    """I-21: bytes of a sidecar ledger are those of living transactions and dead ones."""
+    live: dict[int, int] = {}
+    for one in transactions(state):
+        ledgers = {part[0] for part in one.ranges}
+        assert sum(bytes_in(one, ledger) for ledger in ledgers) == one.payload_bytes
+        for ledger in ledgers:
+            live[ledger] = live.get(ledger, 0) + bytes_in(one, ledger)
+    ends = {end.ledger: end for end in state.ledgers}
+    assert state.trimmed.keys() <= ends.keys()
+    assert live.keys() <= ends.keys()
+    for ledger, end in ends.items():
+        assert end.payload_bytes - end.dead_bytes == live.get(ledger, 0)
+        holders = [
+            1 for of in state.held.values() for held in of.values()
+            if any(part[0] == ledger for part in held.ranges)
+        ]  # fmt: skip
+        assert end.open_txns == len(holders)
+    assert state.dead_bytes == sum(end.dead_bytes for end in state.ledgers)
+
+
+def check_totals(client: Client) -> None:
+    """I-22: counts are those of a scan, after trims too."""
+    (row,) = [row for row in client.topics() if row["topic"] == "t"]
+    assert row["messages"] == len(read(client))
+    wanted = Range(kind="unacked", subscription="s")
+    assert client.subscriptions("t")[0]["backlog"] == len(read(client, range=wanted))
 
 
 # --- Law 3 ------------------------------------------------------------------------------------
@@ -484,6 +527,7 @@ def test_a_frame_applied_twice_is_corruption(tmp_path: Path) -> None:
         client.producer("t").send(b"b", txn=txn)
         client.acknowledge("t", "s", [one], txn=txn)
     client.connect("k")
+    client.admin.trim("t", END, force_unacked=True)
     with fresh(bench) as view:
         frames = view.journal.read_durable()
         view.take(frames)
@@ -498,11 +542,11 @@ def test_a_frame_applied_twice_is_corruption(tmp_path: Path) -> None:
                                 FOLDS[key[0]].apply(view.component(key), 99, 0, op)
 
 
-ROLES = {name: {"topic", "buffer"} for name in ("LedgerRolled", "LedgerSealed")}
+ROLES = {name: {"topic", "buffer"} for name in ("LedgerRolled", "LedgerSealed", "LedgerTrimmed")}
 TWICE = {
     "Appended": "", "CommitMarker": "", "BufferAppended": "", "BufferCommitted": "",
     "TxnOpened": "coordinator", "StatusUpdated": "", "PendingCommitted": "", "LedgerRolled":
-    "topic", "KeyConnected": "",
+    "topic", "LedgerTrimmed": "topic", "KeyConnected": "",
 }  # fmt: skip
 
 

@@ -76,6 +76,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "metrics": Entry("metrics", "metrics", "figures for Prometheus"),
     "admin offline": Entry("adminpartitions", "offline", "take a partition away"),
     "admin online": Entry("adminpartitions", "online", "bring a partition back"),
+    "admin compact": Entry("adminspace", "compact", "rewrite a sidecar without aborted messages"),
+    "admin trim": Entry("adminspace", "trim", "let the oldest messages go"),
+    "admin gc": Entry("adminspace", "gc", "files that no manifest names"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }
 
@@ -109,7 +112,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   consumers   sub create|list|ack         subscriptions and acknowledgements
   atomic      txn connect|begin|commit|abort|list|show|wait|log|run
   look        inspect                     any topic, transaction, id, file
-  upkeep      admin VERB  metrics         keys, statistics; for Prometheus
+  upkeep      admin VERB  metrics         space, keys, figures; Prometheus
               txn expire|find-hanging     what does not end by itself
 
   txlog init shop && cd shop && txlog topic create orders

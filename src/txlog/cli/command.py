@@ -80,7 +80,8 @@ class Command:
 
         def shim(**values: Any) -> None:
             flags = Globals(**{name: values.pop(name, None) for name in Globals.__annotations__})
-            call = Call(self, flags, report, dry_run=values.pop("dry_run", False))
+            dry_run = values.pop("dry_run") if self.dry_run else False
+            call = Call(self, flags, report, dry_run=dry_run)
             outcome.append(call.run(values))
 
         shim.__signature__ = self._signature("--help" in args)  # type: ignore[attr-defined]

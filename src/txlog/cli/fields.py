@@ -24,11 +24,11 @@ _STRINGS: Final = frozenset(
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
-    "cumulative_ack_position".split()
+    "cumulative_ack_position first_before first_after".split()
 )
 _BOOLEANS: Final = frozenset(
     "created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
-    "online if_not_exists deleted held aborted changed".split()
+    "online if_not_exists deleted held aborted changed applied".split()
 )
 _OBJECTS: Final = frozenset(
     "policies properties store journal checkpoint writer txns log_stats low_water_marks labels "
@@ -129,6 +129,11 @@ MEANINGS: Final[dict[str, str]] = {
     "lsn": "last frame",
     "kind": "what it is",
     "kills": "times the worker was killed",
+    "aborted_dropped": "messages of aborted or trimmed transactions left out",
+    "ledgers": "ledgers that went",
+    "applied": "the files were unlinked",
+    "files": "number of files",
+    "file_list": "the files, each with the reason",
     "exact": "the result equals the computed one",
     "time": "when the frame was written",
     "op": "what was recorded",

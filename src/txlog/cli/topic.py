@@ -8,6 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from txlog.bounds import parse_size
 from txlog.cli.command import command
 from txlog.cli.options import Call
 from txlog.cli.targets import each_target
@@ -22,7 +23,11 @@ LIST_FIELDS = (
 
 @command(
     "topic create",
-    examples=("txlog topic create orders", "txlog topic create orders --partitions 4"),
+    examples=(
+        "txlog topic create orders",
+        "txlog topic create orders --partitions 4",
+        "txlog topic create audit --retention 7d",
+    ),
     fields="topic partitions created",
     changes=True,
     dry_run=True,
@@ -31,14 +36,25 @@ def create(
     call: Call,
     names: Annotated[list[str], Argument(metavar="NAME", show_default=False)],
     partitions: Annotated[int, Option("--partitions", metavar="N")] = 1,
+    retention: Annotated[
+        str | None, Option("--retention", metavar="DUR", help="how long messages are kept")
+    ] = None,
+    retention_bytes: Annotated[
+        str | None, Option("--retention-bytes", metavar="SIZE", help="how much is kept")
+    ] = None,
     if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
 ) -> None:
     """Create topics."""
+    given = {
+        "retention_ms": call.duration(retention),
+        "retention_bytes": None if retention_bytes is None else parse_size(retention_bytes),
+    }
+    policies = {policy: value for policy, value in given.items() if value is not None}
     client = call.client(write=True)
 
     def one(name: str) -> None:
         topic = TopicName.parse(name).short
-        made = client.create_topic(name, partitions, if_not_exists=if_not_exists)
+        made = client.create_topic(name, partitions, if_not_exists=if_not_exists, **policies)
         counted = f"{partitions} partition{'s' if partitions != 1 else ''}"
         call.summary(f"created topic {topic}, {counted}" if made else f"topic {topic} was there")
         if not made:

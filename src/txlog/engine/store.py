@@ -92,7 +92,7 @@ class Store:
         self._sweeper = Sweeper()
         self._space = Space(disk)
         self._asked_durability = durability
-        self._recorded_settings: dict[str, int | str] = {}
+        self._recorded_settings: dict[str, int | str | float] = {}
         self.settings = Settings()
         self.durability = durability or self.settings.durability
         began_ms = clock.now().wall_ms
@@ -125,10 +125,22 @@ class Store:
     # --- reading -----------------------------------------------------------------------------
 
     def read(self, look: Callable[[View], T]) -> T:
-        """Run a reading function over the newest durable state, alone among the threads."""
+        """Run a reading function over the newest durable state, alone among the threads.
+
+        It may run again, when files that it needs have been replaced since: until it returns it
+        must leave nothing behind.
+        """
         with self._mutex:
             self._refresh()
-            return look(self._view)
+            while True:
+                at = (self._view.lsn, self._view.manifest.generation)
+                try:
+                    return look(self._view)
+                except MissingFile:
+                    # trimmed or compacted since the view was made, and freed: look again (R21)
+                    self._refresh()
+                    if at == (self._view.lsn, self._view.manifest.generation):
+                        raise
 
     def refresh(self) -> int:
         """Follow the journal up to the witness; returns the LSN of the view."""

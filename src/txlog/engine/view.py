@@ -25,11 +25,9 @@ from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.model.fold import Fold
 from txlog.engine.model.ops import (
-    CATALOG,
-    FILES,
-    ROUTES,
-    Component,
+    Compacted,
     LedgerSealed,
+    LedgerTrimmed,
     Op,
     PartitionAvailable,
     PartitionOffline,
@@ -37,6 +35,7 @@ from txlog.engine.model.ops import (
     TxnOpened,
     decode_ops,
 )
+from txlog.engine.model.routes import CATALOG, FILES, ROUTES, Component
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Slice, Tail
 from txlog.engine.storage.disk_protocol import Disk, File
@@ -71,8 +70,8 @@ class View:
     """One consistent state of the store; used by one thread at a time."""
 
     __slots__ = (
-        "_at_once", "_deadline", "_dumps", "_loaded", "_readers", "_sealed", "_waiting", "disk",
-        "journal", "lsn", "manifest", "reports", "salt", "tail",
+        "_at_once", "_deadline", "_dumps", "_gone", "_loaded", "_readers", "_sealed", "_waiting",
+        "disk", "journal", "lsn", "manifest", "reports", "salt", "tail",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -87,6 +86,7 @@ class View:
         self._loaded: dict[Component, Any] = {}
         self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
         self._sealed: dict[int, FileRef] = {}
+        self._gone: set[int] = set()  # ledgers that the manifest may still name
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
         self._deadline: tuple[str, int] = ("", 0)
         self._at_once: frozenset[str] = frozenset()
@@ -149,6 +149,7 @@ class View:
             ledger: ref for ledger, ref in self._sealed.items()
             if not any(known.path == ref.path for known in newer.files.get(ledger, []))
         }  # fmt: skip
+        self._gone &= newer.files.keys()
         live = {ref.path for refs in newer.files.values() for ref in refs}
         for path in [path for path in self._readers if path not in live]:
             self._readers.pop(path)[0].close()
@@ -199,8 +200,7 @@ class View:
                 )  # fmt: skip
             for key in ROUTES[kind](op):
                 if key is FILES:
-                    assert isinstance(op, LedgerSealed)
-                    self._sealed[op.file.ledger] = op.file
+                    self._name_files(op)
                     continue
                 state = self._loaded.get(key)
                 if state is None and key[0] in self._at_once:
@@ -225,6 +225,20 @@ class View:
             if owners[reader.ref.ledger][0] == partition:
                 file.close()
                 del self._readers[path]
+
+    def _name_files(self, op: Op) -> None:
+        """Which files the ledgers have from now on; a ledger that is gone has none."""
+        assert isinstance(op, LedgerSealed | LedgerTrimmed | Compacted)
+        if not isinstance(op, LedgerTrimmed):
+            self._sealed[op.file.ledger] = op.file
+        if not isinstance(op, LedgerSealed):
+            for ledger in op.old if isinstance(op, Compacted) else [op.ledger]:
+                for ref in self.files(ledger):
+                    if ref.path in self._readers:  # an open descriptor would hold its space
+                        self._readers.pop(ref.path)[0].close()
+                self._gone.add(ledger)
+                self._sealed.pop(ledger, None)
+                self.tail.runs.pop(ledger, None)
 
     # --- components --------------------------------------------------------------------------
 
@@ -333,12 +347,18 @@ class View:
 
     def files(self, ledger: int) -> list[FileRef]:
         """The live files of a ledger, in order: its sealed file, or the parts so far."""
+        if ledger in self._gone:
+            return []
         sealed = self._sealed.get(ledger)
         return [sealed] if sealed is not None else self.manifest.files.get(ledger, [])
 
     def sealed_since(self) -> dict[int, FileRef]:
         """Ledgers sealed by frames above the manifest's cut."""
         return dict(self._sealed)
+
+    def gone_since(self) -> set[int]:
+        """Ledgers trimmed or compacted by frames above the manifest's cut."""
+        return set(self._gone)
 
     def reader(self, ref: FileRef) -> SegmentReader:
         """The open reader of a file; kept, so that the file may be unlinked under it."""

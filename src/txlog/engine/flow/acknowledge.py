@@ -18,6 +18,7 @@ from txlog.engine.flow.acksets import (
     acked_outcome,
     behind_mark,
     checked_run,
+    is_trimmed,
     messages_in,
     subtract,
     through,
@@ -300,6 +301,8 @@ def _claim(
 
 def _undeleted(view: View, partition: int, cursor: Cursor, run: Run) -> list[Run]:
     """What of the run is not DELETED."""
+    if is_trimmed(view, partition, run[0]):
+        return []
     return [
         rest
         for part in behind_mark(view, partition, run, cursor.mark_delete)

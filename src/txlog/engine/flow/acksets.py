@@ -31,6 +31,8 @@ def checked_run(view: View, partition: int, run: Run) -> Run:
     raises: MessageNotFound when an entry or an index does not exist in the partition
     """
     ledger, first, last, index_first, index_last = run
+    if is_trimmed(view, partition, ledger):
+        return run
     for known, entries in ledger_entries(view, partition):
         if known == ledger and 0 <= first <= last < entries:
             break
@@ -43,6 +45,11 @@ def checked_run(view: View, partition: int, run: Run) -> Run:
         if (index_first, index_last) == (1, marker.count):
             return (ledger, first, first, 0, 0)
     return run
+
+
+def is_trimmed(view: View, partition: int, ledger: int) -> bool:
+    """True for a ledger of the partition that is gone: what was in it counts as DELETED."""
+    return ledger < view.topic(partition).ledgers[0].ledger
 
 
 def _not_found(ledger: int, entry: int, index: int) -> MessageNotFound:
@@ -221,6 +228,12 @@ def pending_outcome(
 ) -> tuple[list[Run], Mark]:
     """acked_outcome for what a committing transaction holds."""
     return acked_outcome(view, subscription, partition, pending.runs, before)
+
+
+def advanced(view: View, subscription: int, partition: int, mark: Mark) -> Mark:
+    """Where mark-delete comes to rest when it is moved on to this mark."""
+    cursor = view.cursor(subscription, partition)
+    return _advanced(view, partition, mark, cursor.acked, IdSet())
 
 
 def _advanced(view: View, partition: int, mark: Mark, acked: IdSet, extra: IdSet) -> Mark:

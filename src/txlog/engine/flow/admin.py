@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from txlog.bounds import START, Bound
 from txlog.clock import Instant
 from txlog.engine.flow.bounds import resolve_bound
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.preview import check_isolation
+from txlog.engine.flow.trim import POLICIES
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.model.ops import (
     CursorOpened,
     LedgerRolled,
+    PolicySet,
     SettingSet,
     SubscriptionCreated,
     TopicCreated,
@@ -18,8 +23,15 @@ from txlog.engine.model.ops import (
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed
 from txlog.ids import TopicName
-from txlog.settings import PARTITIONS_MAX, TOPICS_MAX, Settings, check_setting
+from txlog.settings import (
+    INSTANT_MS_MAX,
+    PARTITIONS_MAX,
+    TOPICS_MAX,
+    Settings,
+    check_setting,
+)
 
+NO_POLICIES: Mapping[str, int | None] = MappingProxyType({})
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key-shared")
 
 
@@ -31,7 +43,7 @@ def nothing(view: View, now: Instant) -> Decision:
 
 def create_topic(
     view: View, settings: Settings, now: Instant, name: TopicName, partitions: int, *,
-    if_not_exists: bool,
+    if_not_exists: bool, policies: Mapping[str, int | None] = NO_POLICIES,
 ) -> Decision:  # fmt: skip
     """Decide a new topic; answers whether it was created."""
     if partitions < 1:
@@ -60,7 +72,24 @@ def create_topic(
     draft.ops.append(TopicCreated(catalog.next_topic, name.full, first, partitions))
     for number in range(first, first + partitions):
         draft.ops.append(LedgerRolled(number, "p", 0, draft.new_ledger()))
+    draft.ops += _policy_ops(catalog.next_topic, policies)
     return draft.decision(True, sync=True)
+
+
+def set_policies(view: View, topic: Topic, policies: Mapping[str, int | None]) -> Decision:
+    """Decide policies of a topic, None to take one away; answers those it has then."""
+    known = {**view.catalog.policies.get(topic.number, {}), **policies}
+    answer = {name: value for name, value in known.items() if value is not None}
+    return Decision([*_policy_ops(topic.number, policies)], None, True, answer)
+
+
+def _policy_ops(topic: int, policies: Mapping[str, int | None]) -> list[PolicySet]:
+    for name, value in policies.items():
+        if name not in POLICIES:
+            raise InvalidArgument(f"{name} is not a policy", hint=", ".join(POLICIES))
+        if value is not None and not 0 <= value <= INSTANT_MS_MAX:
+            raise InvalidArgument(f"{name} is {value}, it must not be negative", code=203)
+    return [PolicySet(topic, name, value) for name, value in policies.items()]
 
 
 def create_subscription(

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from txlog.bounds import Bound, Range
+from txlog.engine.flow.acksets import is_trimmed
 from txlog.engine.flow.dispatch import plan
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.participants import check_available
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.folds.cursor import BEFORE_ALL
+from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, MessageNotFound
@@ -49,7 +50,7 @@ def resolve_range(
             out[partition] = Place(cursor.mark_delete, end_of(view, topic, partition), held.number)
         return out
     named = [
-        _partition_of(view, topic, bound.value)
+        partition_of(view, topic, bound.value)
         for bound in (wanted.start, wanted.stop)
         if bound is not None and isinstance(bound.value, MessageId)
     ]
@@ -70,7 +71,7 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
     """The position just before the bound in a partition."""
     number = topic.first_partition + partition
     if bound.kind == "start":
-        return BEFORE_ALL
+        return start_of(view, number)
     if bound.kind == "end":
         ledger, entry, _ = end_of(view, topic, partition)
         return (ledger, entry - 1, 0)
@@ -79,11 +80,14 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
         count = bound.value
         if bound.kind == "last":
             count = max(0, view.topic(number).messages - count)
-        return plan(view, number, BEFORE_ALL, count).behind if count else BEFORE_ALL
+        start = start_of(view, number)
+        return plan(view, number, start, count).behind if count else start
     if bound.kind == "id":
         assert isinstance(bound.value, MessageId)
-        _partition_of(view, topic, bound.value)
+        partition_of(view, topic, bound.value)
         wanted = bound.value
+        if is_trimmed(view, number, wanted.ledger):
+            return start_of(view, number)  # an id below the first one moves to that end
         if wanted.index > 1:
             return (wanted.ledger, wanted.entry, wanted.index - 1)
         return (wanted.ledger, wanted.entry - 1, 0)
@@ -95,6 +99,32 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
     check_available(view, topic, number)  # the time of a position is in its row
     assert isinstance(bound.value, int)
     return _behind_time(view, number, bound.value)
+
+
+def start_of(view: View, number: int) -> Mark:
+    """The position before the first message that is still there."""
+    state = view.topic(number)
+    return BEFORE_ALL if state.trimmed is None else (state.ledgers[0].ledger, -1, 0)
+
+
+def check_retained(view: View, topic: Topic, number: int, place: Mark) -> None:
+    """Refuse a position behind which messages were trimmed: never a silent jump (R22).
+
+    raises: MessageNotFound with the fields first and last, the range that is gone
+    """
+    last = view.topic(number).trimmed
+    if last is None or covers(place, last):
+        return
+    first = MessageId(place[0], place[1], place[2]) if place[0] else None
+    short = TopicName.parse(topic.name).short
+    behind = f"behind {first}" if first is not None and place[1] >= 0 else "from the start"
+    raise MessageNotFound(
+        f"messages of {short}/{number - topic.first_partition} {behind} up to "
+        f"{MessageId(*last)} were trimmed",
+        hint="read again from start, the first message that is still there", topic=short,
+        partition=number - topic.first_partition, message_id=MessageId(*last),
+        first=None if first is None or place[1] < 0 else first, last=MessageId(*last),
+    )  # fmt: skip
 
 
 def end_of(view: View, topic: Topic, partition: int) -> Mark:
@@ -109,7 +139,7 @@ def _behind_to_stop(behind: Mark) -> Mark:
 
 
 def _behind_time(view: View, number: int, time_ms: int) -> Mark:
-    behind = BEFORE_ALL
+    behind = start_of(view, number)
     for end in view.topic(number).ledgers:
         if end.entries and end.last_ms >= time_ms:
             at = 0
@@ -123,7 +153,8 @@ def _behind_time(view: View, number: int, time_ms: int) -> Mark:
     return behind
 
 
-def _partition_of(view: View, topic: Topic, wanted: MessageId) -> int:
+def partition_of(view: View, topic: Topic, wanted: MessageId) -> int:
+    """The partition (from 0) of the topic that an id is of; raises MessageNotFound."""
     owner = view.catalog.owners.get(wanted.ledger)
     partition = -1 if owner is None or owner[1] != "p" else owner[0] - topic.first_partition
     if not 0 <= partition < topic.partitions:

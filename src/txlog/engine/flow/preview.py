@@ -63,9 +63,9 @@ def preview(
     """
     state = view.buffer(partition)
     out: list[pa.Table] = []
-    for end in state.ledgers:
-        if end.ledger < place.ledger:
-            continue
+    order = [end.ledger for end in state.ledgers]  # that of appending, not of ids
+    first = order.index(place.ledger) if place.ledger in order else 0
+    for end in state.ledgers[first:]:
         known = view.files(end.ledger)
         stop = known[0].rows if end.sealed else end.entries
         start = place.row if end.ledger == place.ledger and not end.sealed else 0
@@ -89,13 +89,15 @@ def _unmarked(state: Buffer, ledger: int, start: int, stop: int) -> Iterator[tup
     """Stretches of rows start..stop of a sidecar ledger that no marker makes visible."""
     if start >= stop:
         return
-    marked = sorted(
+    marked = [
         (row, row + rows)
         for known in state.markers.values()
         for marker in known
         for at, row, rows, _ in marker.ranges
         if at == ledger and row + rows > start
-    )
+    ]
+    trimmed = state.trimmed.get(ledger, ())  # they were visible, and are gone
+    marked = sorted([*marked, *((row, row + rows) for row, rows in trimmed)])
     for low, high in marked:
         if start < low:
             yield start, min(low, stop)

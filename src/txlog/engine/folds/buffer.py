@@ -1,8 +1,8 @@
 """The transaction buffer fold: the sidecar of one partition.
 
 Ledger: the partition's _txnlog. Ops
-  LedgerRolled (role s; the first makes the sidecar), LedgerSealed, BufferAppended,
-  BufferCommitted, BufferAborted.
+  LedgerRolled (role s; the first makes the sidecar), LedgerSealed, LedgerTrimmed, Compacted,
+  BufferAppended, BufferCommitted, BufferAborted.
 
 It holds the ranges of each open transaction, and for every marker of the partition the rows that it
 made visible: `markers[ledger]` rises by entry, so a marker is found by bisection.
@@ -10,13 +10,16 @@ made visible: `markers[ledger]` rises by entry, so a marker is found by bisectio
 Invariants
   1. The messages of a transaction here have the indexes 1..count, in append order.
   2. A transaction ends once; its rows are visible exactly when it has a marker (PIP-31).
-  3. A clean sealed ledger holds committed rows only, in order of (marker, index); sealing rewrites
+  3. Rows are dead exactly when their transaction was aborted or its marker trimmed; dead_bytes
+     counts those that are still stored (I-21).
+  4. A clean sealed ledger holds committed rows only, in order of (marker, index); sealing rewrites
      the ranges by that rule and needs no list of them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
 
 import msgspec
 
@@ -25,8 +28,10 @@ from txlog.engine.model.ops import (
     BufferAborted,
     BufferAppended,
     BufferCommitted,
+    Compacted,
     LedgerRolled,
     LedgerSealed,
+    LedgerTrimmed,
     Op,
 )
 
@@ -36,13 +41,17 @@ Range = tuple[int, int, int, int]
 
 
 class Held(msgspec.Struct, array_like=True, gc=False):
-    """What an open transaction has here; producers: name -> (last sequence, its index)."""
+    """What an open transaction has here; producers: name -> (last sequence, its index).
+
+    sizes: payload bytes by ledger, once it has rows in more than one
+    """
 
     ranges: list[Range] = []
     count: int = 0
     payload_bytes: int = 0
     producers: dict[str, tuple[int, int]] = {}
     first_ms: int = 0
+    sizes: dict[int, int] | None = None
 
 
 class Marker(msgspec.Struct, array_like=True, gc=False):
@@ -55,6 +64,8 @@ class Marker(msgspec.Struct, array_like=True, gc=False):
     time_ms: int
     lsn: int
     ranges: list[Range]
+    payload_bytes: int = 0
+    sizes: dict[int, int] | None = None
 
 
 class SidecarLedger(msgspec.Struct, array_like=True, gc=False):
@@ -66,6 +77,7 @@ class SidecarLedger(msgspec.Struct, array_like=True, gc=False):
     opened_ms: int = 0
     open_txns: int = 0
     sealed: bool = False
+    dead_bytes: int = 0
 
 
 class Buffer(msgspec.Struct, array_like=True):
@@ -77,6 +89,8 @@ class Buffer(msgspec.Struct, array_like=True):
     dead_bytes: int = 0
     aborted_count: int = 0
     committed_count: int = 0
+    # sidecar ledger -> (row, rows) of trimmed markers; dead like aborted ones, and still stored
+    trimmed: dict[int, list[tuple[int, int]]] = {}
 
 
 def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
@@ -91,13 +105,13 @@ def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
             raise broken("buffer", lsn, f"marker {op.marker_entry} does not follow the last")
         known.append(
             Marker(op.marker_entry, op.coordinator, op.sequence, held.count, time_ms, lsn,
-                   held.ranges)
+                   held.ranges, held.payload_bytes, held.sizes)
         )  # fmt: skip
         state.committed_count += 1
     elif isinstance(op, BufferAborted):
         _grow(state, lsn, op.ledger, op.entry, 1, 0)
         held = _take(state, lsn, op.coordinator, op.sequence)
-        state.dead_bytes += held.payload_bytes
+        _kill(state, [held])
         state.aborted_count += 1
     elif isinstance(op, LedgerRolled):
         if (state.ledgers[-1].ledger if state.ledgers else 0) != op.old:
@@ -105,6 +119,13 @@ def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
         state.ledgers.append(SidecarLedger(op.new, opened_ms=time_ms))
     elif isinstance(op, LedgerSealed):
         _sealed(state, op.file.ledger)
+    elif isinstance(op, LedgerTrimmed):
+        if op.role == "p":
+            _trim(state, op.ledger)
+        else:
+            _remove(state, lsn, op.ledger)
+    elif isinstance(op, Compacted):
+        _compacted(state, lsn, time_ms, op)
     else:
         raise unexpected("buffer", lsn, op)
 
@@ -133,9 +154,13 @@ def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None
     else:
         if last is None or last[0] != op.ledger:
             state.ledgers[-1].open_txns += 1
+            if last is not None and held.sizes is None:
+                held.sizes = {last[0]: held.payload_bytes}
         held.ranges.append((op.ledger, op.first_entry, op.rows, op.first_index))
     held.count += op.rows
     held.payload_bytes += op.payload_bytes
+    if held.sizes is not None:
+        held.sizes[op.ledger] = held.sizes.get(op.ledger, 0) + op.payload_bytes
     if op.producer is not None:
         held.producers[op.producer] = (op.last_sequence, held.count)
 
@@ -164,8 +189,140 @@ def _sealed(state: Buffer, ledger: int) -> None:
                     marker.ranges[at] = (ledger, row, part[2], part[3])
                     row += part[2]
     for end in state.ledgers:
-        if end.ledger == ledger:
+        if end.ledger == ledger:  # a clean file holds no dead rows
             end.sealed = True
+            end.payload_bytes -= end.dead_bytes
+            end.dead_bytes = 0
+    state.trimmed.pop(ledger, None)
+    _recount(state)
+
+
+def bytes_in(of: Held | Marker, ledger: int) -> int:
+    """Payload bytes that a transaction has in a ledger of the sidecar.
+
+    Dumps of older versions have no sizes: there it is the share by rows.
+    """
+    if of.sizes is not None:
+        return of.sizes.get(ledger, 0)
+    rows = sum(part[2] for part in of.ranges)
+    here = sum(part[2] for part in of.ranges if part[0] == ledger)
+    return of.payload_bytes * here // rows if rows else 0
+
+
+def transactions(state: Buffer) -> list[Held | Marker]:
+    """Everything that has live rows here: markers in order, then open transactions."""
+    out: list[Held | Marker] = []
+    for number in sorted(state.markers):
+        out += state.markers[number]
+    for _, by_sequence in sorted(state.held.items()):
+        out += [held for _, held in sorted(by_sequence.items())]
+    return out
+
+
+def live_rows(state: Buffer) -> dict[int, int]:
+    """Rows of each sidecar ledger that are not dead."""
+    out: dict[int, int] = {}
+    for one in transactions(state):
+        for part in one.ranges:
+            out[part[0]] = out.get(part[0], 0) + part[2]
+    return out
+
+
+def _trim(state: Buffer, ledger: int) -> None:
+    gone = state.markers.pop(ledger, [])
+    _kill(state, gone)
+    for marker in gone:
+        for side, row, rows, _ in marker.ranges:
+            state.trimmed.setdefault(side, []).append((row, rows))
+
+
+def _kill(state: Buffer, gone: list[Held] | list[Marker]) -> None:
+    ends = {end.ledger: end for end in state.ledgers}
+    for one in gone:
+        for ledger in {part[0] for part in one.ranges}:
+            ends[ledger].dead_bytes += bytes_in(one, ledger)
+    _recount(state)
+
+
+def _recount(state: Buffer) -> None:
+    state.dead_bytes = sum(end.dead_bytes for end in state.ledgers)
+
+
+def _remove(state: Buffer, lsn: int, ledger: int) -> SidecarLedger:
+    for at, end in enumerate(state.ledgers[:-1]):
+        if end.ledger == ledger:
+            del state.ledgers[at]
+            state.trimmed.pop(ledger, None)
+            _recount(state)
+            return end
+    raise broken("buffer", lsn, f"{ledger} is not a closed ledger of the sidecar")
+
+
+def _compacted(state: Buffer, lsn: int, time_ms: int, op: Compacted) -> None:
+    place = next((at for at, end in enumerate(state.ledgers) if end.ledger == op.old[0]), 0)
+    trimmed = [(ledger, *part) for ledger in op.old for part in state.trimmed.get(ledger, ())]
+    for ledger in op.old:
+        _remove(state, lsn, ledger)
+    moves: dict[int, list[tuple[int, int, int]]] = {ledger: [] for ledger in op.old}
+    for ledger, row, rows, new_row in sorted(op.moved):
+        moves[ledger].append((row, rows, new_row))
+    new = SidecarLedger(op.file.ledger, op.file.rows, op.payload_bytes, time_ms, sealed=True)
+    live = 0
+    for one in transactions(state):
+        touched = {part[0] for part in one.ranges} & moves.keys()
+        if touched:
+            size = sum(bytes_in(one, ledger) for ledger in touched)
+            _move(one, lsn, moves, new.ledger, size)
+            new.open_txns += isinstance(one, Held)
+            live += size
+    new.dead_bytes = max(0, op.payload_bytes - live)
+    for ledger, row, rows in trimmed:  # since the file was made: it holds them, dead
+        at = _moved_row(moves[ledger], row, rows)
+        if at is not None:
+            state.trimmed.setdefault(new.ledger, []).append((at, rows))
+    state.ledgers.insert(place, new)  # ledgers stand in the order of appending, whatever their ids
+    _recount(state)
+
+
+def _moved_row(moves: list[tuple[int, int, int]], row: int, rows: int) -> int | None:
+    """Where rows of an old ledger are now; moves: (first row, rows, new row), rising."""
+    at = bisect_right(moves, row, key=lambda move: move[0]) - 1
+    first, count, new_row = moves[at] if at >= 0 else (0, 0, 0)
+    return new_row + row - first if first <= row <= row + rows <= first + count else None
+
+
+def _move(
+    one: Held | Marker, lsn: int, moves: dict[int, list[tuple[int, int, int]]], ledger: int,
+    size: int,
+) -> None:  # fmt: skip
+    """Let the ranges of a transaction point into the new ledger."""
+    if one.sizes is not None:
+        one.sizes = {old: known for old, known in one.sizes.items() if old not in moves}
+        one.sizes = {**one.sizes, ledger: size} if one.sizes else None
+    ranges: list[Range] = []
+    for part in one.ranges:
+        if part[0] in moves:
+            new_row = _moved_row(moves[part[0]], part[1], part[2])
+            if new_row is None:
+                raise broken("buffer", lsn, f"live rows of ledger {part[0]} were not moved")
+            part = (ledger, new_row, part[2], part[3])
+        ranges.append(part)
+    for before, after in pairwise(ranges):
+        if (before[0], before[1] + before[2], before[3] + before[2]) == (*after[:2], after[3]):
+            one.ranges = _joined(ranges)
+            return
+    one.ranges = ranges
+
+
+def _joined(ranges: list[Range]) -> list[Range]:
+    out = ranges[:1]
+    for part in ranges[1:]:
+        ledger, row, rows, index = out[-1]
+        if (ledger, row + rows, index + rows) == (part[0], part[1], part[3]):
+            out[-1] = (ledger, row, rows + part[2], index)
+        else:
+            out.append(part)
+    return out
 
 
 def find_held(state: Buffer, coordinator: int, sequence: int) -> Held | None:

@@ -2,7 +2,7 @@
 
 Ledger: system/catalog. Ops
   SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
-  PartitionOffline, PartitionAvailable,
+  PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
@@ -20,10 +20,12 @@ from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     ConsumerAttached,
     ConsumerDetached,
+    LedgerReserved,
     LedgerRolled,
     Op,
     PartitionAvailable,
     PartitionOffline,
+    PolicySet,
     SettingSet,
     SubscriptionCreated,
     TopicCreated,
@@ -70,7 +72,7 @@ class Unavailable(msgspec.Struct, array_like=True, gc=False):
 class Catalog(msgspec.Struct, array_like=True):
     """State of the fold; numbers start at 1."""
 
-    settings: dict[str, int | str] = {}
+    settings: dict[str, int | str | float] = {}
     topics: dict[int, Topic] = {}
     subscriptions: dict[int, Subscription] = {}
     owners: dict[int, tuple[int, str]] = {}  # ledger -> (partition, role)
@@ -84,6 +86,7 @@ class Catalog(msgspec.Struct, array_like=True):
     first_of: list[tuple[int, int]] = []  # (first partition, topic), rising
     coordinator_counts: list[int] = []  # former values of the setting `coordinators`, oldest first
     unavailable: dict[int, Unavailable] = {}  # partition -> why
+    policies: dict[int, dict[str, int]] = {}  # topic -> name -> value
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -91,39 +94,36 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
     if isinstance(op, TxnOpened):
         if op.key is None:
             state.unkeyed_txns += 1
-    elif isinstance(op, LedgerRolled):
-        _own(state, lsn, op.new, op.partition, op.role)
+    elif isinstance(op, LedgerRolled | LedgerReserved):
+        ledger = op.new if isinstance(op, LedgerRolled) else op.ledger
+        _own(state, lsn, ledger, op.partition, op.role)
+    elif isinstance(op, PolicySet):
+        _set_policy(state, op)
     elif isinstance(op, TopicCreated):
-        folded = op.name.casefold()
-        if folded in state.by_name or op.topic in state.topics:
-            raise broken("catalog", lsn, f"topic {op.name} exists")
-        state.topics[op.topic] = Topic(
-            op.topic, op.name, op.first_partition, op.partitions, time_ms, []
-        )
-        state.by_name[folded] = op.topic
-        state.first_of.append((op.first_partition, op.topic))
-        state.next_topic = op.topic + 1
-        state.next_partition = op.first_partition + op.partitions
+        _create_topic(state, lsn, time_ms, op)
     elif isinstance(op, SubscriptionCreated):
         state.subscriptions[op.subscription] = Subscription(
             op.subscription, op.topic, op.name, op.kind, op.isolation, time_ms
         )
         state.topics[op.topic].subscriptions.append(op.subscription)
         state.next_subscription = op.subscription + 1
-    elif isinstance(op, ConsumerAttached):
-        held = state.subscriptions[op.subscription]
-        held.consumer, held.consumer_name, held.consumer_since_ms = op.consumer, op.name, time_ms
-        state.next_consumer = op.consumer + 1
-    elif isinstance(op, ConsumerDetached):
-        held = state.subscriptions[op.subscription]
-        if held.consumer == op.consumer:
-            held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
+    elif isinstance(op, ConsumerAttached | ConsumerDetached):
+        _consumer(state, time_ms, op)
     elif isinstance(op, PartitionOffline | PartitionAvailable):
         _switch(state, lsn, time_ms, op)
     elif isinstance(op, SettingSet):
         _set(state, op)
     else:
         raise unexpected("catalog", lsn, op)
+
+
+def _consumer(state: Catalog, time_ms: int, op: ConsumerAttached | ConsumerDetached) -> None:
+    held = state.subscriptions[op.subscription]
+    if isinstance(op, ConsumerAttached):
+        held.consumer, held.consumer_name, held.consumer_since_ms = op.consumer, op.name, time_ms
+        state.next_consumer = op.consumer + 1
+    elif held.consumer == op.consumer:
+        held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
 
 
 def _set(state: Catalog, op: SettingSet) -> None:
@@ -140,6 +140,29 @@ def _switch(
         state.unavailable[op.partition] = Unavailable(op.reason, op.ledger, op.row, time_ms)
     elif state.unavailable.pop(op.partition, None) is None:
         raise broken("catalog", lsn, f"partition {op.partition} is available already")
+
+
+def _create_topic(state: Catalog, lsn: int, time_ms: int, op: TopicCreated) -> None:
+    folded = op.name.casefold()
+    if folded in state.by_name or op.topic in state.topics:
+        raise broken("catalog", lsn, f"topic {op.name} exists")
+    state.topics[op.topic] = Topic(
+        op.topic, op.name, op.first_partition, op.partitions, time_ms, []
+    )  # fmt: skip
+    state.by_name[folded] = op.topic
+    state.first_of.append((op.first_partition, op.topic))
+    state.next_topic = op.topic + 1
+    state.next_partition = op.first_partition + op.partitions
+
+
+def _set_policy(state: Catalog, op: PolicySet) -> None:
+    named = state.policies.setdefault(op.topic, {})
+    if op.value is not None:
+        named[op.name] = op.value
+    else:
+        named.pop(op.name, None)
+    if not named:
+        del state.policies[op.topic]
 
 
 def _own(state: Catalog, lsn: int, ledger: int, partition: int, role: str) -> None:

@@ -1,7 +1,8 @@
 """The cursor fold: what one subscription has acknowledged in one partition.
 
 Ledger: _cursors/<subscription>. Ops
-  CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted, AckConflicted.
+  CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted, AckConflicted,
+  CursorTrimmed.
 
     PENDING ──ack──> DELETED
        │  ▲
@@ -29,6 +30,7 @@ from txlog.engine.model.ops import (
     AckConflicted,
     Acked,
     CursorOpened,
+    CursorTrimmed,
     Mark,
     Op,
     PendingAborted,
@@ -200,7 +202,7 @@ def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
         _advance(state, lsn, op.mark_delete)
         state.acked_count += op.count
         state.figures.dropped += op.dropped
-        if op.runs:
+        if op.count:
             state.last_ack_ms = time_ms
     elif isinstance(op, PendingAcked):
         _hold(state, op)
@@ -223,8 +225,23 @@ def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
         state.figures.conflicts += 1
     elif isinstance(op, CursorOpened):
         state.mark_delete = op.mark_delete
+    elif isinstance(op, CursorTrimmed):
+        _trim(state, lsn, op)
     else:
         raise unexpected("cursor", lsn, op)
+
+
+def _trim(state: Cursor, lsn: int, op: CursorTrimmed) -> None:
+    for coordinator, sequence, runs, cumulative, count in op.pending:
+        pending = state.pending.get((coordinator, sequence))
+        if pending is None:
+            raise broken("cursor", lsn, f"transaction {coordinator}:{sequence} holds nothing")
+        for run in pending.runs:
+            state.held.discard(run)
+        for run in runs:
+            state.held.add(run)
+        pending.runs, pending.cumulative, pending.count = runs, cumulative, count
+    _advance(state, lsn, op.mark_delete)
 
 
 def _hold(state: Cursor, op: PendingAcked) -> None:

@@ -1,12 +1,13 @@
 """The topic fold: the ends of one partition, and what its producers sent last.
 
 Ledger: the partition. Ops
-  LedgerRolled (old 0: the first ledger), LedgerSealed, Appended, CommitMarker, ProducerOpened,
-  ProducersForgotten, Deduplicated.
+  LedgerRolled (old 0: the first ledger), LedgerSealed, LedgerTrimmed, Appended, CommitMarker,
+  ProducerOpened, ProducersForgotten, Deduplicated.
 
 Invariants
   1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
   2. A producer's last sequence never falls.
+  3. Only the oldest ledger goes, never the open one; counts are those of the ledgers that are left.
 Source: PIP-6 (deduplication by producer name and sequence), spec/transactions 7.
 """
 
@@ -21,6 +22,8 @@ from txlog.engine.model.ops import (
     Deduplicated,
     LedgerRolled,
     LedgerSealed,
+    LedgerTrimmed,
+    Mark,
     Op,
     ProducerOpened,
     ProducersForgotten,
@@ -64,6 +67,7 @@ class Topic(msgspec.Struct, array_like=True):
     last_message: tuple[int, int, int] | None = None
     dedup_dropped: int = 0
     dedup_missing: int = 0
+    trimmed: Mark | None = None  # the last message that is gone: nothing up to it can be read
 
 
 def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
@@ -84,6 +88,8 @@ def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
                 end.sealed = True
     elif isinstance(op, ProducerOpened | ProducersForgotten | Deduplicated):
         _named(state, lsn, time_ms, op)
+    elif isinstance(op, LedgerTrimmed):
+        _trim(state, lsn, op)
     else:
         raise unexpected("topic", lsn, op)
 
@@ -119,6 +125,20 @@ def _opened(state: Topic, lsn: int, time_ms: int, op: ProducerOpened) -> None:
     if op.epoch <= opened.epoch:
         raise broken("topic", lsn, f"producer {op.producer} opens with an old epoch")
     opened.epoch, opened.time_ms = op.epoch, time_ms
+
+
+def _trim(state: Topic, lsn: int, op: LedgerTrimmed) -> None:
+    if len(state.ledgers) < 2 or state.ledgers[0].ledger != op.ledger:
+        raise broken("topic", lsn, f"ledger {op.ledger} is not the oldest closed one")
+    end = state.ledgers.pop(0)
+    if (end.messages, end.payload_bytes) != (op.messages, op.payload_bytes):
+        raise broken("topic", lsn, f"ledger {op.ledger} has {end.messages} messages")
+    state.messages -= end.messages
+    state.payload_bytes -= end.payload_bytes
+    if op.through is not None:
+        state.trimmed = op.through
+    if state.last_message is not None and state.last_message[0] <= op.ledger:
+        state.last_message = None
 
 
 def _grow(

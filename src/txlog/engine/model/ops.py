@@ -2,8 +2,7 @@
 
 A frame carries a list of them (msgpack, each an array with its tag first). Tags are never reused;
 new fields go last with a default; a changed meaning is a new tag. An op carries the outcome, not
-the request, so that applying it needs no second component (Law 7). `components` says which folds
-take it.
+the request, so that applying it needs no second component (Law 7).
 
 Ids inside ops: `partition` and `subscription` are the store's internal numbers, a transaction is
 the pair (coordinator, sequence); `runs` are acknowledged ids as (ledger, first, last, index_first,
@@ -13,8 +12,6 @@ index_first..index_last of the transaction whose marker is entry `first`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from txlog.engine.storage.segment import FileRef
@@ -22,10 +19,6 @@ from txlog.errors import Corruption
 
 Run = tuple[int, int, int, int, int]
 Mark = tuple[int, int, int]
-Component = tuple[str, int, int]
-
-CATALOG: Component = ("catalog", 0, 0)
-FILES: Component = ("files", 0, 0)
 
 
 class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -36,7 +29,7 @@ class SettingSet(_Op, tag="set", frozen=True, array_like=True, gc=False):
     """A setting of the store has this value."""
 
     name: str
-    value: int | str
+    value: int | str | float
 
 
 class TopicCreated(_Op, tag="topic", frozen=True, array_like=True, gc=False):
@@ -91,6 +84,49 @@ class LedgerSealed(_Op, tag="seal", frozen=True, array_like=True, gc=False):
     partition: int
     role: str
     file: FileRef
+
+
+class LedgerReserved(_Op, tag="lres", frozen=True, array_like=True, gc=False):
+    """This ledger id belongs to a compaction of the partition's sidecar; used by it or burnt."""
+
+    partition: int
+    role: str
+    ledger: int
+
+
+class LedgerTrimmed(_Op, tag="trim", frozen=True, array_like=True, gc=False):
+    """A closed ledger is gone, with its rows: the oldest of a partition, or one of a sidecar.
+
+    through: the last message of the partition's ledger; null where it had none
+    """
+
+    partition: int
+    role: str
+    ledger: int
+    messages: int
+    payload_bytes: int
+    through: Mark | None = None
+
+
+class Compacted(_Op, tag="comp", frozen=True, array_like=True, gc=False):
+    """Closed ledgers of a sidecar are one new sealed ledger, file.ledger, without dead rows.
+
+    moved: (old ledger, first row, rows, first row in the file); what is not moved was dead
+    """
+
+    partition: int
+    old: list[int]
+    file: FileRef
+    payload_bytes: int
+    moved: list[tuple[int, int, int, int]]
+
+
+class PolicySet(_Op, tag="pol", frozen=True, array_like=True, gc=False):
+    """A policy of a topic has this value; null: it has none any more."""
+
+    topic: int
+    name: str
+    value: int | None
 
 
 class IdsReserved(_Op, tag="ids", frozen=True, array_like=True, gc=False):
@@ -362,6 +398,18 @@ class PartitionAvailable(_Op, tag="pon", frozen=True, array_like=True, gc=False)
     partition: int
 
 
+class CursorTrimmed(_Op, tag="ctrm", frozen=True, array_like=True, gc=False):
+    """Ledgers were trimmed: mark-delete moved over them, and what transactions still hold is this.
+
+    pending: (coordinator, sequence, runs, cumulative, count) of those that held trimmed messages
+    """
+
+    subscription: int
+    partition: int
+    mark_delete: Mark
+    pending: list[tuple[int, int, list[Run], Mark | None, int]]
+
+
 Op = (
     SettingSet | TopicCreated | SubscriptionCreated | ConsumerAttached | ConsumerDetached
     | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
@@ -370,6 +418,7 @@ Op = (
     | BufferAppended | BufferCommitted | BufferAborted | CursorOpened | Acked | PendingAcked
     | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten | AckConflicted
     | Deduplicated | PartitionOffline | PartitionAvailable
+    | LedgerReserved | LedgerTrimmed | Compacted | PolicySet | CursorTrimmed
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -388,62 +437,3 @@ def decode_ops(data: bytes, *, lsn: int) -> list[Op]:
     except msgspec.DecodeError as exc:
         raise Corruption(f"frame {lsn} holds an op this version cannot read: {exc}", lsn=lsn,
                          code=602) from exc  # fmt: skip
-
-
-def _catalog(_: Op) -> tuple[Component, ...]:
-    return (CATALOG,)
-
-
-def _coordinator(op: Op) -> tuple[Component, ...]:
-    return (("coordinator", op.coordinator, 0),)  # type: ignore[union-attr]
-
-
-def _key(op: Op) -> tuple[Component, ...]:
-    return (("key", op.coordinator, 0),)  # type: ignore[union-attr]
-
-
-def _topic(op: Op) -> tuple[Component, ...]:
-    return (("topic", op.partition, 0),)  # type: ignore[union-attr]
-
-
-def _buffer(op: Op) -> tuple[Component, ...]:
-    return (("buffer", op.partition, 0),)  # type: ignore[union-attr]
-
-
-def _cursor(op: Op) -> tuple[Component, ...]:
-    return (("cursor", op.subscription, op.partition),)  # type: ignore[union-attr]
-
-
-def _rolled(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, LedgerRolled)
-    return (CATALOG, ("topic" if op.role == "p" else "buffer", op.partition, 0))
-
-
-def _sealed(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, LedgerSealed)
-    return (FILES, ("topic" if op.role == "p" else "buffer", op.partition, 0))
-
-
-def _opened(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, TxnOpened)
-    return (CATALOG, ("coordinator", op.coordinator, 0))
-
-
-ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
-    SettingSet: _catalog, TopicCreated: _catalog, SubscriptionCreated: _catalog, ConsumerAttached:
-    _catalog, ConsumerDetached: _catalog, LedgerRolled: _rolled, LedgerSealed: _sealed,
-    IdsReserved: _coordinator, CounterRaised: _coordinator, TxnOpened: _opened,
-    PartitionAdded: _coordinator, SubscriptionAdded: _coordinator, StatusUpdated: _coordinator,
-    TxnsForgotten: _coordinator, KeyConnected: _key, KeyBound: _key, KeyReleased: _key,
-    KeyDeleted: _key, Appended: _topic, CommitMarker: _topic,
-    BufferAppended: _buffer, BufferCommitted: _buffer, BufferAborted: _buffer,
-    CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
-    PendingAborted: _cursor, ProducerOpened: _topic, ProducersForgotten: _topic,
-    AckConflicted: _cursor, Deduplicated: _topic,
-    PartitionOffline: _catalog, PartitionAvailable: _catalog,
-}  # fmt: skip
-
-
-def components(op: Op) -> tuple[Component, ...]:
-    """The folds that take this op, as (kind, number, number)."""
-    return ROUTES[type(op)](op)

@@ -20,7 +20,7 @@ from itertools import pairwise
 import msgspec
 from crc32c import crc32c
 
-from txlog.engine.model.ops import Component
+from txlog.engine.model.routes import Component
 from txlog.engine.space import RESERVE_PATH
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal_file import list_journals
@@ -80,6 +80,8 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
         if old.cut_lsn >= cut_lsn:
             report.skipped = True
             report.generation = old.generation
+            _, expired = _expired(old, store, now.wall_ms)
+            _unlink(disk, expired, report)
             return old
         report.frames = cut_lsn - old.cut_lsn
         view.journal.current.keep_rows(ROWS_KEPT_BYTES)
@@ -120,6 +122,8 @@ def _write_parts(view: View, generation: int, report: CheckpointReport) -> dict[
     files = {ledger: list(refs) for ledger, refs in view.manifest.files.items()}
     for ledger, ref in view.sealed_since().items():
         files[ledger] = [ref]
+    for ledger in view.gone_since():
+        files.pop(ledger, None)
     for ledger in sorted(view.tail.runs):
         runs = view.tail.runs[ledger]
         if ledger in view.sealed_since():
@@ -185,19 +189,24 @@ def _dropped(
 def _expired(
     manifest: Manifest, store: Store, now_ms: int
 ) -> tuple[list[tuple[str, int]], list[str]]:
-    """(dropped files to keep, files to unlink); one generation is always spared (R18)."""
-    grace = store.settings.reader_grace_ms
-    keep = [(path, since) for path, since in manifest.dropped if now_ms - since < max(grace, 1)]
+    """(dropped files to keep, files to unlink), by the grace of readers; none on a full disk (R18).
+
+    The manifest before this one still needs its state, so that is spared for one generation. Rows
+    it does not need: the frames behind it tell where they are now, or that they are gone.
+    """
+    full = store.disk.free_bytes() < store.settings.free_bytes_min
+    grace = 0 if full else store.settings.reader_grace_ms
+    keep = [
+        (path, since) for path, since in manifest.dropped
+        if now_ms - since < grace or (path.startswith("state/") and since >= manifest.time_ms)
+    ]  # fmt: skip
     kept = {path for path, _ in keep}
     return keep, [path for path, _ in manifest.dropped if path not in kept]
 
 
 def _delete(disk: Disk, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
     """Unlink expired files, manifests before the old one, and journals that it does not need."""
-    for path in expired:
-        if disk.exists(path):
-            report.freed_bytes += disk.size(path)
-            disk.unlink(path)
+    _unlink(disk, expired, report)
     for generation in generations(disk):
         if generation < old.generation:
             disk.unlink(manifest_path(generation))
@@ -207,6 +216,13 @@ def _delete(disk: Disk, old: Manifest, expired: list[str], report: CheckpointRep
             report.freed_bytes += disk.size(name.path)
             report.journals_deleted += 1
             disk.unlink(name.path)
+
+
+def _unlink(disk: Disk, paths: list[str], report: CheckpointReport) -> None:
+    for path in paths:
+        if disk.exists(path):
+            report.freed_bytes += disk.size(path)
+            disk.unlink(path)
 
 
 def _crc_of(disk: Disk, generation: int) -> int:

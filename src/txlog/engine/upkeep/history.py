@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from txlog.engine.model.ops import (
-    Component,
     CounterRaised,
     IdsReserved,
     Op,
@@ -28,6 +27,7 @@ from txlog.engine.model.ops import (
     TxnsForgotten,
     encode_ops,
 )
+from txlog.engine.model.routes import Component
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.manifest import HistoryRef

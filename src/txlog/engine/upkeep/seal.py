@@ -10,8 +10,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlog.engine.flow import space
 from txlog.engine.flow.damage import first_bad_row
-from txlog.engine.flow.draft import Decision
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.ops import LedgerSealed
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
@@ -54,8 +54,7 @@ def seal_ledgers(store: Store, manifest: Manifest) -> int:
         sealed = 0
         for partition, role, ledger, entries in work:
             try:
-                _seal(store, view, number, partition, role, ledger, entries)
-                sealed += 1
+                sealed += _seal(store, view, number, partition, role, ledger, entries)
             except Corruption as error:
                 row = first_bad_row(view, ledger)
                 if row is None:
@@ -69,7 +68,8 @@ def seal_ledgers(store: Store, manifest: Manifest) -> int:
 
 def _seal(
     store: Store, view: View, number: int, partition: int, role: str, ledger: int, entries: int
-) -> None:  # fmt: skip
+) -> bool:  # fmt: skip
+    """Seal one ledger; False when it was trimmed meanwhile."""
     table = view.ledger_table(ledger, 0, entries)
     if role == "s":
         table = clean_rows(view, partition, ledger, table)
@@ -81,9 +81,12 @@ def _seal(
         path = sealed_path(directory, ledger, number)
     ref = make_ref(path, ledger, data, table, form="sealed", clean=role == "s")
     store.disk.publish(path, data)
-    _compare(store, ref, table)
+    compare_rows(store, ref, table)
     op = LedgerSealed(partition, role, ref)
-    store.write(lambda live, now: Decision([op], None, True))
+    if store.write(lambda live, now: space.seal(live, op)):
+        return True
+    store.disk.unlink(path)
+    return False
 
 
 def clean_rows(view: View, partition: int, ledger: int, table: pa.Table) -> pa.Table:
@@ -117,7 +120,7 @@ def clean_rows(view: View, partition: int, ledger: int, table: pa.Table) -> pa.T
     return conform(rows)
 
 
-def _compare(store: Store, ref: FileRef, table: pa.Table) -> None:
+def compare_rows(store: Store, ref: FileRef, table: pa.Table) -> None:
     """R17: read the sealed file back and compare every row with its source."""
     file = store.disk.open(ref.path)
     try:

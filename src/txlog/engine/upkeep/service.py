@@ -1,4 +1,8 @@
-"""When a checkpoint is due, and running one with everything that belongs to it."""
+"""When a checkpoint is due, and running one with everything that belongs to it.
+
+policies trim (frames) · checkpoint · sidecars past the ratio are compacted · ledgers are sealed
+· a second checkpoint lets go of what those replaced · files that nobody names are swept
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,24 @@ from dataclasses import asdict
 
 from txlog.engine.store import Store
 from txlog.engine.upkeep.checkpoint import CheckpointReport, checkpoint, maintenance_lock
+from txlog.engine.upkeep.compact import CompactReport, compact_sidecars
+from txlog.engine.upkeep.retention import trim_by_policies
 from txlog.engine.upkeep.seal import seal_ledgers
-from txlog.engine.upkeep.sweep import sweep_unnamed
+from txlog.engine.upkeep.sweep import free_gone, sweep_unnamed
+from txlog.engine.view import View
+
+# An automatic checkpoint looks for files that nobody names in so many directories, not in more.
+SWEPT_DIRECTORIES_MAX = 64
 
 
 def due(store: Store) -> bool:
     """True when the journal behind the newest checkpoint has grown past its settings."""
     frames, size = store.tail_bytes()
     return frames >= store.settings.checkpoint_frames or size >= store.settings.checkpoint_bytes
+
+
+def _changed_sidecars(view: View) -> list[int]:
+    return [key[1] for key in view.changed() if key[0] == "buffer"]
 
 
 def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
@@ -33,13 +47,20 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
     else:
         try:
             store.expire()  # it knows every coordinator: the bound on ended ones is exact here
+            changed = store.read(_changed_sidecars)  # only there may a share have grown
+            trim_by_policies(store)
+            report.freed_bytes += free_gone(store)
             manifest = checkpoint(store, report)
+            ratio = store.settings.sidecar_garbage_ratio
+            compacted = compact_sidecars(store, changed, CompactReport(), ratio=ratio)
             report.sealed_ledgers = seal_ledgers(store, manifest)
-            if report.sealed_ledgers:
+            if report.sealed_ledgers or compacted:
+                report.freed_bytes += free_gone(store)
                 checkpoint(store, report)
                 report.skipped = False
-            if wait:  # asked for by a person: the time to look at every directory is there
-                report.freed_bytes += sweep_unnamed(store)
+            # asked for by a person: the time to look at every directory is there
+            most = None if wait else SWEPT_DIRECTORIES_MAX
+            report.freed_bytes += sweep_unnamed(store, directories_max=most)
         finally:
             lock.close()  # frees it, and unlike an unlock it cannot fail
     answer = asdict(report)

@@ -7,6 +7,8 @@ another process's, writing right now: it goes only if its flock is free.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from txlog.engine.storage.disk import TEMPORARY_PREFIX
 from txlog.engine.storage.manifest import Manifest, generations, read_manifest
 from txlog.engine.store import Store
@@ -19,19 +21,52 @@ FIXED_DIRECTORIES = ("", "journal", "manifest", "state", "quarantine", "consumer
 SEGMENT_SUFFIXES = (".arrow", ".parquet", ".state")
 
 
-def sweep_unnamed(store: Store) -> int:
-    """Unlink unnamed files; returns their bytes. The caller holds the maintenance lock."""
+def sweep_unnamed(store: Store, *, directories_max: int | None = None) -> int:
+    """Unlink unnamed files; returns their bytes. The caller holds the maintenance lock.
+
+    directories_max: with more partitions than this only the fixed directories are looked through
+    """
+    return sum(_unlink(store, path) for path, _ in unnamed(store, directories_max))
+
+
+def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[str, str]]:
+    """The files that nobody names, each with the reason: unnamed, or temporary."""
     named, directories = store.read(lambda view: (_named(store, view), _directories(view)))
-    freed = 0
+    if directories_max is not None and len(directories) > directories_max:
+        directories = []
     for directory in (*FIXED_DIRECTORIES, *directories):
         for name in store.disk.listdir(directory):
             path = f"{directory}/{name}" if directory else name
             if name.startswith(TEMPORARY_PREFIX):
                 if not store.holds_lock(path):
-                    freed += _unlink(store, path)
+                    yield path, "temporary"
             elif name.endswith(SEGMENT_SUFFIXES) and named is not None and path not in named:
-                freed += _unlink(store, path)
-    return freed
+                yield path, "unnamed"
+
+
+def free_gone(store: Store) -> int:
+    """On a full disk: unlink what frames have let go, before any manifest; returns the bytes.
+
+    The frame is the moment (R18): whoever opens the store replays it and never asks for the files.
+    Otherwise there may be no room for the checkpoint that would make room.
+    """
+    if store.disk.free_bytes() >= store.settings.free_bytes_min:
+        return 0
+    return sum(_unlink(store, path) for path in store.read(_gone_paths))
+
+
+def _gone_paths(view: View) -> list[str]:
+    gone = view.gone_since()
+    return [ref.path for ledger in sorted(gone) for ref in view.manifest.files.get(ledger, [])]
+
+
+def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str]]:
+    """Files that lost their name at least so long ago; the predecessor's state is spared."""
+    manifest = store.read(lambda view: view.manifest)
+    for path, since in manifest.dropped:
+        spared = path.startswith("state/") and since >= manifest.time_ms
+        if now_ms - since >= keep_ms and not spared and store.disk.exists(path):
+            yield path, "replaced"
 
 
 def _unlink(store: Store, path: str) -> int:

@@ -1,0 +1,115 @@
+"""Owns the commands that give space back: compact, trim, gc."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from txlog.bounds import parse_bound
+from txlog.cli.command import command, exclusive
+from txlog.cli.consent import confirm
+from txlog.cli.options import Call
+from txlog.cli.tables import counted, size
+from txlog.errors import Usage
+from txlog.settings import HOUR_MS
+
+
+@command(
+    "admin compact",
+    examples=("txlog admin compact orders", "txlog admin compact orders -p 0 --dry-run"),
+    fields=(
+        "topic transactions messages aborted_dropped size_before_bytes size_after_bytes "
+        "ledgers_before ledgers_after dry_run"
+    ),
+    changes=True,
+)
+def compact(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    partition: Annotated[int | None, Option("--partition", "-p", metavar="N")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
+) -> None:
+    """Rewrite the sidecar in commit order, without rows of aborted transactions."""
+    client = call.client(write=not dry_run)
+    answer = client.admin.compact(topic, partition, dry_run=dry_run)
+    before, after = int(answer["size_before_bytes"]), int(answer["size_after_bytes"])
+    call.summary(
+        f"{_tense(dry_run, 'compact')} {answer['topic']}: "
+        f"{counted(int(answer['messages']), 'message')} of "
+        f"{counted(int(answer['transactions']), 'transaction')} kept, "
+        f"{answer['aborted_dropped']:,} dropped, {size(before)} before, {size(after)} after"
+    )
+    call.output.result(answer)
+
+
+@command(
+    "admin trim",
+    examples=(
+        "txlog admin trim orders --to @-7d",
+        "txlog admin trim orders --to sub=billing --dry-run",
+        "txlog admin trim orders --by-policy --yes",
+    ),
+    fields="topic ledgers messages size_bytes partition_list dry_run",
+    changes=True,
+)
+def trim(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    to: Annotated[str | None, Option("--to", metavar="BOUND", help="what lies before it")] = None,
+    by_policy: Annotated[
+        bool, Option("--by-policy", help="what the retention of the topic lets go")
+    ] = False,
+    force: Annotated[bool, Option("--force-unacked", help="what is not acknowledged, too")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
+) -> None:
+    """Let the oldest messages go, by whole ledgers."""
+    exclusive(to=to, by_policy=by_policy)
+    if to is None and not by_policy:
+        raise Usage("say what to trim: --to BOUND or --by-policy")
+    bound = None if to is None else parse_bound(to, call.now_ms())
+    client = call.client(write=not dry_run)
+    plan = client.admin.trim(topic, bound, by_policy=by_policy, force_unacked=force, dry_run=True)
+    if not dry_run and plan["ledgers"]:
+        confirm(call, f"trim {_amount(plan)}")
+        plan = client.admin.trim(topic, bound, by_policy=by_policy, force_unacked=force)
+    if plan["ledgers"]:
+        call.summary(f"{_tense(dry_run, 'trim')} {_amount(plan)}")
+    else:
+        call.summary(f"nothing to trim in {plan['topic']}: whole ledgers go, and none lies before")
+    call.output.result({**plan, "dry_run": dry_run})
+
+
+@command(
+    "admin gc",
+    examples=("txlog admin gc", "txlog admin gc --apply --keep 10m"),
+    fields="applied files size_bytes file_list",
+    changes=True,
+)
+def gc(
+    call: Call,
+    apply: Annotated[bool, Option("--apply", help="unlink them")] = False,
+    keep: Annotated[str, Option("--keep", metavar="DUR", help="for readers that began before")] = (
+        "1h"
+    ),
+) -> None:
+    """Find files that no manifest names; --apply unlinks them."""
+    keep_ms = call.duration(keep)
+    client = call.client(write=apply)
+    answer = client.admin.gc(apply, HOUR_MS if keep_ms is None else keep_ms)
+    done = "unlinked" if apply else "found"
+    call.summary(f"{done} {counted(answer['files'], 'file')}, {size(answer['size_bytes'])}")
+    call.output.result(answer)
+
+
+def _amount(plan: dict[str, object]) -> str:
+    messages, ledgers = plan["messages"], plan["ledgers"]
+    assert isinstance(messages, int)
+    assert isinstance(ledgers, int)
+    return f"{plan['topic']}: {counted(messages, 'message')} in {counted(ledgers, 'ledger')}"
+
+
+def _tense(dry_run: bool, verb: str) -> str:
+    if dry_run:
+        return f"would {verb}"
+    return f"{verb}med" if verb == "trim" else f"{verb}ed"

@@ -1,0 +1,125 @@
+"""Which folds take which op: the routing table of a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from txlog.engine.model.ops import (
+    AckConflicted,
+    Acked,
+    Appended,
+    BufferAborted,
+    BufferAppended,
+    BufferCommitted,
+    CommitMarker,
+    Compacted,
+    ConsumerAttached,
+    ConsumerDetached,
+    CounterRaised,
+    CursorOpened,
+    CursorTrimmed,
+    Deduplicated,
+    IdsReserved,
+    KeyBound,
+    KeyConnected,
+    KeyDeleted,
+    KeyReleased,
+    LedgerReserved,
+    LedgerRolled,
+    LedgerSealed,
+    LedgerTrimmed,
+    Op,
+    PartitionAdded,
+    PartitionAvailable,
+    PartitionOffline,
+    PendingAborted,
+    PendingAcked,
+    PendingCommitted,
+    PolicySet,
+    ProducerOpened,
+    ProducersForgotten,
+    SettingSet,
+    StatusUpdated,
+    SubscriptionAdded,
+    SubscriptionCreated,
+    TopicCreated,
+    TxnOpened,
+    TxnsForgotten,
+)
+
+Component = tuple[str, int, int]
+
+CATALOG: Component = ("catalog", 0, 0)
+FILES: Component = ("files", 0, 0)
+
+
+def _catalog(_: Op) -> tuple[Component, ...]:
+    return (CATALOG,)
+
+
+def _coordinator(op: Op) -> tuple[Component, ...]:
+    return (("coordinator", op.coordinator, 0),)  # type: ignore[union-attr]
+
+
+def _key(op: Op) -> tuple[Component, ...]:
+    return (("key", op.coordinator, 0),)  # type: ignore[union-attr]
+
+
+def _topic(op: Op) -> tuple[Component, ...]:
+    return (("topic", op.partition, 0),)  # type: ignore[union-attr]
+
+
+def _buffer(op: Op) -> tuple[Component, ...]:
+    return (("buffer", op.partition, 0),)  # type: ignore[union-attr]
+
+
+def _cursor(op: Op) -> tuple[Component, ...]:
+    return (("cursor", op.subscription, op.partition),)  # type: ignore[union-attr]
+
+
+def _rolled(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, LedgerRolled)
+    return (CATALOG, ("topic" if op.role == "p" else "buffer", op.partition, 0))
+
+
+def _sealed(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, LedgerSealed)
+    return (FILES, ("topic" if op.role == "p" else "buffer", op.partition, 0))
+
+
+def _trimmed(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, LedgerTrimmed)
+    buffer: Component = ("buffer", op.partition, 0)
+    return (FILES, ("topic", op.partition, 0), buffer) if op.role == "p" else (FILES, buffer)
+
+
+def _compacted(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, Compacted)
+    return (FILES, ("buffer", op.partition, 0))
+
+
+def _opened(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, TxnOpened)
+    return (CATALOG, ("coordinator", op.coordinator, 0))
+
+
+ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
+    SettingSet: _catalog, TopicCreated: _catalog, SubscriptionCreated: _catalog, ConsumerAttached:
+    _catalog, ConsumerDetached: _catalog, LedgerRolled: _rolled, LedgerSealed: _sealed,
+    IdsReserved: _coordinator, CounterRaised: _coordinator, TxnOpened: _opened,
+    PartitionAdded: _coordinator, SubscriptionAdded: _coordinator, StatusUpdated: _coordinator,
+    TxnsForgotten: _coordinator, KeyConnected: _key, KeyBound: _key, KeyReleased: _key,
+    KeyDeleted: _key, Appended: _topic, CommitMarker: _topic,
+    BufferAppended: _buffer, BufferCommitted: _buffer, BufferAborted: _buffer,
+    CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
+    PendingAborted: _cursor, ProducerOpened: _topic, ProducersForgotten: _topic,
+    AckConflicted: _cursor, Deduplicated: _topic,
+    PartitionOffline: _catalog, PartitionAvailable: _catalog,
+    LedgerReserved: _catalog, LedgerTrimmed: _trimmed, Compacted:
+    _compacted, PolicySet: _catalog, CursorTrimmed: _cursor,
+}  # fmt: skip
+
+
+def components(op: Op) -> tuple[Component, ...]:
+    """The folds that take this op, as (kind, number, number)."""
+    return ROUTES[type(op)](op)

@@ -1,0 +1,142 @@
+"""Giving space back: compact, trim and gc as the API answers them.
+
+Reads and calls the engine's upkeep; the keys of the answers are the fields that the commands print.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from txlog.bounds import Bound
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.participants import unavailable_error
+from txlog.engine.flow.trim import TrimmedPartition
+from txlog.engine.store import Store
+from txlog.engine.upkeep.checkpoint import CheckpointReport, maintenance_lock
+from txlog.engine.upkeep.checkpoint import checkpoint as write_checkpoint
+from txlog.engine.upkeep.compact import (
+    CompactReport,
+    compact_sidecars,
+    plan_compaction,
+    roll_open,
+    sidecar_bytes,
+)
+from txlog.engine.upkeep.retention import trim_topic
+from txlog.engine.upkeep.service import run_checkpoint
+from txlog.engine.upkeep.sweep import free_gone, replaced, unnamed
+from txlog.engine.view import View
+from txlog.errors import InvalidArgument, TopicNotFound, TxlogError
+from txlog.ids import TopicName
+
+Answer = dict[str, Any]
+
+
+def compact(store: Store, topic: str, partition: int | None, *, dry_run: bool) -> Answer:
+    """Compact the sidecars of a topic; the fields of `txlog admin compact`."""
+    name = TopicName.parse(topic, allow_partition=True)
+    wanted = name.partition if partition is None else partition
+
+    def numbers_of(view: View) -> list[int]:
+        found = find_topic(view, name)
+        if wanted is not None and not 0 <= wanted < found.partitions:
+            raise TopicNotFound(
+                f"{name.topic.short} has no partition {wanted}, it has {found.partitions}",
+                topic=name.topic.short, partition=wanted,
+            )  # fmt: skip
+        every = range(found.first_partition, found.first_partition + found.partitions)
+        return [every[wanted]] if wanted is not None else [*every]
+
+    def check_available(view: View) -> None:
+        for number in numbers:
+            if number in view.catalog.unavailable:
+                raise unavailable_error(view.catalog, find_topic(view, name), number)
+
+    numbers = store.read(numbers_of)
+    store.read(check_available)
+    report = CompactReport()
+    if dry_run:
+        for number in numbers:
+            plan_compaction(store, number, report)
+    else:
+        store.need_writable()
+        lock = maintenance_lock(store, wait=True)
+        assert lock is not None
+        try:
+            _compact(store, numbers, report)
+        finally:
+            lock.close()
+    names = ("transactions", "messages", "aborted_dropped", "size_before_bytes",
+             "size_after_bytes", "ledgers_before", "ledgers_after")  # fmt: skip
+    return {
+        "topic": name.topic.short, **{one: getattr(report, one) for one in names},
+        "dry_run": dry_run,
+    }  # fmt: skip
+
+
+def _compact(store: Store, numbers: list[int], report: CompactReport) -> None:
+    """Roll, let every row reach a file, compact, and let go of the files before."""
+
+    def measure(view: View) -> tuple[int, int]:
+        size = sum(sidecar_bytes(view, number) for number in numbers)
+        return size, sum(len(view.buffer(number).ledgers) for number in numbers)
+
+    report.ledgers_before = store.read(measure)[1]
+    roll_open(store, numbers)
+    write_checkpoint(store, CheckpointReport())
+    report.size_before_bytes = store.read(measure)[0]
+    compact_sidecars(store, numbers, report)
+    free_gone(store)
+    write_checkpoint(store, CheckpointReport())
+    report.size_after_bytes, report.ledgers_after = store.read(measure)
+
+
+def trim(
+    store: Store, topic: str, to: Bound | None, *, by_policy: bool, force_unacked: bool,
+    dry_run: bool, checkpoint: bool,
+) -> Answer:  # fmt: skip
+    """Trim a topic; the fields of `txlog admin trim`.
+
+    checkpoint: write one, so that the files lose their names now and not with the next one
+    """
+    if (to is None) is not by_policy:
+        raise InvalidArgument("a trim goes up to a bound, or by policy: one of them")
+    name = TopicName.parse(topic)
+    answer = trim_topic(store, name, to, force_unacked=force_unacked, dry_run=dry_run)
+    if checkpoint and not dry_run and answer.total("ledgers"):
+        try:
+            run_checkpoint(store, wait=False)
+        except TxlogError as error:  # the trim is done; its files go with the next checkpoint
+            store.reports.append(f"a checkpoint failed and is due again: {error}")
+    return {
+        "topic": answer.topic, "ledgers": answer.total("ledgers"),
+        "messages": answer.total("messages"), "size_bytes": answer.total("size_bytes"),
+        "partition_list": [_row(row) for row in answer.partitions], "dry_run": dry_run,
+    }  # fmt: skip
+
+
+def _row(row: TrimmedPartition) -> Answer:
+    return {one.name: getattr(row, one.name) for one in fields(row)}
+
+
+def gc(store: Store, *, apply: bool, keep_ms: int) -> Answer:
+    """Files that no manifest names; apply: unlink them. The fields of `txlog admin gc`.
+
+    keep_ms: how long files stay that lost their name, for readers of older snapshots
+    """
+    lock = None
+    if apply:
+        store.need_writable()
+        lock = maintenance_lock(store, wait=True)
+    try:
+        rows: list[Answer] = []
+        now_ms = store.clock.now().wall_ms
+        for path, reason in [*unnamed(store), *replaced(store, keep_ms, now_ms)]:
+            rows.append({"path": path, "size_bytes": store.disk.size(path), "reason": reason})
+            if apply:
+                store.disk.unlink(path)
+    finally:
+        if lock is not None:
+            lock.close()
+    return {"applied": apply, "files": len(rows), "file_list": rows,
+            "size_bytes": sum(row["size_bytes"] for row in rows)}  # fmt: skip

@@ -1,0 +1,146 @@
+"""Producers and consumers at work while another process compacts and trims, and is killed at it.
+
+All loops are bounded by counts; the parent reads lines and waits for ends of processes only.
+`TXLOG_SEED` repeats the choices; when a signal arrives is up to the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.crash.test_processes import SEED, start, together
+from txlog.message import messages
+
+HALF = """
+import sys, txlog
+path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with txlog.open(path) as client:
+    producer = client.producer("t")
+    for number in range(1, count + 1):
+        txn = client.begin(600_000)["txn"]
+        for part in range(4):
+            value = f"{name}:{number}:{part}".encode()
+            producer.send(value + b" " * 200, partition=part % 2, txn=txn)
+        (client.commit if number % 2 else client.abort)(txn)
+        print(number, flush=True)
+"""
+TAKE = """
+import sys, txlog
+path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with txlog.open(path) as client, client.consumer("t", "s") as consumer:
+    for number in range(count):
+        table = consumer.receive_batch(5, timeout_ms=200)
+        with client.transaction(600_000) as txn:
+            consumer.acknowledge(table, txn=txn)
+        print(*(f"{m.message_id}={m.value.decode().strip()}" for m in txlog.messages(table)),
+              flush=True)
+"""
+READ = """
+import sys, txlog
+path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with txlog.open(path, read_only=True) as client:
+    for number in range(count):
+        found, gone = [], 0
+        try:
+            for table in client.read("t", batch_messages=7):
+                found += [f"{m.message_id}={m.value.decode().strip()}"
+                          for m in txlog.messages(table)]
+        except txlog.errors.MessageNotFound as error:
+            assert error.fields["last"] is not None
+        print(*found, flush=True)
+"""
+SPACE = """
+import sys, txlog
+from txlog.bounds import Bound
+path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with txlog.open(path) as client:
+    for number in range(count):
+        client.admin.compact("t")
+        try:
+            client.admin.trim("t", Bound("sub", "s"))
+        except txlog.errors.Refused:
+            raise SystemExit("a trim behind mark-delete was refused")
+        if number % 3 == 0:
+            client.admin.gc(apply=True, keep_ms=0)
+        print(number, flush=True)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store that keeps no file for older readers and rolls over often."""
+    path = tmp_path / "store"
+    txlog.init(
+        str(path), checkpoint_frames=60, coordinators=2, reader_grace_ms=0, ledger_entries_max=9,
+        durability="os",
+    )  # fmt: skip
+    with txlog.open(str(path)) as client:
+        client.create_topic("t", 2)
+        client.create_subscription("t", "s")
+    return path
+
+
+def pairs(lines: list[str]) -> list[tuple[str, str]]:
+    """(id, value) of what a process printed."""
+    return [
+        (one.partition("=")[0], one.partition("=")[2]) for line in lines for one in line.split()
+    ]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_space_is_given_back_while_others_work(store: Path, killed: bool) -> None:
+    """I-12, I-20: every committed message is taken once, under one id, in order."""
+    rng = random.Random(f"{SEED} {killed}")
+    print("seed", SEED)
+    count = 16
+    jobs = [
+        (start(HALF, store, "x", count), None),
+        (start(HALF, store, "y", count), None),
+        (start(TAKE, store, "c", 30), None),
+        (start(READ, store, "r", 20), None),
+        (start(SPACE, store, "m", 12), rng.randrange(1, 10) if killed else None),
+    ]
+    _, _, taken, read, _ = together(jobs)
+    together([(start(SPACE, store, "n", 2), None)])
+    with txlog.open(str(store)) as client:
+        with client.consumer("t", "s") as consumer:
+            while (table := consumer.receive_batch(50)).num_rows:
+                consumer.acknowledge(table)
+                taken.append(" ".join(
+                    f"{m.message_id}={(m.value or b'').decode().strip()}" for m in messages(table)
+                ))  # fmt: skip
+        assert client.subscriptions("t")[0]["backlog"] == 0
+    got = pairs(taken)
+    expected = [
+        f"{name}:{number}:{part}"
+        for name in "xy" for number in range(1, count + 1, 2) for part in range(4)
+    ]  # fmt: skip
+    assert sorted(value for _, value in got) == sorted(expected), f"seed {SEED}"
+    place = {value: message_id for message_id, value in got}
+    assert len(set(place.values())) == len(place)
+    for message_id, value in pairs(read):
+        assert place[value] == message_id, f"seed {SEED}: {value} changed its id"
+    for name in "xy":
+        for partition in range(2):
+            mine = [value for _, value in got if value.startswith(f"{name}:")]
+            here = [value for value in mine if int(value[-1]) % 2 == partition]
+            assert here == sorted(here, key=lambda value: tuple(map(int, value.split(":")[1:])))
+    check_given_back(store)
+
+
+SEGMENTS = (".arrow", ".parquet")
+
+
+def check_given_back(store: Path) -> None:
+    """Everything was acknowledged: after a trim no row is left on the disk."""
+    with txlog.open(str(store)) as client:
+        client.admin.trim("t", txlog.Bound("end"))
+        client.admin.compact("t")
+        client.admin.gc(apply=True, keep_ms=0)
+    left = [path for path in Path(store, "topics").rglob("*") if path.suffix in SEGMENTS]
+    assert not left, os.fspath(left[0])
