@@ -70,7 +70,7 @@ class Store:
     """An open store; safe to call from many threads of one process."""
 
     __slots__ = (
-        "_asked_durability", "_closed", "_lock", "_mutex", "_queue", "_recorded_settings",
+        "_asked_durability", "_closed", "_lock", "_mutex", "_queue", "_settings_changes",
         "_space", "_sweeper", "_view", "clock", "disk", "dry_run", "durability",
         "identity", "lock_timeout_ms", "recovered_ms", "reports", "settings",
     )  # fmt: skip
@@ -92,7 +92,7 @@ class Store:
         self._sweeper = Sweeper()
         self._space = Space(disk)
         self._asked_durability = durability
-        self._recorded_settings: dict[str, int | str | float] = {}
+        self._settings_changes = -1
         self.settings = Settings()
         self.durability = durability or self.settings.durability
         began_ms = clock.now().wall_ms
@@ -166,11 +166,11 @@ class Store:
 
     def _adopt_settings(self) -> None:
         """Take the settings that the catalog has now; any process may have changed them."""
-        recorded = self._view.catalog.settings
-        if recorded != self._recorded_settings:
-            self.settings = Settings.from_mapping(recorded)
+        catalog = self._view.catalog
+        if catalog.settings_changes != self._settings_changes:
+            self.settings = Settings.from_mapping(catalog.settings)
             self.durability = self._asked_durability or self.settings.durability
-            self._recorded_settings = dict(recorded)
+            self._settings_changes = catalog.settings_changes
 
     def has_unflushed(self) -> bool:
         """True when frames lie behind the witness: their writer died, or is flushing."""

@@ -59,10 +59,11 @@ FOLDS: dict[str, Fold] = {
         cursors.FOLD,
     )
 }  # fmt: skip
+APPLY = {kind: fold.apply for kind, fold in FOLDS.items()}
 STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
 RELOADS_MAX = 20
-SWITCHES = (PartitionOffline, PartitionAvailable)
+NOTED = frozenset([StatusUpdated, TxnOpened, PartitionOffline, PartitionAvailable])
 Request = tuple[int, int, int]  # ledger, first row, row after the last
 
 
@@ -70,8 +71,9 @@ class View:
     """One consistent state of the store; used by one thread at a time."""
 
     __slots__ = (
-        "_at_once", "_deadline", "_dumps", "_gone", "_loaded", "_readers", "_sealed", "_waiting",
-        "disk", "journal", "lsn", "manifest", "reports", "salt", "tail",
+        "_at_once", "_buffers", "_catalog", "_coordinators", "_deadline", "_dumps", "_gone",
+        "_loaded", "_readers", "_sealed", "_topics", "_waiting", "disk", "journal", "lsn",
+        "manifest", "reports", "salt", "tail",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -84,6 +86,11 @@ class View:
         self.reports: list[str] = []
         self._dumps: dict[Component, DumpRef] = {}
         self._loaded: dict[Component, Any] = {}
+        # the same by number, for the many looks of a decision
+        self._catalog: catalogs.Catalog | None = None
+        self._coordinators: dict[int, coordinators.Coordinator] = {}
+        self._topics: dict[int, topics.Topic] = {}
+        self._buffers: dict[int, buffers.Buffer] = {}
         self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
         self._sealed: dict[int, FileRef] = {}
         self._gone: set[int] = set()  # ledgers that the manifest may still name
@@ -184,29 +191,20 @@ class View:
         self.lsn = lsn
         self.tail.note(raw, ops)
         waiting = 0  # transactions that this frame decides and does not complete
+        loaded = self._loaded
         for op in ops:
             kind = type(op)
-            if kind is StatusUpdated:
-                assert isinstance(op, StatusUpdated)
-                waiting += 1 if op.expected == coordinators.OPEN else -1
-            elif kind in SWITCHES:
-                assert isinstance(op, PartitionOffline | PartitionAvailable)
-                self._close_files(op.partition)
-            elif kind is TxnOpened:
-                assert isinstance(op, TxnOpened)
-                self._deadline = (
-                    (op.boot_id, min(self._deadline[1], op.boot_ms + op.timeout_ms))
-                    if op.boot_id == self._deadline[0] else ("", 0)
-                )  # fmt: skip
+            if kind in NOTED:
+                waiting += self._note(op)
             for key in ROUTES[kind](op):
                 if key is FILES:
                     self._name_files(op)
                     continue
-                state = self._loaded.get(key)
+                state = loaded.get(key)
                 if state is None and key[0] in self._at_once:
                     state = self._state(key)
                 if state is not None:
-                    FOLDS[key[0]].apply(state, lsn, time_ms, op)
+                    APPLY[key[0]](state, lsn, time_ms, op)
                     continue
                 items = self._waiting.get(key)
                 if items is None:
@@ -215,6 +213,20 @@ class View:
                     items.append((lsn, time_ms, op))
         if waiting > 0:
             self._deadline = ("", 0)  # what waits may be driven on: the next sweep looks
+
+    def _note(self, op: Op) -> int:
+        """What the view itself takes from an op; 1: a transaction waits more, -1: one less."""
+        if isinstance(op, StatusUpdated):
+            return 1 if op.expected == coordinators.OPEN else -1
+        if isinstance(op, TxnOpened):
+            self._deadline = (
+                (op.boot_id, min(self._deadline[1], op.boot_ms + op.timeout_ms))
+                if op.boot_id == self._deadline[0] else ("", 0)
+            )  # fmt: skip
+        else:
+            assert isinstance(op, PartitionOffline | PartitionAvailable)
+            self._close_files(op.partition)
+        return 0
 
     def _close_files(self, partition: int) -> None:
         """Its files may be put in place again before it comes back: they are opened anew."""
@@ -290,12 +302,16 @@ class View:
     @property
     def catalog(self) -> catalogs.Catalog:
         """Topics, subscriptions, settings."""
-        state: catalogs.Catalog = self._state(CATALOG)
+        state = self._catalog
+        if state is None:
+            state = self._catalog = self._state(CATALOG)
         return state
 
     def coordinator(self, number: int) -> coordinators.Coordinator:
         """A transaction coordinator."""
-        state: coordinators.Coordinator = self._state(("coordinator", number, 0))
+        state = self._coordinators.get(number)
+        if state is None:
+            state = self._coordinators[number] = self._state(("coordinator", number, 0))
         return state
 
     def keys(self, number: int) -> transaction_keys.Keys:
@@ -330,12 +346,16 @@ class View:
 
     def topic(self, partition: int) -> topics.Topic:
         """The ends of a partition, by its number."""
-        state: topics.Topic = self._state(("topic", partition, 0))
+        state = self._topics.get(partition)
+        if state is None:
+            state = self._topics[partition] = self._state(("topic", partition, 0))
         return state
 
     def buffer(self, partition: int) -> buffers.Buffer:
         """The sidecar of a partition."""
-        state: buffers.Buffer = self._state(("buffer", partition, 0))
+        state = self._buffers.get(partition)
+        if state is None:
+            state = self._buffers[partition] = self._state(("buffer", partition, 0))
         return state
 
     def cursor(self, subscription: int, partition: int) -> cursors.Cursor:

@@ -45,27 +45,29 @@ def participants(view: View, txn: Txn, back: int = 0) -> Participants:
     back: a partition that this frame makes available
     """
     out, pair = Participants(), (txn.coordinator, txn.sequence)
+    catalog = view.catalog
+    away = catalog.unavailable
     for partition in sorted(txn.partitions):
-        if not catalogs.has_partition(view.catalog, partition):
+        if not catalogs.has_partition(catalog, partition):
             out.skipped.append((partition, 0))
             continue
         held = buffers.find_held(view.buffer(partition), *pair)
         if held is None:
             continue
         out.messages += held.count
-        if partition == back or partition not in view.catalog.unavailable:
+        if partition == back or partition not in away:
             out.partitions.append((partition, held))
         else:
             out.waiting.append((partition, 0))
     for subscription, partition in sorted(txn.subscriptions):
-        if subscription not in view.catalog.subscriptions:
+        if subscription not in catalog.subscriptions:
             out.skipped.append((partition, subscription))
             continue
         pending = view.cursor(subscription, partition).pending.get(pair)
         if pending is None:
             continue
         out.acks += pending.count
-        if partition == back or partition not in view.catalog.unavailable:
+        if partition == back or partition not in away:
             out.cursors.append((subscription, partition, pending))
         else:
             out.waiting.append((partition, subscription))

@@ -19,7 +19,9 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -95,39 +97,47 @@ class Buffer(msgspec.Struct, array_like=True):
 
 def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
     """Apply one op."""
-    if isinstance(op, BufferAppended):
-        _appended(state, lsn, time_ms, op)
-    elif isinstance(op, BufferCommitted):
-        _grow(state, lsn, op.ledger, op.entry, 1, 0)
-        held = _take(state, lsn, op.coordinator, op.sequence)
-        known = state.markers.setdefault(op.marker_ledger, [])
-        if known and known[-1].entry >= op.marker_entry:
-            raise broken("buffer", lsn, f"marker {op.marker_entry} does not follow the last")
-        known.append(
-            Marker(op.marker_entry, op.coordinator, op.sequence, held.count, time_ms, lsn,
-                   held.ranges, held.payload_bytes, held.sizes)
-        )  # fmt: skip
-        state.committed_count += 1
-    elif isinstance(op, BufferAborted):
-        _grow(state, lsn, op.ledger, op.entry, 1, 0)
-        held = _take(state, lsn, op.coordinator, op.sequence)
-        _kill(state, [held])
-        state.aborted_count += 1
-    elif isinstance(op, LedgerRolled):
-        if (state.ledgers[-1].ledger if state.ledgers else 0) != op.old:
-            raise broken("buffer", lsn, f"ledger {op.old} is not the open one")
-        state.ledgers.append(SidecarLedger(op.new, opened_ms=time_ms))
-    elif isinstance(op, LedgerSealed):
-        _sealed(state, op.file.ledger)
-    elif isinstance(op, LedgerTrimmed):
-        if op.role == "p":
-            _trim(state, op.ledger)
-        else:
-            _remove(state, lsn, op.ledger)
-    elif isinstance(op, Compacted):
-        _compacted(state, lsn, time_ms, op)
-    else:
+    take = _TAKES.get(type(op))
+    if take is None:
         raise unexpected("buffer", lsn, op)
+    take(state, lsn, time_ms, op)
+
+
+def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferCommitted) -> None:
+    _grow(state, lsn, op.ledger, op.entry, 1, 0)
+    held = _take(state, lsn, op.coordinator, op.sequence)
+    known = state.markers.setdefault(op.marker_ledger, [])
+    if known and known[-1].entry >= op.marker_entry:
+        raise broken("buffer", lsn, f"marker {op.marker_entry} does not follow the last")
+    known.append(
+        Marker(op.marker_entry, op.coordinator, op.sequence, held.count, time_ms, lsn,
+               held.ranges, held.payload_bytes, held.sizes)
+    )  # fmt: skip
+    state.committed_count += 1
+
+
+def _take_buffer_aborted(state: Buffer, lsn: int, time_ms: int, op: BufferAborted) -> None:
+    _grow(state, lsn, op.ledger, op.entry, 1, 0)
+    held = _take(state, lsn, op.coordinator, op.sequence)
+    _kill(state, [held])
+    state.aborted_count += 1
+
+
+def _take_ledger_rolled(state: Buffer, lsn: int, time_ms: int, op: LedgerRolled) -> None:
+    if (state.ledgers[-1].ledger if state.ledgers else 0) != op.old:
+        raise broken("buffer", lsn, f"ledger {op.old} is not the open one")
+    state.ledgers.append(SidecarLedger(op.new, opened_ms=time_ms))
+
+
+def _take_ledger_sealed(state: Buffer, lsn: int, time_ms: int, op: LedgerSealed) -> None:
+    _sealed(state, op.file.ledger)
+
+
+def _take_ledger_trimmed(state: Buffer, lsn: int, time_ms: int, op: LedgerTrimmed) -> None:
+    if op.role == "p":
+        _trim(state, op.ledger)
+    else:
+        _remove(state, lsn, op.ledger)
 
 
 def _grow(state: Buffer, lsn: int, ledger: int, first: int, rows: int, size: int) -> None:
@@ -170,6 +180,8 @@ def _take(state: Buffer, lsn: int, coordinator: int, sequence: int) -> Held:
     held = None if of_coordinator is None else of_coordinator.pop(sequence, None)
     if held is None:
         raise broken("buffer", lsn, f"transaction {coordinator}:{sequence} has nothing here")
+    if not of_coordinator:
+        del state.held[coordinator]  # whoever asks what is open here looks at each
     if len(held.ranges) == 1 and held.ranges[0][0] == state.ledgers[-1].ledger:  # most of them
         state.ledgers[-1].open_txns -= 1
         return held
@@ -352,5 +364,15 @@ def find_marker(state: Buffer, ledger: int, entry: int) -> Marker | None:
     return known[at] if at < len(known) and known[at].entry == entry else None
 
 
+# The type of an op says who takes it: a chain of isinstance would cost more than the ops do.
+_TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
+    BufferAppended: _appended,
+    BufferCommitted: _take_buffer_committed,
+    BufferAborted: _take_buffer_aborted,
+    LedgerRolled: _take_ledger_rolled,
+    LedgerSealed: _take_ledger_sealed,
+    LedgerTrimmed: _take_ledger_trimmed,
+    Compacted: _compacted,
+}
 _decoder = msgspec.msgpack.Decoder(Buffer)
 FOLD = Fold("buffer", Buffer, apply, msgspec.msgpack.encode, _decoder.decode)

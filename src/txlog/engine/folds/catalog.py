@@ -87,6 +87,7 @@ class Catalog(msgspec.Struct, array_like=True):
     coordinator_counts: list[int] = []  # former values of the setting `coordinators`, oldest first
     unavailable: dict[int, Unavailable] = {}  # partition -> why
     policies: dict[int, dict[str, int]] = {}  # topic -> name -> value
+    settings_changes: int = 0  # only grows: whoever copied the settings asks whether to again
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -131,6 +132,7 @@ def _set(state: Catalog, op: SettingSet) -> None:
     if op.name == "coordinators" and isinstance(former, int) and former != op.value:
         state.coordinator_counts.append(former)
     state.settings[op.name] = op.value
+    state.settings_changes += 1
 
 
 def _switch(
