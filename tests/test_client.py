@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import txlog
 from tests.engine_kit import Bench, pending, send
+from txlog import messages
 from txlog.errors import (
     AlreadyClosed,
     AlreadyExists,
@@ -206,3 +208,30 @@ def test_status(bench: Bench) -> None:
     (row,) = status["topic_list"]
     assert (row["messages"], row["size_bytes"], row["backlog"]) == (2, 5, 2)
     assert status["journal"]["lsn"] == status["journal"]["durable_lsn"] == client.wait_for_change(0)
+
+
+def test_a_consumer_of_one_partition_gets_no_other(tmp_path: Path) -> None:
+    """The partition in the topic's name counts; the subscription is the whole topic's."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    client.create_topic("t", 2)
+    client.create_subscription("t", "s")
+    for partition in (0, 1):
+        client.producer("t").send(b"%d" % partition, partition=partition)
+    for name, expected in (("t/1", [b"1"]), ("t-partition-0", [b"0"]), ("t", [b"0", b"1"])):
+        with client.consumer(name, "s") as consumer:
+            got = [message.value for message in messages(consumer.receive_batch(10))]
+            assert sorted(value or b"" for value in got) == expected
+    with pytest.raises(TopicNotFound):
+        client.consumer("t/2", "s")
+
+
+def test_begin_is_not_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """5.2: written but not flushed; only the first of a block waits for its reservation."""
+    bench = Bench(tmp_path / "store", durability="sync", coordinators=1)
+    bench.client.begin()
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", flushed.append)
+    txn = bench.client.begin()["txn"]
+    assert not flushed
+    assert bench.another().show_transaction(txn)["state"] == "open"

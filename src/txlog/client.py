@@ -476,9 +476,12 @@ class Client:
                 self._store.reports.append(f"a checkpoint failed and is due again: {error}")
 
     def _tell(self, txn_id: TxnId, question: Callable[[View], Answer]) -> Answer:
-        """Describe what was just done; that it cannot be read does not mean it was not done."""
+        """Describe what was just done; that it cannot be read does not mean it was not done.
+
+        Nothing is flushed for it: what this process wrote, its own view shows.
+        """
         try:
-            return self._look(question)
+            return self._store.read(question)
         except TxlogError as error:
             raise OutcomeUnknown(
                 f"transaction {txn_id} was changed, but cannot be shown: {error}",

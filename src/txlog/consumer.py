@@ -81,8 +81,8 @@ class Consumer:
     """
 
     __slots__ = (
-        "_buffered", "_damage", "_id", "_liveness", "_places", "_previews", "_rounds", "_store",
-        "_subscription", "_topic", "_turn", "name", "short",
+        "_buffered", "_damage", "_id", "_liveness", "_partition", "_places", "_previews", "_rounds",
+        "_store", "_subscription", "_topic", "_turn", "name", "short",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +107,7 @@ class Consumer:
                 f"subscription {subscription} is {self._subscription.isolation}, not {isolation}",
                 hint="use a subscription of its own", topic=self.short, subscription=subscription,
             )  # fmt: skip
+        self._partition = wanted.partition
         self._previews: dict[int, PreviewPlace] = {}
         self._attach()
 
@@ -218,8 +219,11 @@ class Consumer:
         })  # fmt: skip
 
     def _numbers(self) -> range:
-        first = self._topic.first_partition
-        return range(first, first + self._topic.partitions)
+        """The partitions it receives from, by store-wide number: one, if its topic names it."""
+        first, count = self._topic.first_partition, self._topic.partitions
+        if self._partition is not None:
+            first, count = first + self._partition, 1
+        return range(first, first + count)
 
     def _take(self, view: View, limit: int, *, is_gone: bool = False) -> pa.Table:
         """One batch. MissingFile leaves nothing behind: the file may have been replaced (R21)."""

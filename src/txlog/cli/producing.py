@@ -21,7 +21,7 @@ from txlog.cli.inputs import Input, messages_table
 from txlog.cli.options import Call, split_key
 from txlog.cli.produce_request import Request
 from txlog.cli.produced import Acks, Totals
-from txlog.cli.signals import shielded
+from txlog.cli.signals import raise_if_asked, shielded
 from txlog.errors import (
     BadRecord,
     ConditionNotMet,
@@ -272,6 +272,7 @@ class Job:
     def _commit(self) -> None:
         assert self.txn is not None
         with shielded():
+            raise_if_asked()
             answer = self.client.commit(self.txn)
             self.txn = None
         self.totals.committed(answer)

@@ -26,10 +26,11 @@ class Interrupted(BaseException):
 
 
 class _State:
-    __slots__ = ("depth", "pending", "seen")
+    __slots__ = ("depth", "number", "pending", "seen")
 
     def __init__(self) -> None:
         self.depth = 0
+        self.number = 0  # the signal that was seen
         self.pending: int | None = None
         self.seen = False
 
@@ -41,11 +42,20 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     if _state.seen:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-    _state.seen = True
+    _state.seen, _state.number = True, number
     if _state.depth:
         _state.pending = number
     else:
         raise Interrupted(number)
+
+
+def raise_if_asked() -> None:
+    """Raise Interrupted again when a signal came: for the last step before something is final.
+
+    Python drops an exception that a handler raises inside a destructor or a callback.
+    """
+    if _state.seen:
+        raise Interrupted(_state.number)
 
 
 @contextmanager
