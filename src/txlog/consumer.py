@@ -27,6 +27,7 @@ from txlog.engine.flow.preview import START, PreviewPlace, preview
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import covers
+from txlog.engine.liveness import is_held
 from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, Mark, Run
 from txlog.engine.storage.disk_protocol import LockFile
 from txlog.engine.store import Decide, Store
@@ -125,7 +126,7 @@ class Consumer:
                     view.catalog.subscriptions[number].consumer, view.catalog.next_consumer,
                 )
             )  # fmt: skip
-            if before and self._store.holds_lock(f"consumers/{before}.lock"):
+            if before and is_held(self._store.disk, f"consumers/{before}.lock"):
                 raise self._busy(before)
             mine = self._store.disk.lock_file(f"consumers/{chosen}.lock")
             if not mine.try_acquire():

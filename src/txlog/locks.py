@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from txlog.engine.store import LOCK_PATH, MAINTENANCE_PATH, Store
+from txlog.engine.liveness import WRITE_LOCK
+from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.view import View
 from txlog.errors import MissingFile
 
@@ -17,7 +18,7 @@ def locks(view: View, store: Store) -> list[Answer]:
     A consumer's lock stands here while the catalog has the consumer; it is held while that lives.
     """
     out = [
-        _row(store, "write", LOCK_PATH, None, None),
+        _row(store, "write", WRITE_LOCK, None, None),
         _row(store, "maintenance", MAINTENANCE_PATH, None, None),
     ]
     for held in view.catalog.subscriptions.values():

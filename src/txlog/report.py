@@ -18,6 +18,7 @@ from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
+from txlog.engine.liveness import is_held, writer
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.ids import MessageId, TopicName, TxnId
@@ -118,7 +119,7 @@ def _backlog(view: View, held: Subscription) -> int:
 
 
 def _is_consumed(store: Store, held: Subscription) -> bool:
-    return held.consumer > 0 and store.holds_lock(f"consumers/{held.consumer}.lock")
+    return held.consumer > 0 and is_held(store.disk, f"consumers/{held.consumer}.lock")
 
 
 def subscriptions(view: View, of: Topic | None, store: Store) -> list[Answer]:
@@ -327,7 +328,7 @@ def status(view: View, store: Store) -> Answer:
             "generation": view.manifest.generation, "lsn": view.manifest.cut_lsn,
             "written_time": view.manifest.time_ms or None,
         },
-        "writer": store.writer(),
+        "writer": writer(store.disk),
         "txns": {**counts, "oldest_age_ms": oldest},
         "topic_list": [
             {name: row[name] for name in ("topic", "partitions", "messages", "size_bytes",

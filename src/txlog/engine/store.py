@@ -21,6 +21,7 @@ from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.resolve import recover_lossy
 from txlog.engine.flow.sweep import Swept, Uses
 from txlog.engine.identity import Identity
+from txlog.engine.liveness import WRITE_LOCK
 from txlog.engine.model.ops import encode_ops
 from txlog.engine.model.schema import encode_rows
 from txlog.engine.space import Space
@@ -41,7 +42,6 @@ from txlog.settings import Settings
 
 T = TypeVar("T")
 Decide = Callable[[View, Instant], Decision]
-LOCK_PATH = "lock"
 MAINTENANCE_PATH = "maintenance.lock"
 
 
@@ -278,7 +278,7 @@ class Store:
         if self._closed:
             raise AlreadyClosed("the store is closed", hint="open it again")
         if self._lock is None:
-            self._lock = self.disk.lock_file(LOCK_PATH)
+            self._lock = self.disk.lock_file(WRITE_LOCK)
         self._lock.acquire(self.lock_timeout_ms)
 
     def _release(self) -> None:
@@ -333,9 +333,11 @@ class Store:
             self._reload()
             view = self._view
             frames = view.journal.catch_up()
-        view.take(frames)
+        if frames:
+            view.take(frames)
         view.adopt_manifest()
-        self._adopt_settings()
+        if view.catalog.settings_changes != self._settings_changes:
+            self._adopt_settings()
         if view.journal.reports:
             self.reports.extend(view.journal.reports)
             view.journal.reports.clear()
@@ -399,7 +401,8 @@ class Store:
             self.reports.append("the disk is full: the reserve was given up to finish this call")
             raw = view.journal.append(ops, rows, columns, now.wall_ms)
         view.apply(raw, decision.ops)
-        self._adopt_settings()
+        if view.catalog.settings_changes != self._settings_changes:
+            self._adopt_settings()
 
     def settle(self) -> None:
         """Make what is written but not flushed visible, if the lock is free at once (R22).
@@ -425,7 +428,7 @@ class Store:
     def _run_if_free(self, calls: list[_Call]) -> None:
         with self._mutex:
             if self._lock is None:
-                self._lock = self.disk.lock_file(LOCK_PATH)
+                self._lock = self.disk.lock_file(WRITE_LOCK)
             if not self._lock.try_acquire():
                 return
             try:
@@ -454,29 +457,6 @@ class Store:
         with self._mutex:
             view = self._view
             return view.lsn - view.manifest.cut_lsn, view.journal.end
-
-    def holds_lock(self, path: str) -> bool:
-        """True while some process holds the lock file."""
-        try:
-            lock = self.disk.lock_file(path, create=False)
-        except MissingFile:
-            return False
-        try:
-            if lock.try_acquire():
-                lock.release()
-                return False
-            return True
-        finally:
-            lock.close()
-
-    def writer(self) -> dict[str, object] | None:
-        """Who holds the write lock now, or None."""
-        lock = self.disk.lock_file(LOCK_PATH, create=False)
-        try:
-            held = lock.holder()
-        finally:
-            lock.close()
-        return None if held is None else {"pid": held[0], "command": held[1], "since_time": None}
 
     def replayed(self, look: Callable[[View], T]) -> T:
         """Run a reading function over a fresh view: the ops since the checkpoint wait in it."""

@@ -54,6 +54,14 @@ class AckAnswer(msgspec.Struct, frozen=True, gc=False):
 
 def runs_of_ids(ids: list[MessageId]) -> list[Run]:
     """Message ids as runs, sorted, an id twice counted once."""
+    first = ids[0] if ids else None
+    if first is not None and first.index == 0:
+        ledger, entry = first.ledger, first.entry
+        for at, one in enumerate(ids):  # consecutive plain messages, most of the time
+            if one.index or one.entry != entry + at or one.ledger != ledger:
+                break
+        else:
+            return [(ledger, entry, entry + len(ids) - 1, 0, 0)]
     return _merged({(i.ledger, i.entry, i.index) for i in ids})
 
 

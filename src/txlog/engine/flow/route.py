@@ -8,6 +8,7 @@ within a partition is the order given. No Python object per message: keys are lo
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from itertools import pairwise
 
 import msgspec
@@ -64,27 +65,51 @@ def user_batch(data: pa.Table | pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Arra
             raise InvalidArgument("a batch of more than 2 GiB cannot be sent at once")
         data = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=data.schema)
     schema = data.schema
+    at = _partition_column(schema)
+    if at is None:
+        data, at = _conformed(data)
+    if at < 0:
+        return data, None
+    partition = data.column(at)
+    if not pa.types.is_integer(partition.type):
+        partition = _cast("partition", partition, pa.int64())
+    return data.remove_column(at), partition
+
+
+@lru_cache(maxsize=64)
+def _partition_column(schema: pa.Schema) -> int | None:
+    """Where the partitions stand in rows of this schema, -1: nowhere; None: it has to be changed.
+
+    Programs send rows of few shapes, and looking at a schema costs as much as sending.
+    """
     names = schema.names
+    kinds = [COLUMNS.get(name) for name in names]
+    fits = all(
+        name == "partition" if wanted is None else wanted == kind
+        for name, wanted, kind in zip(names, kinds, schema.types, strict=True)
+    )
+    if not fits or "value" not in names or len(set(names)) != len(names):
+        return None
+    return names.index("partition") if "partition" in names else -1
+
+
+def _conformed(data: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+    """The rows with the types of COLUMNS, and where the partitions stand; InvalidArgument."""
+    names = data.schema.names
     if "value" not in names:
         raise InvalidArgument("the batch has no column named value", hint="value is binary")
-    for at, (name, kind) in enumerate(zip(names, schema.types, strict=True)):
+    if len(set(names)) != len(names):
+        raise InvalidArgument("the batch has two columns of one name")
+    for at, name in enumerate(names):
         wanted = COLUMNS.get(name)
         if wanted is None and name != "partition":
             raise InvalidArgument(
                 f"the batch has an unknown column {name}",
                 hint=f"known are {', '.join(COLUMNS)}, partition",
             )
-        if wanted is not None and kind != wanted:
+        if wanted is not None and data.column(at).type != wanted:
             data = data.set_column(at, name, _cast(name, data.column(at), wanted))
-    if len(set(names)) != len(names):
-        raise InvalidArgument("the batch has two columns of one name")
-    if "partition" not in names:
-        return data, None
-    at = names.index("partition")
-    partition = data.column(at)
-    if not pa.types.is_integer(partition.type):
-        partition = _cast("partition", partition, pa.int64())
-    return data.remove_column(at), partition
+    return data, names.index("partition") if "partition" in names else -1
 
 
 def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -85,7 +85,7 @@ class FrameRows:
                     path=first.journal.path, offset=first.offset, lsn=first.lsn,
                     last_lsn=last.lsn, code=602,
                 )  # fmt: skip
-            table = pa.Table.from_batches(batches).combine_chunks()
+            table = pa.Table.from_batches(batches).combine_chunks(pa.system_memory_pool())
         at = 0
         for (ref, _), batch in zip(frames, batches, strict=True):
             self._packed[ref.lsn] = (table, at)

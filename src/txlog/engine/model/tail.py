@@ -166,7 +166,9 @@ class Tail:
         if shifts[0] is not None and shifts.count(shifts[0]) == len(shifts):
             return [table.slice(shifts[0], ends[-1])]
         shift = repeat_runs(shifts, ends, pa.int64())
-        return [table.take(pc.add(pa.arange(0, ends[-1]), shift))]
+        rows = pc.add(pa.arange(0, ends[-1]), shift)
+        # the default pool clears huge pages for what is used once: twice the time of a checkpoint
+        return [pc.take(table, rows, boundscheck=False, memory_pool=pa.system_memory_pool())]
 
     def _loose(self, slices: list[Slice]) -> list[pa.Table]:
         """The rows of slices of frames that are read one by one."""

@@ -219,9 +219,14 @@ class Journal:
         returns: the new frames, all valid; `lossy` is raised when answered frames may be gone
         source:  the decision table of RELIABILITY 2.3
         """
-        witnessed = self.witness.read()
-        if witnessed is not None and witnessed is self._settled and self.current.ends_at(self.end):
+        settled = self._settled
+        if (
+            settled is not None
+            and self.witness.is_last(settled)
+            and (self.current.ends_at(self.end))
+        ):
             return []  # nobody else wrote since this handle settled or raised the witness
+        witnessed = self.witness.read()
         frames = self._read_on(None, witnessed)
         known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
         known = max(known, self.current.name.first_lsn - 1)  # R14: older files were flushed
@@ -436,21 +441,13 @@ class Journal:
         )  # fmt: skip
 
     def _raise(self, *, flushing: int, poisoned: bool = False, is_moving: bool = False) -> None:
-        last = self.witness.last
-        self.witness.write(
-            Witnessed(
-                seq=0 if last is None else last.seq,
-                boot=self._boot,
-                generation=0 if last is None else last.generation,
-                journal=0 if is_moving else self.current.name.first_lsn,
-                rewrite=self.current.name.rewrite,
-                durable_lsn=self.durable_lsn,
-                end=self.end,
-                chain_crc=self.chain_crc,
-                flushing_lsn=flushing,
-                poisoned=poisoned,
-            )
-        )
+        last, name = self.witness.last, self.current.name
+        seq, generation = (0, 0) if last is None else (last.seq, last.generation)
+        record = Witnessed(
+            seq, self._boot, generation, 0 if is_moving else name.first_lsn, self.durable_lsn,
+            self.end, self.chain_crc, name.rewrite, flushing, poisoned,
+        )  # fmt: skip
+        self.witness.write(record)
 
     def confirm_boot(self) -> None:
         """Say in the witness that this boot has taken over, after a lossy recovery."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 GROUP_ROWS: Final = 50_000
 GROUP_BYTES: Final = 8 << 20
+# What an Arrow IPC file has around its batches: their blocks in the footer, magics and lengths.
+IPC_BATCH_BYTES, IPC_FILE_BYTES = 64, 4096
 CACHED_GROUPS: Final = 2  # a scan needs one, a scan that begins inside a group two
 VERIFY_BYTES: Final = 1 << 20
 
@@ -84,11 +86,19 @@ def encode_part(table: pa.Table, identity: Mapping[str, str] | None = None) -> l
         if field.name in _ALWAYS or table.column(field.name).null_count < table.num_rows
     ]
     table = table.select(kept).replace_schema_metadata(dict(identity or {}))
-    sink = pa.BufferOutputStream()
+    # a batch for each chunk would be one for each small frame
+    pool = pa.system_memory_pool()
+    batches = [b for piece in _cut(table) for b in piece.combine_chunks(pool).to_batches()]
+    # memory that grows while it is written costs twenty times as much as a buffer of its size
+    size = sum(map(pa.ipc.get_record_batch_size, batches)) + 2 * table.schema.serialize().size
+    buffer = pa.allocate_buffer(
+        size + IPC_BATCH_BYTES * len(batches) + IPC_FILE_BYTES, memory_pool=pool
+    )
+    sink = pa.FixedSizeBufferWriter(buffer)
     with pa.ipc.new_file(sink, table.schema) as writer:
-        for piece in _cut(table):  # a batch for each chunk would be one for each small frame
-            writer.write_table(piece.combine_chunks())
-    return [memoryview(sink.getvalue()).cast("B")]
+        for batch in batches:
+            writer.write_batch(batch)
+    return [memoryview(buffer)[: sink.tell()].cast("B")]
 
 
 def encode_sealed(

@@ -28,6 +28,8 @@ from txlog.engine.storage.disk_protocol import Disk, File
 WITNESS_PATH = "journal/witness"
 RECORD = struct.Struct("<4sIQ8s16sQQQQIIQI32xI")
 RECORD_BYTES = RECORD.size
+_CHECKED = struct.Struct("<4sIQ8s16sQQQQIIQI32x")  # the record without its CRC
+_CRC = struct.Struct("<I")
 _SLOT_BYTES = 4096
 _MAGIC = b"TXLW"
 
@@ -60,12 +62,12 @@ class Witnessed:
 
 def encode_record(record: Witnessed, salt: bytes) -> bytes:
     """The 128 bytes of a record."""
-    body = RECORD.pack(
+    body = _CHECKED.pack(
         _MAGIC, 1, record.seq, salt, record.boot, record.generation, record.journal,
         record.durable_lsn, record.end, record.chain_crc, record.rewrite, record.flushing_lsn,
-        int(record.poisoned), 0,
-    )[:124]  # fmt: skip
-    return body + struct.pack("<I", crc32c(body))
+        record.poisoned,
+    )  # fmt: skip
+    return body + _CRC.pack(crc32c(body))
 
 
 def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
@@ -119,6 +121,17 @@ class Witness:
         else:
             self.last = first
         return self.last
+
+    def is_last(self, record: Witnessed) -> bool:
+        """True while the record is the newest: whoever writes next, writes over the other one."""
+        slot = (record.seq + 1) % 2
+        known = self._slots[slot]
+        return (
+            record is self.last
+            and len(known) == RECORD_BYTES
+            and self._file is not None
+            and self._file.pread(slot * _SLOT_BYTES, RECORD_BYTES) == known
+        )
 
     def write(self, record: Witnessed) -> None:
         """Write the record with the next number, over the older of the two."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from txlog.engine.liveness import is_held
 from txlog.engine.storage.disk import TEMPORARY_PREFIX
 from txlog.engine.storage.manifest import Manifest, generations, read_manifest
 from txlog.engine.store import Store
@@ -38,7 +39,7 @@ def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[
         for name in store.disk.listdir(directory):
             path = f"{directory}/{name}" if directory else name
             if name.startswith(TEMPORARY_PREFIX):
-                if not store.holds_lock(path):
+                if not is_held(store.disk, path):
                     yield path, "temporary"
             elif name.endswith(SEGMENT_SUFFIXES) and named is not None and path not in named:
                 yield path, "unnamed"
