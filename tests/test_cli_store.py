@@ -389,3 +389,14 @@ def test_checkpoint_and_status(tool: Tool) -> None:
     answer = tool.json("status")
     assert answer["topic_list"][0]["messages"] == 1
     assert answer["problem_list"] == []
+
+
+def test_what_can_be_read_is_printed_before_the_error(tool: Tool) -> None:
+    """11: other partitions notice nothing of one that is away; the error comes behind them."""
+    tool.ok("topic", "create", "pair", "--partitions", "2")
+    for partition in ("0", "1"):
+        tool.ok("produce", f"pair/{partition}", "-m", f"in {partition}")
+    tool.ok("admin", "offline", "pair/0")
+    code, out, err = tool("consume", "pair", "-f", "%v\\n")
+    assert (code, out) == (5, "in 1\n")
+    assert "pair/0 is offline" in err

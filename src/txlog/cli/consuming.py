@@ -18,7 +18,13 @@ from txlog.cli.options import Call, is_terminal
 from txlog.cli.records import Records
 from txlog.cli.signals import shielded
 from txlog.cli.tables import duration, size
-from txlog.errors import ConditionNotMet, InvalidArgument, NotAllowed, SubscriptionNotFound
+from txlog.errors import (
+    ConditionNotMet,
+    InvalidArgument,
+    NotAllowed,
+    SubscriptionNotFound,
+    TxlogError,
+)
 
 if TYPE_CHECKING:
     from txlog.client import Client
@@ -35,12 +41,17 @@ def run(call: Call, request: Request) -> None:
     """
     client = call.client(write=request.subscription is not None)
     job = Job(call, request, client)
-    if request.subscription is not None:
-        job.take()
-    elif request.follow or request.max_wait_ms:
-        job.follow()
-    else:
-        job.read()
+    try:
+        if request.subscription is not None:
+            job.take()
+        elif request.follow or request.max_wait_ms:
+            job.follow()
+        else:
+            job.read()
+    except TxlogError:
+        if job.records.count:  # what could be read stands, the error comes behind it
+            call.output.out.flush()
+        raise
     call.output.out.flush()
     job.notes()
     if request.stats:
