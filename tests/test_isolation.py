@@ -9,7 +9,7 @@ import pytest
 from tests.engine_kit import Bench, begin, rows, send, send_txn
 from txlog import Client, Message, messages
 from txlog.bounds import parse_range
-from txlog.errors import InvalidArgument, NotAllowed
+from txlog.errors import ConsumerBusy, InvalidArgument, NotAllowed
 from txlog.ids import TxnId
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -142,3 +142,21 @@ def test_isolation_is_a_property_of_the_subscription(bench: Bench) -> None:
     with pytest.raises(InvalidArgument, match="isolation 'dirty'"):
         client.reader("t", isolation="dirty")
     client.consumer("t", "u").close()
+
+
+def test_isolation_changes_only_while_no_consumer_lives(bench: Bench) -> None:
+    client = bench.client
+    client.create_subscription("t", "u")
+    open_with(client, b"x")
+    with client.consumer("t", "u") as consumer:
+        with pytest.raises(ConsumerBusy):
+            client.admin.set_isolation("t", "u", "uncommitted")
+        assert not consumer.receive_batch(10).num_rows
+    assert client.admin.set_isolation("t", "u", "uncommitted")
+    assert not client.admin.set_isolation("t", "u", "uncommitted")
+    client.checkpoint()
+    client = bench.reopen()
+    with client.consumer("t", "u", isolation="uncommitted") as consumer:
+        assert seen(list(messages(consumer.receive_batch(10)))) == [(b"x", "open", False)]
+    with pytest.raises(InvalidArgument):
+        client.admin.set_isolation("t", "u", "dirty")

@@ -16,9 +16,11 @@ from txlog.engine.flow import admin, availability, keys, lookup
 from txlog.engine.flow.availability import Switched, partition_number
 from txlog.engine.flow.hanging import Finding, hanging
 from txlog.engine.flow.keys import Deleted
+from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import place_name
 from txlog.engine.flow.sweep import Uses
+from txlog.engine.liveness import is_held
 from txlog.engine.store import Decide, Store
 from txlog.engine.upkeep import history
 from txlog.engine.upkeep.quarantine import check_files
@@ -202,6 +204,26 @@ class Admin:
             lambda view, now: admin.scale_coordinators(view, store.settings, now, count)
         )
         return {"before": before, "after": count}
+
+    def set_isolation(self, topic: str, subscription: str, isolation: str) -> bool:
+        """Give a subscription without a live consumer another isolation; whether it changed.
+
+        isolation: "committed" or "uncommitted"
+        raises:    ConsumerBusy, InvalidArgument, TopicNotFound, SubscriptionNotFound
+        """
+        store, name = self._store, TopicName.parse(topic)
+
+        def consumer(view: View) -> int:
+            return find_subscription(view, find_topic(view, name), subscription).consumer
+
+        held = store.read(consumer)
+        dead = 0 if held and is_held(store.disk, f"consumers/{held}.lock") else held
+        changed = store.write(
+            lambda view, now: admin.set_isolation(
+                view, find_topic(view, name), subscription, isolation, dead
+            )
+        )
+        return bool(changed)
 
     # --- availability ------------------------------------------------------------------------
 

@@ -9,11 +9,13 @@ from txlog.bounds import START, Bound
 from txlog.clock import Instant
 from txlog.engine.flow.bounds import resolve_bound
 from txlog.engine.flow.draft import Decision, Draft
+from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.preview import check_isolation
 from txlog.engine.flow.trim import POLICIES
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.model.ops import (
     CursorOpened,
+    IsolationSet,
     LedgerRolled,
     PolicySet,
     SettingSet,
@@ -21,7 +23,13 @@ from txlog.engine.model.ops import (
     TopicCreated,
 )
 from txlog.engine.view import View
-from txlog.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed
+from txlog.errors import (
+    AlreadyExists,
+    ConsumerBusy,
+    InvalidArgument,
+    LimitExceeded,
+    NotAllowed,
+)
 from txlog.ids import TopicName
 from txlog.settings import (
     INSTANT_MS_MAX,
@@ -150,3 +158,20 @@ def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | Non
                     old = state.ledgers[-1].ledger
                     draft.ops.append(LedgerRolled(number, role, old, draft.new_ledger()))
     return draft.decision(len(draft.ops), sync=True)
+
+
+def set_isolation(view: View, topic: Topic, name: str, isolation: str, dead: int) -> Decision:
+    """Decide the isolation of a subscription; answers whether it changed.
+
+    dead: the consumer that the caller found dead, 0: none; another one is ConsumerBusy
+    """
+    check_isolation(isolation)
+    held = find_subscription(view, topic, name)
+    if held.consumer != dead:
+        raise ConsumerBusy(
+            f"subscription {name} has a consumer: its isolation cannot be changed",
+            hint="close the consumer", subscription=name,
+        )  # fmt: skip
+    if held.isolation == isolation:
+        return Decision([], None, True, False)
+    return Decision([IsolationSet(held.number, isolation)], None, True, True)

@@ -2,7 +2,7 @@
 
 Ledger: system/catalog. Ops
   SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
-  PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet,
+  PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet, IsolationSet,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
@@ -20,6 +20,7 @@ from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     ConsumerAttached,
     ConsumerDetached,
+    IsolationSet,
     LedgerReserved,
     LedgerRolled,
     Op,
@@ -108,8 +109,8 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         )
         state.topics[op.topic].subscriptions.append(op.subscription)
         state.next_subscription = op.subscription + 1
-    elif isinstance(op, ConsumerAttached | ConsumerDetached):
-        _consumer(state, time_ms, op)
+    elif isinstance(op, ConsumerAttached | ConsumerDetached | IsolationSet):
+        _subscription(state, time_ms, op)
     elif isinstance(op, PartitionOffline | PartitionAvailable):
         _switch(state, lsn, time_ms, op)
     elif isinstance(op, SettingSet):
@@ -118,9 +119,13 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         raise unexpected("catalog", lsn, op)
 
 
-def _consumer(state: Catalog, time_ms: int, op: ConsumerAttached | ConsumerDetached) -> None:
+def _subscription(
+    state: Catalog, time_ms: int, op: ConsumerAttached | ConsumerDetached | IsolationSet
+) -> None:
     held = state.subscriptions[op.subscription]
-    if isinstance(op, ConsumerAttached):
+    if isinstance(op, IsolationSet):
+        held.isolation = op.isolation
+    elif isinstance(op, ConsumerAttached):
         held.consumer, held.consumer_name, held.consumer_since_ms = op.consumer, op.name, time_ms
         state.next_consumer = op.consumer + 1
     elif held.consumer == op.consumer:

@@ -410,6 +410,13 @@ class CursorTrimmed(_Op, tag="ctrm", frozen=True, array_like=True, gc=False):
     pending: list[tuple[int, int, list[Run], Mark | None, int]]
 
 
+class IsolationSet(_Op, tag="iso", frozen=True, array_like=True, gc=False):
+    """The isolation of a subscription is another one; no consumer of it lived."""
+
+    subscription: int
+    isolation: str
+
+
 Op = (
     SettingSet | TopicCreated | SubscriptionCreated | ConsumerAttached | ConsumerDetached
     | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
@@ -419,6 +426,7 @@ Op = (
     | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten | AckConflicted
     | Deduplicated | PartitionOffline | PartitionAvailable
     | LedgerReserved | LedgerTrimmed | Compacted | PolicySet | CursorTrimmed
+    | IsolationSet
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -20,6 +20,7 @@ from txlog.engine.model.ops import (
     CursorTrimmed,
     Deduplicated,
     IdsReserved,
+    IsolationSet,
     KeyBound,
     KeyConnected,
     KeyDeleted,
@@ -117,6 +118,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     PartitionOffline: _catalog, PartitionAvailable: _catalog,
     LedgerReserved: _catalog, LedgerTrimmed: _trimmed, Compacted:
     _compacted, PolicySet: _catalog, CursorTrimmed: _cursor,
+    IsolationSet: _catalog,
 }  # fmt: skip
 
 
