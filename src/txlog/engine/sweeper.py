@@ -46,7 +46,8 @@ class Sweeper:
         """
         forget = thorough or view.lsn >= self._forget_lsn or now.boot_ms >= self._forget_ms
         for one in uses:
-            forget = load_used(view, settings, now, one) or forget
+            if load_used(view, settings, now, one):
+                forget = True
         if thorough:
             view.load_coordinators()
         due = thorough or not view.no_deadline_before(now)

@@ -93,6 +93,12 @@ class IdSet:
             if not known:
                 del self.entries[ledger]
 
+    def empty(self) -> None:
+        """Take everything out; the bitmaps stay, for the next run is likely to be near."""
+        for known in self.entries.values():
+            known.clear()
+        self.inner.clear()
+
     def first_common(self, run: Run) -> tuple[int, int, int] | None:
         """The first id of the run that is in the set, as (ledger, entry, index)."""
         ledger, first, last, index_first, index_last = run
@@ -285,8 +291,11 @@ def _take(state: Cursor, lsn: int, coordinator: int, sequence: int) -> Pending:
     pending = state.pending.pop((coordinator, sequence), None)
     if pending is None:
         raise broken("cursor", lsn, f"transaction {coordinator}:{sequence} holds nothing")
-    for run in pending.runs:
-        state.held.discard(run)
+    if state.pending:
+        for run in pending.runs:
+            state.held.discard(run)
+    else:  # most of the time nobody else holds anything
+        state.held.empty()
     return pending
 
 
@@ -296,7 +305,8 @@ def _advance(state: Cursor, lsn: int, mark: Mark) -> None:
     if mark == state.mark_delete:
         return
     state.mark_delete = mark
-    state.acked.drop_through(mark)
+    if state.acked.entries or state.acked.inner:
+        state.acked.drop_through(mark)
     if state.redelivered:
         for key in [k for k in state.redelivered if covers(mark, k)]:
             del state.redelivered[key]
