@@ -13,7 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
+from tests.laws.test_laws import dumps, fresh, live_dumps
 from txlog.engine.model import frame_rows
+from txlog.engine.storage.manifest import newest_manifest
+from txlog.engine.upkeep import checkpoint as checkpoint_module
 from txlog.engine.view import View
 from txlog.errors import Corruption
 
@@ -333,7 +336,10 @@ def test_packed_rows_are_the_rows_of_their_frames(
         monkeypatch.setattr(frame_rows, "PACK_BYTES", pack_bytes)
         found = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
         found.journal.current.keep_rows(budget)
-        found.take(found.journal.read_durable())
+        frames = found.journal.read_durable()
+        found.take(frames)
+        for raw in frames:
+            found.tail.pack(raw)
         assert bool(found.tail._rows.packed()) == (budget > 0)
         assert len(found.tail.runs) == 4  # two partitions, two sidecars
         for ledger, runs in expected.tail.runs.items():
@@ -345,3 +351,52 @@ def test_packed_rows_are_the_rows_of_their_frames(
     finally:
         expected.close()
         found.close()
+
+
+def test_what_others_append_behind_the_cut_stays_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dumps are of the live folds: they must be those of the cut, whoever writes meanwhile."""
+    bench = Bench(tmp_path / "store")
+    client, other = bench.client, bench.another()
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    send(client, b"a")
+    real = checkpoint_module._state_at_cut
+
+    def late(view: View) -> checkpoint_module.Cut:
+        send(other, b"b")
+        with other.transaction() as txn:
+            other.producer("t").send(b"c", txn=txn)
+        return real(view)
+
+    monkeypatch.setattr(checkpoint_module, "_state_at_cut", late)
+    lsn = client.checkpoint()["lsn"]
+    monkeypatch.undo()
+    manifest = newest_manifest(client._store.disk, client._store.identity.salt, 0)[0]
+    assert manifest.cut_lsn == lsn
+    assert sum(ref.rows for refs in manifest.files.values() for ref in refs) == 1
+    for one in (client, other, bench.another()):
+        assert values(one) == [b"a", b"b", b"c"]
+    with fresh(bench) as replayed:
+        replayed.take(replayed.journal.read_durable())
+        assert live_dumps(client) == dumps(replayed)
+
+
+def test_a_checkpoint_keeps_nothing_that_nobody_uses(tmp_path: Path) -> None:
+    """A process that never reads a topic holds no state of it, though it writes its dump."""
+    bench = Bench(tmp_path / "store")
+    for name in ("t", "u"):
+        bench.client.create_topic(name)
+        send(bench.client, b"v", topic=name)
+    other = bench.another()
+    other.checkpoint()
+    view = other._store._view
+    assert {key[0] for key in view._loaded} <= {"catalog", "coordinator"}
+    assert view.changed() == []
+    before = {ref.path for ref in view.manifest.dumps}
+    send(bench.client, b"w", topic="u")
+    other.checkpoint()
+    again = [ref for ref in other._store._view.manifest.dumps if ref.path not in before]
+    assert {(ref.kind, ref.a) for ref in again} == {("topic", 2)}
+    assert values(bench.reopen(), "u") == [b"v", b"w"]

@@ -160,6 +160,11 @@ class Store:
             self._reload()
         self._adopt_settings()
 
+    def reload(self) -> None:
+        """Forget what is known, and read the newest manifest and the journal behind it."""
+        with self._mutex:
+            self._reload()
+
     def _reload(self) -> None:
         self._view.close()
         self._view = self._load()
@@ -451,6 +456,17 @@ class Store:
                 raise
             finally:
                 self._release()
+
+    def cut(self, act: Callable[[View], T]) -> tuple[int, int, T]:
+        """Start a new journal file, and run an act on the state at that cut (R14).
+
+        Other processes append as soon as the file is there; the view stays where it is until the
+        act returns. Returns (last LSN of the old file, its CRC, what the act returned).
+        """
+        with self._mutex:
+            lsn, crc = self.locked(lambda view: view.journal.cut())
+            assert self._view.lsn == lsn
+            return lsn, crc, act(self._view)
 
     def tail_bytes(self) -> tuple[int, int]:
         """(frames, bytes) behind the newest checkpoint, for deciding about the next one."""

@@ -71,7 +71,7 @@ class View:
     """One consistent state of the store; used by one thread at a time."""
 
     __slots__ = (
-        "_at_once", "_buffers", "_catalog", "_coordinators", "_deadline", "_dumps", "_gone",
+        "_buffers", "_catalog", "_changed", "_coordinators", "_deadline", "_dumps", "_gone",
         "_loaded", "_readers", "_sealed", "_topics", "_waiting", "disk", "journal", "lsn",
         "manifest", "reports", "salt", "tail",
     )  # fmt: skip
@@ -96,7 +96,7 @@ class View:
         self._gone: set[int] = set()  # ledgers that the manifest may still name
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
         self._deadline: tuple[str, int] = ("", 0)
-        self._at_once: frozenset[str] = frozenset()
+        self._changed: dict[Component, int] = {}  # the LSN of the last op since the manifest
 
     # --- loading -----------------------------------------------------------------------------
 
@@ -150,6 +150,7 @@ class View:
                 del self._waiting[key]
             else:
                 del items[:gone]
+        self._changed = {k: lsn for k, lsn in self._changed.items() if lsn > newer.cut_lsn}
         self.manifest = newer
         self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in newer.dumps}
         self._sealed = {
@@ -177,13 +178,6 @@ class View:
         for raw in frames:
             self.apply(raw, decode_ops(raw.ops, lsn=raw.lsn))
 
-    def load_at_once(self, kinds: frozenset[str]) -> None:
-        """Load components of these kinds at their first op, instead of letting their ops wait.
-
-        For who needs the state of all that changed: ops that wait are memory, and garbage to count.
-        """
-        self._at_once = kinds
-
     def apply(self, raw: RawFrame, ops: list[Op]) -> None:
         """Apply one frame; Law 3: nothing else mutates a fold."""
         lsn, time_ms = raw.lsn, raw.time_ms
@@ -191,7 +185,7 @@ class View:
         self.lsn = lsn
         self.tail.note(raw, ops)
         waiting = 0  # transactions that this frame decides and does not complete
-        loaded = self._loaded
+        loaded, changed = self._loaded, self._changed
         for op in ops:
             kind = type(op)
             if kind in NOTED:
@@ -200,9 +194,8 @@ class View:
                 if key is FILES:
                     self._name_files(op)
                     continue
+                changed[key] = lsn
                 state = loaded.get(key)
-                if state is None and key[0] in self._at_once:
-                    state = self._state(key)
                 if state is not None:
                     APPLY[key[0]](state, lsn, time_ms, op)
                     continue
@@ -261,16 +254,24 @@ class View:
     def _state(self, key: Component) -> Any:
         state = self._loaded.get(key)
         if state is None:
-            fold = FOLDS[key[0]]
-            ref = self._dumps.get(key)
-            state = fold.new() if ref is None else self._load_dump(fold, ref)
-            apply = fold.apply
-            for lsn, time_ms, op in self._waiting.pop(key, ()):
-                apply(state, lsn, time_ms, op)
-            self._loaded[key] = state
+            state = self._loaded[key] = self._made(key)
+            self._waiting.pop(key, None)
             if key[0] == "coordinator":
                 self._deadline = ("", 0)  # its transactions may be due: the next sweep looks
         return state
+
+    def _made(self, key: Component) -> Any:
+        fold = FOLDS[key[0]]
+        ref = self._dumps.get(key)
+        state = fold.new() if ref is None else self._load_dump(fold, ref)
+        for lsn, time_ms, op in self._waiting.get(key, ()):
+            fold.apply(state, lsn, time_ms, op)
+        return state
+
+    def dump(self, key: Component) -> bytes:
+        """The state of a component as a dump has it; one that nobody has used is not kept."""
+        state = self._loaded.get(key)
+        return FOLDS[key[0]].dump(self._made(key) if state is None else state)
 
     def _load_dump(self, fold: Fold, ref: DumpRef) -> Any:
         file = self.disk.open(ref.path)
@@ -289,7 +290,7 @@ class View:
 
     def changed(self) -> list[Component]:
         """Components that have a state other than their dump, loaded here or not."""
-        return sorted({*self._waiting, *self._loaded})
+        return sorted(self._changed)
 
     def waiting(self, kind: str) -> list[tuple[Component, list[tuple[int, int, Op]]]]:
         """(LSN, time, op) since the checkpoint of components of a kind that are not loaded."""

@@ -86,12 +86,7 @@ class Tail:
             if type(op) not in _WITH_ROWS:
                 continue
             if ref is None:
-                ref = FrameRef(
-                    raw.journal, raw.offset, raw.total_bytes, raw.rows_offset, raw.rows_bytes,
-                    raw.columns, raw.lsn, raw.time_ms,
-                )  # fmt: skip
-                if raw.rows is not None:
-                    self._rows.pack(ref, raw.rows)
+                ref = _ref(raw)
             if isinstance(op, BufferAppended):
                 run = TailRun(
                     op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer,
@@ -111,6 +106,11 @@ class Tail:
                 self.runs[op.ledger] = [run]
             else:
                 runs.append(run)
+
+    def pack(self, raw: RawFrame) -> None:
+        """Take over the checked rows of a frame that is noted already."""
+        if raw.rows is not None:
+            self._rows.pack(_ref(raw), raw.rows)
 
     def drop_through(self, lsn: int) -> None:
         """Forget runs that a checkpoint has moved into part files."""
@@ -222,6 +222,13 @@ class Tail:
             else:
                 made.append(pa.nulls(total, kind))
         return pa.Table.from_arrays(made, schema=pa.schema([MESSAGE.field(n) for n in names]))
+
+
+def _ref(raw: RawFrame) -> FrameRef:
+    return FrameRef(
+        raw.journal, raw.offset, raw.total_bytes, raw.rows_offset, raw.rows_bytes, raw.columns,
+        raw.lsn, raw.time_ms,
+    )  # fmt: skip
 
 
 # Columns that are the same for a whole run, and columns that count on within one.

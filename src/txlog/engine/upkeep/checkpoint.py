@@ -1,9 +1,9 @@
 """The checkpoint: moves what the journal holds into files, so that opening costs the live state.
 
-    1 under the write lock   flush, start a new journal file: the cut
-    2 without any lock       from the previous checkpoint and the closed journals: a part file for
-                             every ledger that gained rows, one state file with the folds that
-                             changed
+    1 under the write lock   flush, start a new journal file: the cut; then, with this process alone
+                             held up, the dumps of the folds that changed, from the live ones
+    2 without any lock       from the closed journals a part file for every ledger that gained rows,
+                             one state file with the dumps
     3                        publish manifest g+1
     4                        drop what only g-1 needed, after the grace of readers
 
@@ -23,7 +23,9 @@ from itertools import pairwise
 import msgspec
 from crc32c import crc32c
 
+from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
+from txlog.engine.model.tail import TailRun
 from txlog.engine.space import RESERVE_PATH
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal_file import list_journals
@@ -39,14 +41,12 @@ from txlog.engine.storage.segment import FileRef, encode_part, make_ref
 from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep import history
 from txlog.engine.upkeep.paths import ledger_dir, part_path
-from txlog.engine.view import FOLDS, STATE_HEAD, STATE_MAGIC, View
+from txlog.engine.view import STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import StoreFull
 
 # A state file is rewritten once less than this share of it is still named.
 STATE_LIVE_SHARE_MIN = 0.5
 FRAMES_READ = 1024
-# Folds that take their ops as they are read; those of coordinators wait until the state is dumped.
-FOLDED_AT_ONCE = frozenset(FOLDS) - {"coordinator"}
 # Rows that are kept from the one reading of the journal until they are in parts; those of frames
 # beyond are read, and checked, a second time.
 ROWS_KEPT_BYTES = 64 << 20
@@ -67,6 +67,23 @@ class CheckpointReport:
     skipped: bool = False
 
 
+@dataclass(slots=True)
+class Cut:
+    """The state at a cut, as far as it has to be written: no view is needed after it.
+
+    kept, changed: dumps that stay where they are, and those to be written
+    runs:          the rows that are in the journal only; directories: where their ledgers lie
+    """
+
+    manifest: Manifest
+    kept: list[DumpRef]
+    changed: dict[Component, bytes]
+    runs: dict[int, list[TailRun]]
+    directories: dict[int, str]
+    sealed: dict[int, FileRef]
+    gone: set[int]
+
+
 def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
     """Write a checkpoint; the caller holds the maintenance lock.
 
@@ -74,29 +91,29 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
     raises:  StoreFull, DiskFailed: nothing changed, the numbers used are burnt (R3)
     """
     disk = store.disk
-    cut_lsn, chain_crc = store.locked(lambda view: view.journal.cut())
+    cut_lsn, chain_crc, cut = store.cut(_state_at_cut)
+    if cut.manifest.generation < max(generations(disk), default=0):
+        store.reload()  # it had not heard of the newest manifest; one that is damaged stays so
+        cut_lsn, chain_crc, cut = store.cut(_state_at_cut)
     now = store.clock.now()
-    view = View.open(disk, store.identity.salt, now.boot_id)
+    old = cut.manifest
+    report.lsn = cut_lsn
+    if old.cut_lsn >= cut_lsn:
+        report.skipped = True
+        report.generation = old.generation
+        _, expired = _expired(old, store, now.wall_ms)
+        _unlink(disk, expired, report)
+        return old
+    report.frames = cut_lsn - old.cut_lsn
+    view = View.open(disk, store.identity.salt, now.boot_id, generation=old.generation or None)
     try:
-        old = view.manifest
-        report.lsn = cut_lsn
-        if old.cut_lsn >= cut_lsn:
-            report.skipped = True
-            report.generation = old.generation
-            _, expired = _expired(old, store, now.wall_ms)
-            _unlink(disk, expired, report)
-            return old
-        report.frames = cut_lsn - old.cut_lsn
-        view.journal.current.keep_rows(ROWS_KEPT_BYTES)
-        view.load_at_once(FOLDED_AT_ONCE)
         with _uncollected():
-            while view.lsn < cut_lsn:  # by steps: what a step has read is gone before the next
-                view.take(view.journal.read_until(min(view.lsn + FRAMES_READ, cut_lsn)))
+            items = _read_frames(view, cut, cut_lsn)
         generation = _next_generation(disk, old)
-        log_rows = history.collect(view)
-        dumps = _write_state(view, generation)  # first: its name burns the number (R3, R16)
-        files = _write_parts(view, generation, report)
-        log = history.publish(view, log_rows, generation, store.settings, now.wall_ms)
+        dumps = _write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
+        files = _write_parts(view, cut, generation, report)
+        rows = history.table_of(items)
+        log = history.publish(view, rows, generation, store.settings, now.wall_ms)
         dropped = _dropped(old, files, dumps, log, now.wall_ms)
         manifest = Manifest(
             generation, _crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
@@ -115,9 +132,41 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
         view.close()
 
 
+def _state_at_cut(view: View) -> Cut:
+    """What a checkpoint needs of the live view; threads of this process wait for it."""
+    manifest, kept = view.manifest, {(r.kind, r.a, r.b): r for r in view.manifest.dumps}
+    if manifest.cut_lsn >= view.lsn:
+        return Cut(manifest, [], {}, {}, {}, {}, set())
+    changed = {key: view.dump(key) for key in view.changed()}
+    for key in changed:
+        kept.pop(key, None)
+    for key in _worth_moving(view.disk, kept):
+        changed[key] = view.dump(key)
+        kept.pop(key)
+    sealed, catalog = view.sealed_since(), view.catalog
+    runs = {ledger: list(runs) for ledger, runs in view.tail.runs.items() if ledger not in sealed}
+    places = {ledger: ledger_dir(catalog, *catalog.owners[ledger]) for ledger in runs}
+    return Cut(manifest, list(kept.values()), changed, runs, places, sealed, view.gone_since())
+
+
+def _read_frames(view: View, cut: Cut, cut_lsn: int) -> list[history.Item]:
+    """Read the frames for their rows and for what coordinators were told; nothing is replayed."""
+    items: list[history.Item] = []
+    journal, tail = view.journal, view.tail
+    journal.current.keep_rows(ROWS_KEPT_BYTES)
+    tail.runs = cut.runs
+    while journal.last_lsn < cut_lsn:  # by steps: what a step has read is gone before the next
+        for raw in journal.read_until(min(journal.last_lsn + FRAMES_READ, cut_lsn)):
+            tail.pack(raw)
+            for op in decode_ops(raw.ops, lsn=raw.lsn):
+                if type(op) in history.KINDS:
+                    items.append((raw.lsn, raw.time_ms, op))
+    return items
+
+
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Let no garbage be collected: a replay makes what stays, and looking through it is a fourth.
+    """Let no garbage be collected: reading makes what stays, and looking through it is a fourth.
 
     Nothing in it is a cycle, so nothing is kept that would have gone.
     """
@@ -136,22 +185,19 @@ def _next_generation(disk: Disk, old: Manifest) -> int:
     return max([old.generation, *generations(disk), *states]) + 1
 
 
-def _write_parts(view: View, generation: int, report: CheckpointReport) -> dict[int, list[FileRef]]:
+def _write_parts(
+    view: View, cut: Cut, generation: int, report: CheckpointReport
+) -> dict[int, list[FileRef]]:
     """Publish the rows of the tail, one part a ledger; returns all live files."""
-    files = {ledger: list(refs) for ledger, refs in view.manifest.files.items()}
-    for ledger, ref in view.sealed_since().items():
+    files = {ledger: list(refs) for ledger, refs in cut.manifest.files.items()}
+    for ledger, ref in cut.sealed.items():
         files[ledger] = [ref]
-    for ledger in view.gone_since():
+    for ledger in cut.gone:
         files.pop(ledger, None)
-    for ledger in sorted(view.tail.runs):
-        runs = view.tail.runs[ledger]
-        if ledger in view.sealed_since():
-            continue
-        partition, role = view.catalog.owners[ledger]
-        directory = ledger_dir(view.catalog, partition, role)
+    for ledger, runs in sorted(cut.runs.items()):
         table = view.tail.message_table([(run, 0, run.rows) for run in runs])
         buffers = encode_part(table, {"ledger": str(ledger), "generation": str(generation)})
-        path = part_path(directory, ledger, generation)
+        path = part_path(cut.directories[ledger], ledger, generation)
         view.disk.publish(path, buffers)
         files.setdefault(ledger, []).append(make_ref(path, ledger, buffers, table, form="part"))
         report.parts += 1
@@ -159,29 +205,18 @@ def _write_parts(view: View, generation: int, report: CheckpointReport) -> dict[
     return files
 
 
-def _write_state(view: View, generation: int) -> list[DumpRef]:
+def _write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
     """Publish the dumps of the folds that changed, in one file; the others keep their place."""
-    kept = {(ref.kind, ref.a, ref.b): ref for ref in view.manifest.dumps}
-    changed = {key: _dump(view, key) for key in view.changed()}
-    for key in changed:
-        kept.pop(key, None)
-    for key in _worth_moving(view.disk, kept):
-        changed[key] = _dump(view, key)
-        kept.pop(key)
     path = f"state/{generation:010d}.state"
     blobs: list[bytes] = []
-    out = list(kept.values())
+    out = list(cut.kept)
     at = STATE_HEAD.size
-    for (kind, a, b), blob in sorted(changed.items()):
+    for (kind, a, b), blob in sorted(cut.changed.items()):
         blobs.append(blob)
         out.append(DumpRef(kind, a, b, path, at, len(blob), crc32c(blob)))
         at += len(blob)
     view.disk.publish(path, [STATE_HEAD.pack(STATE_MAGIC, view.salt), *blobs])
     return out
-
-
-def _dump(view: View, key: Component) -> bytes:
-    return FOLDS[key[0]].dump(view.component(key))
 
 
 def _worth_moving(disk: Disk, kept: dict[Component, DumpRef]) -> list[Component]:

@@ -68,11 +68,6 @@ class ComponentLog:
     last_lsn: int
 
 
-def collect(view: View) -> pa.Table:
-    """The coordinators' ops that wait in a view, as HISTORY; of one transaction in order of LSN."""
-    return table_of([item for _, items in view.waiting("coordinator") for item in items])
-
-
 def table_of(items: Sequence[tuple[int, int, Op]]) -> pa.Table:
     """Ops of coordinators as rows, kind by kind, each kind in the order given.
 
@@ -157,6 +152,9 @@ _COLUMNS: dict[type, dict[str, Callable[[Ops], Iterable[object]]]] = {
     StatusUpdated: {"sequence": _SEQUENCE, "count": _messages, "detail": _status},
     TxnsForgotten: {"sequence": _SEQUENCE},
 }  # fmt: skip
+
+
+KINDS = frozenset(_COLUMNS)
 
 
 # --- at a checkpoint -------------------------------------------------------------------------
