@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -64,21 +65,29 @@ def user_batch(data: pa.Table | pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Arra
         if len(batches) > 1:
             raise InvalidArgument("a batch of more than 2 GiB cannot be sent at once")
         data = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=data.schema)
-    schema = data.schema
-    at = _partition_column(schema)
-    if at is None:
-        data, at = _conformed(data)
-    if at < 0:
+    shape = _shape(data.schema)
+    if shape is None:
+        data = _conformed(data)
+        shape = _shape(data.schema)
+        assert shape is not None
+    if shape.partition < 0:
         return data, None
-    partition = data.column(at)
-    if not pa.types.is_integer(partition.type):
+    partition = data.column(shape.partition)
+    if not shape.is_integer:
         partition = _cast("partition", partition, pa.int64())
-    return data.remove_column(at), partition
+    return data.remove_column(shape.partition), partition
+
+
+class _Shape(NamedTuple):
+    """Where the partitions stand in rows of a schema, -1: nowhere, and whether as integers."""
+
+    partition: int
+    is_integer: bool
 
 
 @lru_cache(maxsize=64)
-def _partition_column(schema: pa.Schema) -> int | None:
-    """Where the partitions stand in rows of this schema, -1: nowhere; None: it has to be changed.
+def _shape(schema: pa.Schema) -> _Shape | None:
+    """What is known of rows by their schema; None: they have to be changed, or refused.
 
     Programs send rows of few shapes, and looking at a schema costs as much as sending.
     """
@@ -90,11 +99,21 @@ def _partition_column(schema: pa.Schema) -> int | None:
     )
     if not fits or "value" not in names or len(set(names)) != len(names):
         return None
-    return names.index("partition") if "partition" in names else -1
+    if "partition" not in names:
+        return _Shape(-1, False)
+    at = names.index("partition")
+    return _Shape(at, pa.types.is_integer(schema.types[at]))
 
 
-def _conformed(data: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
-    """The rows with the types of COLUMNS, and where the partitions stand; InvalidArgument."""
+@lru_cache(maxsize=64)
+def _places(schema: pa.Schema) -> tuple[tuple[int, ...], bool]:
+    """Where the values and keys stand in rows that were conformed; whether there are properties."""
+    found = [schema.get_field_index(name) for name in ("value", "key")]
+    return tuple(at for at in found if at >= 0), schema.get_field_index("properties") >= 0
+
+
+def _conformed(data: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with the types of COLUMNS; raises InvalidArgument."""
     names = data.schema.names
     if "value" not in names:
         raise InvalidArgument("the batch has no column named value", hint="value is binary")
@@ -109,7 +128,7 @@ def _conformed(data: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
             )
         if wanted is not None and data.column(at).type != wanted:
             data = data.set_column(at, name, _cast(name, data.column(at), wanted))
-    return data, names.index("partition") if "partition" in names else -1
+    return data
 
 
 def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -135,10 +154,11 @@ def route(
             f"a batch of {batch.num_rows} messages exceeds {TXN_MESSAGES_MAX}",
             setting="txn_messages_max", limit=TXN_MESSAGES_MAX, value=batch.num_rows,
         )  # fmt: skip
-    offsets = _offsets(batch)
+    places, has_properties = _places(batch.schema)
+    offsets = _offsets(batch, places)
     total = _payload_bytes(offsets, 0, batch.num_rows)
     # else no single message can be too large
-    if total > min(message_bytes_max, KEY_BYTES_MAX) or "properties" in batch.schema.names:
+    if has_properties or total > min(message_bytes_max, KEY_BYTES_MAX):
         _check_sizes(batch, message_bytes_max)
     if not batch.num_rows:
         return Routed(batch, [], None, 0)
@@ -152,7 +172,7 @@ def route(
     if grouped is None:
         order = pc.sort_indices(target)  # stable: ties keep their order
         batch = batch.take(order)
-        offsets = _offsets(batch)
+        offsets = _offsets(batch, places)
         grouped = _groups(target.take(order), partitions)
         assert grouped is not None
     slices: list[PartitionSlice] = []
@@ -207,15 +227,12 @@ def _check_partitions(
         raise InvalidArgument(f"partition {wrong} is not one of 0 to {partitions - 1}", code=203)
 
 
-def _offsets(batch: pa.RecordBatch) -> list[tuple[memoryview, int]]:
+def _offsets(batch: pa.RecordBatch, places: tuple[int, ...]) -> list[tuple[memoryview, int]]:
     """The ends of all values and keys, each with the number of its first row."""
-    out = []
-    for name in ("value", "key"):
-        at = batch.schema.get_field_index(name)
-        if at >= 0 and batch.num_rows:
-            column = batch.column(at)
-            out.append((memoryview(column.buffers()[1]).cast("i"), column.offset))
-    return out
+    if not batch.num_rows:
+        return []
+    columns = [batch.column(at) for at in places]
+    return [(memoryview(one.buffers()[1]).cast("i"), one.offset) for one in columns]
 
 
 def _payload_bytes(offsets: list[tuple[memoryview, int]], start: int, stop: int) -> int:
