@@ -360,6 +360,7 @@ def test_what_others_append_behind_the_cut_stays_behind_it(
     bench = Bench(tmp_path / "store")
     client, other = bench.client, bench.another()
     client.create_topic("t")
+    client.create_topic("u")
     client.create_subscription("t", "s")
     send(client, b"a")
     real = checkpoint_module._state_at_cut
@@ -381,6 +382,13 @@ def test_what_others_append_behind_the_cut_stays_behind_it(
     with fresh(bench) as replayed:
         replayed.take(replayed.journal.read_durable())
         assert live_dumps(client) == dumps(replayed)
+    # what came behind the first cut has to be in the dumps of the second
+    send(client, b"d", topic="u")
+    client.checkpoint()
+    with fresh(bench) as replayed:
+        replayed.take(replayed.journal.read_durable())
+        assert live_dumps(client) == dumps(replayed)
+    assert values(bench.reopen()) == [b"a", b"b", b"c"]
 
 
 def test_a_checkpoint_keeps_nothing_that_nobody_uses(tmp_path: Path) -> None:

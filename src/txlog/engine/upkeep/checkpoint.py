@@ -8,8 +8,8 @@
     4                        drop what only g-1 needed, after the grace of readers
 
 A crash anywhere leaves g or g+1, both complete; unnamed files are garbage. Only the holder of the
-maintenance lock is here, and no producer waits for more than the cut. Source: ARCHITECTURE 6,
-R15-R18.
+maintenance lock is here. Another process waits for no more than the cut, a thread of this one for
+the dumps as well. Source: ARCHITECTURE 6, R15-R18.
 """
 
 from __future__ import annotations
