@@ -110,9 +110,9 @@ def txlog_w1(where: Path, count: int) -> float:
                     [pa.array(payload, pa.binary()), partition], names=["value", "partition"]
                 )
                 with client.transaction() as txn:
-                    producer.send_batch(batch, txn=txn)
-                    client.acknowledge(
-                        "in", "s", ids[i * TXN_ACKS : (i + 1) * TXN_ACKS], txn=txn.id
+                    producer.send_batch_async(batch, txn=txn)
+                    client.acknowledge_async(
+                        "in", "s", ids[i * TXN_ACKS : (i + 1) * TXN_ACKS], txn=txn
                     )
     return count / timed.elapsed
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from txlog import figures, keyreport, locks, partitionstats, spacing, stats
 from txlog.bounds import Bound
+from txlog.engine.call import Decide
 from txlog.engine.flow import admin, availability, keys, lookup
 from txlog.engine.flow.availability import Switched, partition_number
 from txlog.engine.flow.hanging import Finding, hanging
@@ -21,7 +22,7 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import place_name
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.liveness import is_held
-from txlog.engine.store import Decide, Store
+from txlog.engine.store import Store
 from txlog.engine.upkeep import history
 from txlog.engine.upkeep.quarantine import check_files
 from txlog.engine.view import View

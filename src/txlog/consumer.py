@@ -15,11 +15,13 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from txlog.clock import Instant
+from txlog.engine.call import Decide
 from txlog.engine.flow import acknowledge
 from txlog.engine.flow.acknowledge import AckAnswer
 from txlog.engine.flow.damage import find_damage
 from txlog.engine.flow.dispatch import RECEIVED, plan, received, requests_of
 from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.enter import Use
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
@@ -30,7 +32,7 @@ from txlog.engine.folds.cursor import covers
 from txlog.engine.liveness import is_held
 from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, Mark, Run
 from txlog.engine.storage.disk_protocol import LockFile
-from txlog.engine.store import Decide, Store
+from txlog.engine.store import Store
 from txlog.engine.sweeper import is_sweep_due
 from txlog.engine.upkeep.quarantine import record_damage
 from txlog.engine.view import View
@@ -45,7 +47,7 @@ from txlog.errors import (
 )
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.message import Message, messages
-from txlog.transaction import Transaction, in_transaction
+from txlog.transaction import DecideIn, Later, Transaction, in_transaction
 
 Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message | MessageId]
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
@@ -317,6 +319,13 @@ class Consumer:
         """
         return acknowledge_runs(self._store, self._target, runs_of(what), txn, cumulative=False)
 
+    def acknowledge_async(self, what: Acknowledgeable, *, txn: Transaction) -> Later[AckAnswer]:
+        """Acknowledge in a transaction, together with its next call that waits for an answer.
+
+        A refusal is raised by `result()`, or else by the commit, which then aborts.
+        """
+        return acknowledge_later(self._store, self._target, runs_of(what), txn)
+
     def acknowledge_cumulative(
         self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
     ) -> AckAnswer:
@@ -360,24 +369,42 @@ def acknowledge_runs(
     """Acknowledge runs on a subscription, without a consumer if need be."""
     if not runs:
         return AckAnswer(0, 0, 0)
-    uid = store.disk.owner()[0]
-    ledgers = tuple({run[0] for run in runs})
     answer: object = None
+    if txn is not None:
+        decide, uses = _in_txn(store, find, runs, cumulative=cumulative)
+        answer = in_transaction(store, txn, decide, uses)
+    ledgers = tuple({run[0] for run in runs})
     while answer is None:  # again after a sweep that ends an overdue holder
-        if txn is None:
-            answer = store.write(
-                lambda view, now: acknowledge.acknowledge(
-                    view, store.settings, now, find, runs, cumulative=cumulative
-                ),
-                uses=Uses(acks=(find, ledgers)),
-            )
-        else:
-            answer = in_transaction(
-                store, txn,
-                lambda view, now, use: acknowledge.acknowledge_in_txn(
-                    view, store.settings, now, uid, find, runs, use, cumulative=cumulative
-                ),
-                uses=Uses(acks=(find, ledgers)),
-            )  # fmt: skip
+        answer = store.write(
+            lambda view, now: acknowledge.acknowledge(
+                view, store.settings, now, find, runs, cumulative=cumulative
+            ),
+            uses=Uses(acks=(find, ledgers)),
+        )
+    return _ack_answer(answer)
+
+
+def acknowledge_later(
+    store: Store, find: acknowledge.Find, runs: list[Run], txn: Transaction
+) -> Later[AckAnswer]:
+    """Acknowledge runs in a transaction with its next call that waits for an answer."""
+    return txn.leave(*_in_txn(store, find, runs, cumulative=False), _ack_answer)
+
+
+def _in_txn(
+    store: Store, find: acknowledge.Find, runs: list[Run], *, cumulative: bool
+) -> tuple[DecideIn, Uses]:
+    """The decision that acknowledges in a transaction, and what it uses."""
+    uid = store.disk.owner()[0]
+
+    def decide(view: View, now: Instant, use: Use) -> Decision:
+        return acknowledge.acknowledge_in_txn(
+            view, store.settings, now, uid, find, runs, use, cumulative=cumulative
+        )
+
+    return decide, Uses(acks=(find, tuple({run[0] for run in runs})))
+
+
+def _ack_answer(answer: object) -> AckAnswer:
     assert isinstance(answer, AckAnswer)
     return answer

@@ -28,12 +28,17 @@ def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
             uses=Uses(txn=(txn_id.coordinator, txn_id.sequence)),
         )
     except OutcomeUnknown as error:
-        hint = f"ask before anything else: txlog txn show {txn_id}"
-        ours = OutcomeUnknown(error.message, hint=hint)  # the error may be that of other calls
-        ours.fields = {**error.fields, "txn": txn_id}
-        raise ours from error
+        raise unknown_end(txn_id, error) from error
     assert isinstance(answer, EndAnswer)
     return answer
+
+
+def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
+    """The error of an end whose outcome is unknown: how to ask. It may be shared with others."""
+    hint = f"ask before anything else: txlog txn show {txn_id}"
+    ours = OutcomeUnknown(error.message, hint=hint)
+    ours.fields = {**error.fields, "txn": txn_id}
+    return ours
 
 
 def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:

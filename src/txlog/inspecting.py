@@ -13,7 +13,7 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.cursor import covers
 from txlog.engine.store import Store
-from txlog.engine.upkeep.dump import describe_frame, inspect_file
+from txlog.engine.upkeep.dump import describe_frame, find_frame, inspect_file
 from txlog.engine.view import View
 from txlog.errors import Corruption, InvalidArgument, MessageNotFound, NotFound, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId
@@ -152,7 +152,7 @@ def _ledger(view: View, number: int) -> Answer:
 
 
 def _frame(view: View, store: Store, lsn: int) -> Answer:
-    raw = store.find_frame(lsn)
+    raw = find_frame(store, lsn, view.lsn)
     if raw is None:
         raise NotFoundHere(f"LSN {lsn}")
     return {"kind": "frame", **describe_frame(raw), "durable": lsn <= view.journal.durable_lsn}

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from txlog.clock import Instant
 from txlog.engine.flow import produce
+from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.enter import Use
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.produce import Stored
 from txlog.engine.flow.producers import Named, open_producer
 from txlog.engine.flow.route import COLUMNS, Routed, route
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.store import Store
+from txlog.engine.view import View
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.ids import MessageId, TopicName, TxnId, check_name
 from txlog.settings import PROPERTIES_MAX
-from txlog.transaction import Transaction, in_transaction
+from txlog.transaction import DecideIn, Later, Transaction, in_transaction
 
 
 class SendReceipt(NamedTuple):
@@ -172,25 +176,19 @@ class Producer:
         raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
                 TransactionNotFound, ...
         """
-        given: dict[str, object] = {"value": value}
-        for name, item in (("key", key), ("event_time", event_time), ("deliver_at", deliver_at),
-                           ("sequence_id", sequence_id), ("partition", partition)):  # fmt: skip
-            if item is not None:
-                given[name] = item
-        if properties:
-            if len(properties) > PROPERTIES_MAX:
-                raise InvalidMessage(
-                    f"a message has {len(properties)} properties, the most is {PROPERTIES_MAX}"
-                )
-            given["properties"] = list(properties.items())
-        try:
-            columns = [
-                pa.array([item], COLUMNS.get(name, pa.int64())) for name, item in given.items()
-            ]
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
-            raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
-        batch = pa.RecordBatch.from_arrays(columns, list(given))
+        batch = _one_message(value, key, properties, event_time, deliver_at, sequence_id, partition)
         return self.send_batch(batch, txn=txn).receipts()[0]
+
+    def send_async(
+        self, value: bytes | None, *, txn: Transaction, key: bytes | None = None,
+        properties: Mapping[str, str] | None = None, event_time: int | None = None,
+        deliver_at: int | None = None, sequence_id: int | None = None,
+        partition: int | None = None,
+    ) -> Later[SendReceipt]:  # fmt: skip
+        """Send one message in a transaction, later: as send_batch_async."""
+        batch = _one_message(value, key, properties, event_time, deliver_at, sequence_id, partition)
+        decide, uses, receipt = self._in_txn(batch)
+        return txn.leave(decide, uses, lambda answer: receipt(answer).receipts()[0])
 
     def send_batch(
         self, data: pa.Table | pa.RecordBatch, *, txn: Transaction | TxnId | None = None
@@ -201,29 +199,54 @@ class Producer:
                 deliver_at timestamp[ms, UTC], sequence_id int64, partition int32
         raises: as send
         """
+        if txn is not None:
+            decide, uses, receipt = self._in_txn(data)
+            return receipt(in_transaction(self._store, txn, decide, uses))
+        routed = self._route(data)
+        number, named, store = self._number, self._named, self._store
+        answer = store.write(
+            lambda view, now: produce.send(
+                view, store.settings, now, view.catalog.topics[number], routed, named
+            )
+        )
+        assert isinstance(answer, list)
+        return BatchReceipt(routed, answer, in_txn=False)
+
+    def send_batch_async(
+        self, data: pa.Table | pa.RecordBatch, *, txn: Transaction
+    ) -> Later[BatchReceipt]:
+        """Send rows in a transaction, together with its next call that waits for an answer.
+
+        What cannot be sent raises here; what the store refuses is raised by `result()`, or else by
+        the commit, which then aborts. Nothing is sent by itself: the latest is the commit.
+        """
+        return txn.leave(*self._in_txn(data))
+
+    def _route(self, data: pa.Table | pa.RecordBatch) -> Routed:
         if self.topic.partition is not None:
             fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
             data = data.append_column("partition", fixed)
         routed = route(data, self._partitions, self._turn, self._store.settings.max_message_bytes)
         self._turn += 1
+        return routed
+
+    def _in_txn(
+        self, data: pa.Table | pa.RecordBatch
+    ) -> tuple[DecideIn, Uses, Callable[[object], BatchReceipt]]:
+        """What sends rows in a transaction: the decision, what it uses, the answer's receipt."""
+        routed = self._route(data)
         number, named, store = self._number, self._named, self._store
-        if txn is None:
-            answer = store.write(
-                lambda view, now: produce.send(
-                    view, store.settings, now, view.catalog.topics[number], routed, named
-                )
-            )
-        else:
-            uid = store.disk.owner()[0]
-            answer = in_transaction(
-                store, txn,
-                lambda view, now, use: produce.send_in_txn(
-                    view, store.settings, now, uid, view.catalog.topics[number], routed, named, use
-                ),
-                Uses(sends=(number, routed.slices)),
-            )  # fmt: skip
-        assert isinstance(answer, list)
-        return BatchReceipt(routed, answer, in_txn=txn is not None)
+        uid = store.disk.owner()[0]
+
+        def decide(view: View, now: Instant, use: Use) -> Decision:
+            topic = view.catalog.topics[number]
+            return produce.send_in_txn(view, store.settings, now, uid, topic, routed, named, use)
+
+        def receipt(answer: object) -> BatchReceipt:
+            assert isinstance(answer, list)
+            return BatchReceipt(routed, answer, in_txn=True)
+
+        return decide, Uses(sends=(number, routed.slices)), receipt
 
     def flush(self) -> None:
         """Make everything written so far durable."""
@@ -240,3 +263,27 @@ class Producer:
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
         self.close()
+
+
+def _one_message(
+    value: bytes | None, key: bytes | None, properties: Mapping[str, str] | None,
+    event_time: int | None, deliver_at: int | None, sequence_id: int | None,
+    partition: int | None,
+) -> pa.RecordBatch:  # fmt: skip
+    """A message as rows; raises InvalidMessage, InvalidArgument."""
+    given: dict[str, object] = {"value": value}
+    for name, item in (("key", key), ("event_time", event_time), ("deliver_at", deliver_at),
+                       ("sequence_id", sequence_id), ("partition", partition)):  # fmt: skip
+        if item is not None:
+            given[name] = item
+    if properties:
+        if len(properties) > PROPERTIES_MAX:
+            raise InvalidMessage(
+                f"a message has {len(properties)} properties, the most is {PROPERTIES_MAX}"
+            )
+        given["properties"] = list(properties.items())
+    try:
+        columns = [pa.array([item], COLUMNS.get(name, pa.int64())) for name, item in given.items()]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
+        raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
+    return pa.RecordBatch.from_arrays(columns, list(given))

@@ -1,24 +1,74 @@
-"""Owns Transaction: a handle on an open transaction of a client, and the builder of one."""
+"""Owns Transaction: a handle on an open transaction of a client, and the builder of one.
+
+Operations in a transaction may be left for later (`send_async`, `acknowledge_async`): they wait in
+the handle, and go through the write path together with the next call that waits for its answer, at
+the latest the commit. Nothing runs in the background; a batch then takes one lock instead of three.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from threading import Lock
 from types import TracebackType
+from typing import Generic, TypeVar
 
+from txlog import ending
 from txlog.clock import Instant
+from txlog.engine.call import NOTHING, Call
+from txlog.engine.flow import end_txn
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.end_txn import EndAnswer
 from txlog.engine.flow.enter import NewTxn, Use
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.errors import ExpiredTransaction, InvalidTxnStatus, TransactionConflict
+from txlog.errors import (
+    ExpiredTransaction,
+    InvalidTxnStatus,
+    OutcomeUnknown,
+    TransactionConflict,
+    TxlogError,
+)
 from txlog.ids import TxnId
 
-Begin = Callable[[NewTxn], TxnId]
-End = Callable[[TxnId, bool], EndAnswer]
+T = TypeVar("T")
 DecideIn = Callable[[View, Instant, Use], Decision]
+AGAIN = Decision([])  # without effect: what a call behind one that is made again decides
+
+
+class Later(Generic[T]):
+    """The answer of an operation that was left for later.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         producer = client.producer("orders")
+    ...         with client.transaction() as txn:
+    ...             sent = producer.send_async(b"one", txn=txn)
+    ...         sent.result().txn_index
+    1
+    """
+
+    __slots__ = ("_call", "_finish", "_txn")
+
+    def __init__(self, txn: Transaction, call: Call, finish: Callable[[object], T]) -> None:
+        self._txn = txn
+        self._call = call
+        self._finish = finish
+
+    def done(self) -> bool:
+        """True once it was written or refused."""
+        return self._call.done
+
+    def result(self) -> T:
+        """Its answer; writes what is left for later until now. Raises what it was refused with."""
+        if not self._call.done:
+            self._txn.write_queued()
+        self._txn.tell(self._call)
+        return self._finish(_answered(self._call))
 
 
 class Transaction:
@@ -40,20 +90,27 @@ class Transaction:
     [b'one', b'two']
     """
 
-    __slots__ = ("_begin", "_end", "_status", "outcome", "use")
+    __slots__ = ("_after_end", "_failed", "_lock", "_queue", "_status", "_store", "outcome", "use")
 
-    def __init__(self, use: Use, begin: Begin, end: End) -> None:
+    def __init__(self, store: Store, use: Use, after_end: Callable[[], None]) -> None:
         self.use = use
-        self._begin = begin
-        self._end = end
+        self._store = store
+        self._after_end = after_end
         self._status = "OPEN"
+        self._lock = Lock()  # for the queue: threads may share a handle
+        self._queue: list[Call] = []
+        self._failed: Call | None = None  # the first refusal that nobody was told of
         self.outcome: EndAnswer | None = None
 
     @property
     def id(self) -> TxnId:
         """Its id; a transaction that nothing happened in yet is opened now."""
+        self.write_queued()
         if isinstance(self.use, NewTxn):
-            self.use = self._begin(self.use)
+            opening = self._opening()
+            self._write([opening])
+            _answered(opening)
+        assert isinstance(self.use, TxnId)
         return self.use
 
     @property
@@ -62,15 +119,61 @@ class Transaction:
         return self._status
 
     def commit(self) -> EndAnswer:
-        """Commit; durable when it returns. Raises InvalidTxnStatus and its kin."""
-        self.outcome = self._end(self.id, True)
-        self._status = self.outcome.status
-        return self.outcome
+        """Write what was left for later, and commit; durable when it returns.
+
+        raises: InvalidTxnStatus and its kin; or what an operation left for later was refused with,
+                and then the transaction is aborted
+        """
+        calls = self._take()
+        if self._failed is None:
+            if not calls and isinstance(self.use, NewTxn):
+                calls = [self._opening()]
+            ended = Call(self._end_of(calls))
+            self._write([*calls, ended])
+            if ended.error is None:
+                return self._ended(ended)
+            if not isinstance(ended.error, _Refused):
+                raise self._not_ended(ended.error, calls)
+        failed = self._failed
+        assert failed is not None and failed.error is not None
+        self._failed = None
+        self._drop(calls)
+        try:
+            if isinstance(self.use, TxnId):
+                self._abort(self.use)
+        except TxlogError:
+            pass  # its time-out ends it; the first error is the cause
+        self._status = "ABORTED"
+        raise failed.error
 
     def abort(self) -> EndAnswer:
         """Abort: nothing of it is ever visible, what it acknowledged comes again."""
-        self.outcome = self._end(self.id, False)
+        self._drop(self._take())
+        self._failed = None
+        return self._abort(self.id)
+
+    def _not_ended(self, error: BaseException, before: list[Call]) -> BaseException:
+        """The error of a commit that failed itself; when nothing was done, it can be repeated."""
+        self._failed = None
+        if isinstance(error, OutcomeUnknown):
+            return ending.unknown_end(self.use, error) if isinstance(self.use, TxnId) else error
+        if before and all(call.error is error for call in before):
+            with self._lock:
+                self._queue = [*map(_renewed, before), *self._queue]
+        return error
+
+    @staticmethod
+    def _drop(calls: list[Call]) -> None:
+        """Say of operations left for later that they were given up before they were written."""
+        for call in calls:
+            if call.answer is None and call.error is None:
+                call.error = InvalidTxnStatus("the transaction was aborted before this was written")
+            call.done = True
+
+    def _abort(self, txn_id: TxnId) -> EndAnswer:
+        self.outcome = ending.end(self._store, txn_id, commit=False)
         self._status = self.outcome.status
+        self._after_end()
         return self.outcome
 
     def __enter__(self) -> Transaction:
@@ -85,10 +188,142 @@ class Transaction:
         if kind is None:
             self.commit()
             return
+        if isinstance(self.use, NewTxn):  # it was never opened: there is nothing to abort
+            self._drop(self._take())
+            self._status = "ABORTED"
+            return
         try:
             self.abort()
         except (InvalidTxnStatus, ExpiredTransaction):
             return  # conflict, time-out or fence ended it before; the first error is the cause
+
+    # --- operations in it --------------------------------------------------------------------
+
+    def run(self, decide: DecideIn, uses: Uses) -> object:
+        """Run a decision in it, behind what was left for later; returns what it answers."""
+        call = self._call(decide, uses)
+        self._write([*self._take(), call])
+        self.tell(call)
+        return _answered(call)
+
+    def leave(self, decide: DecideIn, uses: Uses, finish: Callable[[object], T]) -> Later[T]:
+        """Leave a decision for later; finish makes its answer of the decision's."""
+        call = self._call(decide, uses)
+        with self._lock:
+            self._queue.append(call)
+        return Later(self, call, finish)
+
+    def write_queued(self) -> None:
+        """Write what was left for later; the first refusal is kept for the commit."""
+        calls = self._take()
+        if calls:
+            self._write(calls)
+
+    def _take(self) -> list[Call]:
+        with self._lock:
+            calls, self._queue = self._queue, []
+        return calls
+
+    def tell(self, call: Call) -> None:
+        """Its caller is told of the refusal of a call: the commit does not fail for it."""
+        if self._failed is call:
+            self._failed = None
+
+    def _call(self, decide: DecideIn, uses: Uses) -> Call:
+        return Call(lambda view, now: decide(view, now, self.use), uses=uses, then=self._opened)
+
+    def _opening(self) -> Call:
+        def decide(view: View, now: Instant) -> Decision:
+            assert isinstance(self.use, NewTxn)
+            return end_txn.begin(view, self._store.settings, now, self.use)
+
+        return Call(decide, then=self._opened)
+
+    def _opened(self, decision: Decision) -> None:
+        """Learn the id from the answer of the operation that opened it."""
+        if isinstance(self.use, TxnId):
+            return
+        answer, error = decision.answer, decision.error
+        if isinstance(error, TransactionConflict):  # opened and aborted in one frame
+            answer = error.fields["txn"]
+        if type(answer) is tuple:
+            answer = answer[0]
+        if isinstance(answer, TxnId):
+            self.use = answer
+
+    def _unopen(self, before: Use, calls: list[Call]) -> None:
+        """Forget an id when the frame that gave it out could not be written."""
+        if not any(isinstance(c.error, TransactionConflict | OutcomeUnknown) for c in calls):
+            self.use = before
+
+    def _end_of(self, before: list[Call]) -> Callable[[View, Instant], Decision]:
+        """The decision that commits, unless something before it was refused or is made again."""
+        store = self._store
+        uid = store.disk.owner()[0]
+
+        def decide(view: View, now: Instant) -> Decision:
+            if any(call.error is not None for call in before):
+                raise _Refused
+            if any(call.answer is None for call in before):
+                return AGAIN
+            assert isinstance(self.use, TxnId)
+            return end_txn.end(view, store.settings, now, uid, self.use, commit=True)
+
+        return decide
+
+    def _write(self, calls: list[Call]) -> None:
+        """Run calls in order; those that ask for it are made again."""
+        while calls:
+            use = self.use
+            if isinstance(use, TxnId):
+                for call in calls:
+                    call.uses = call.uses.in_txn(use.coordinator, use.sequence)
+            for at, call in enumerate(calls):
+                call.joins = at > 0
+            try:
+                self._store.submit(calls)
+            except BaseException as error:
+                for call in calls:
+                    call.error, call.done = call.error or error, True
+                self._failed = self._failed or calls[0]
+                raise
+            again: list[Call] = []
+            if use is not self.use and all(call.error is not None for call in calls):
+                self._unopen(use, calls)
+            for call in calls:
+                if call.error is not None:
+                    self._failed = self._failed or call
+                elif call.answer is None:
+                    again.append(call)
+            calls = again
+            for call in calls:
+                call.done = False
+
+    def _ended(self, call: Call) -> EndAnswer:
+        answer = _answered(call)
+        assert isinstance(answer, EndAnswer)
+        self.outcome = answer
+        self._status = answer.status
+        self._after_end()
+        return answer
+
+
+class _Refused(Exception):
+    """A commit was not tried: an operation before it had been refused."""
+
+
+def _answered(call: Call) -> object:
+    """The answer of a call in a transaction, without the id that comes with it."""
+    if call.error is not None:
+        raise call.error
+    answer = call.answer
+    return answer[1] if type(answer) is tuple else answer
+
+
+def _renewed(call: Call) -> Call:
+    """A call that was never decided, to be made later."""
+    call.error, call.done = None, False
+    return call
 
 
 class TransactionBuilder:
@@ -135,27 +370,20 @@ class TransactionBuilder:
 
 
 def in_transaction(
-    store: Store, txn: Transaction | TxnId, decide: DecideIn, uses: Uses | None = None
+    store: Store, txn: Transaction | TxnId, decide: DecideIn, uses: Uses = NOTHING
 ) -> object:
     """Run a decision in a transaction, which it may open; returns what it answers.
 
     uses: what else it works with, for the sweep before it
     The decision's answer is (TxnId, answer), or None for a call to be made again.
     """
-    use = txn if isinstance(txn, TxnId) else txn.use
-    uses = uses or Uses()
-    if isinstance(use, TxnId):
-        uses = uses.in_txn(use.coordinator, use.sequence)
-    try:
-        answer = store.write(lambda view, now: decide(view, now, use), uses=uses)
-    except TransactionConflict as error:
-        opened = error.fields["txn"]
-        if isinstance(txn, Transaction) and isinstance(opened, TxnId):
-            txn.use = opened
-        raise
-    if answer is None:
-        return None
-    assert isinstance(answer, tuple)
     if isinstance(txn, Transaction):
-        txn.use = answer[0]
+        return txn.run(decide, uses)
+    answer: object = None
+    while answer is None:  # again after a sweep that ends an overdue holder
+        answer = store.write(
+            lambda view, now: decide(view, now, txn),
+            uses=uses.in_txn(txn.coordinator, txn.sequence),
+        )
+    assert isinstance(answer, tuple)
     return answer[1]

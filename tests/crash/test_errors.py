@@ -44,7 +44,8 @@ SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 STRIDE = int(os.environ.get("TXLOG_STRIDE", "3"))
 STEPS = (
     "create create send begin txn_send ack txn_ack send begin txn_send commit abort begin "
-    "txn_send checkpoint roll commit send connect key_begin txn_send connect key_delete"
+    "txn_send checkpoint roll commit joined send connect key_begin txn_send connect key_delete "
+    "joined"
 ).split()
 SPACE_STEPS = (
     "create create begin txn_send begin txn_send commit abort begin txn_send compact trim "
@@ -134,7 +135,7 @@ def check_after(
     other = open_client(disk.process())
     assert not differs(observe(other), allowed), f"{where}: another process differs"
 
-    if step not in ("begin", "connect", "key_begin") or error.exit != 10:
+    if step not in ("begin", "connect", "key_begin", "joined") or error.exit != 10:
         try:
             act[1]()  # type: ignore[operator]
             allowed = [model, model.recovered()]

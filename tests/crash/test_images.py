@@ -45,6 +45,7 @@ WORKLOADS = {
     "plain": "create create send send ack send ack",
     "transaction": "create create send begin txn_send txn_ack txn_send commit send",
     "two open": "create create send send begin begin txn_send txn_ack send abort commit",
+    "joined": "create create send joined begin txn_send joined commit ack checkpoint joined send",
     "lazy tail": "create create send begin txn_send begin txn_send ack txn_ack txn_send commit",
     "ids": "begin begin begin abort begin begin commit begin",
     "checkpoint": "create create send begin txn_send checkpoint txn_send commit checkpoint send",
@@ -59,7 +60,7 @@ WORKLOADS = {
 }
 STEPS = [
     "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",
-    "checkpoint", "roll", "connect", "key_begin", "key_delete", "compact", "trim",
+    "checkpoint", "roll", "connect", "key_begin", "key_delete", "compact", "trim", "joined",
 ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def open_client(disk: MemoryDisk, clock: ManualClock | None = None) -> Client:
         disk, clock or ManualClock(START_MS), read_identity(disk), lock_timeout_ms=0,
         durability=None,
     )  # fmt: skip
-    client = Client(store, disk)  # type: ignore[arg-type]  # any Disk will do
+    client = Client(store, disk)  # any Disk will do
     client.checkpoint_automatically = False
     return client
 
@@ -326,6 +326,33 @@ class Workload:
     def abort(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
         """Abort the newest open transaction."""
         return self._end(model, "aborted")
+
+    def joined(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """A transaction whose operations ride with its commit, in one frame."""
+        if not model.subs:
+            return None
+        expected = f"0:{len(self.txn_ids)}"
+        # one whose place is known: looking would flush what others left, and a failure of that
+        # steps over ids
+        known = [one for one in model.unclaimed() if one in self.ids]
+        taken = rng.choice(known) if known else None
+        value, partition, sequence = self._new_value(rng)
+        model.txns[expected] = "committed"
+        model.log[partition].append(value)
+        if taken is not None:
+            model.acked.add(taken)
+
+        def call() -> None:
+            with self.client.transaction() as txn:
+                self.client.producer(TOPIC, PRODUCER).send_async(
+                    value.encode(), partition=partition, sequence_id=sequence, txn=txn
+                )
+                if taken is not None:
+                    self.client.acknowledge_async(TOPIC, SUB, [self.ids[taken]], txn=txn)
+            assert str(txn.id) == expected
+            self.txn_ids.append(expected)
+
+        return model, call
 
     def checkpoint(
         self, model: Model, rng: random.Random

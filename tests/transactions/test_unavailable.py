@@ -16,6 +16,7 @@ from txlog.engine.model.ops import (
     TxnsForgotten,
     decode_ops,
 )
+from txlog.engine.upkeep.dump import find_frame
 from txlog.errors import (
     ExpiredTransaction,
     InvalidArgument,
@@ -47,7 +48,7 @@ def fill(client: Client, txn: TxnId, *held: MessageId, value: bytes = b"x") -> T
 def last_frame(client: Client) -> list[Op]:
     """The ops of the newest frame."""
     lsn = client.wait_for_change(0)
-    raw = client._store.find_frame(lsn)
+    raw = find_frame(client._store, lsn, lsn)
     assert raw is not None
     return decode_ops(raw.ops, lsn=lsn)
 

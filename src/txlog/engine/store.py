@@ -17,17 +17,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from txlog.clock import Clock, Instant
+from txlog.engine.appender import Appender
+from txlog.engine.call import NOTHING, Call, Decide
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.resolve import recover_lossy
 from txlog.engine.flow.sweep import Swept, Uses
 from txlog.engine.identity import Identity
 from txlog.engine.liveness import WRITE_LOCK
-from txlog.engine.model.ops import encode_ops
-from txlog.engine.model.schema import encode_rows
-from txlog.engine.space import Space
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal import JournalMoved
-from txlog.engine.storage.journal_file import RawFrame, frame_nowhere
 from txlog.engine.sweeper import Sweeper, is_sweep_due
 from txlog.engine.view import View
 from txlog.errors import (
@@ -35,43 +33,20 @@ from txlog.errors import (
     MissingFile,
     OutcomeUnknown,
     ReadOnlyStore,
-    StoreFull,
     TxlogError,
 )
 from txlog.settings import Settings
 
 T = TypeVar("T")
-Decide = Callable[[View, Instant], Decision]
 MAINTENANCE_PATH = "maintenance.lock"
-
-
-NOTHING = Uses()
-
-
-class _Call:
-    """A queued decision of one thread."""
-
-    __slots__ = ("answer", "coordinators", "decide", "done", "error", "thorough", "uses")
-
-    def __init__(
-        self, decide: Decide, coordinators: tuple[int, ...] = (), uses: Uses = NOTHING,
-        *, thorough: bool = False,
-    ) -> None:  # fmt: skip
-        self.decide = decide
-        self.coordinators = coordinators
-        self.uses = uses
-        self.thorough = thorough
-        self.answer: object = None
-        self.error: BaseException | None = None
-        self.done = False
 
 
 class Store:
     """An open store; safe to call from many threads of one process."""
 
     __slots__ = (
-        "_asked_durability", "_closed", "_lock", "_mutex", "_queue", "_settings_changes",
-        "_space", "_sweeper", "_view", "clock", "disk", "dry_run", "durability",
+        "_appender", "_asked_durability", "_closed", "_lock", "_mutex", "_queue",
+        "_settings_changes", "_sweeper", "_view", "clock", "disk", "dry_run", "durability",
         "identity", "lock_timeout_ms", "recovered_ms", "reports", "settings",
     )  # fmt: skip
 
@@ -86,11 +61,11 @@ class Store:
         self.lock_timeout_ms = lock_timeout_ms
         self.reports: list[str] = []
         self._mutex = threading.RLock()
-        self._queue: deque[_Call] = deque()
+        self._queue: deque[Call] = deque()
         self._lock: LockFile | None = None
         self._closed = False
         self._sweeper = Sweeper()
-        self._space = Space(disk)
+        self._appender = Appender(disk, self.note, dry_run=dry_run)
         self._asked_durability = durability
         self._settings_changes = -1
         self.settings = Settings()
@@ -112,6 +87,10 @@ class Store:
                 continue
             self.reports.extend(view.reports)
             return view
+
+    def note(self, report: str) -> None:
+        """Keep a line for `reports`."""
+        self.reports.append(report)
 
     def close(self) -> None:
         """Close every descriptor; what was answered stands."""
@@ -200,7 +179,7 @@ class Store:
         raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed: nothing
                  was done; OutcomeUnknown; Corruption
         """
-        return self._submit(_Call(decide, coordinators, uses))
+        return self._submit(Call(decide, coordinators, uses))
 
     def expire(self) -> Swept:
         """Sweep every coordinator without a bound; returns what was done, durable."""
@@ -211,22 +190,34 @@ class Store:
             swept = self._sweeper.swept
             return Decision([], None, True)
 
-        self._submit(_Call(decide, thorough=True))
+        self._submit(Call(decide, thorough=True))
         return swept
 
-    def _submit(self, call: _Call) -> object:
-        if self.dry_run:
-            return self._rehearse(call)
-        self.need_writable()
-        self._queue.append(call)
-        with self._mutex:
-            if not call.done:
-                self._lead()
+    def _submit(self, call: Call) -> object:
+        self.submit([call])
         if call.error is not None:
             raise call.error
         return call.answer
 
-    def _rehearse(self, call: _Call) -> object:
+    def submit(self, calls: list[Call]) -> None:
+        """Run decisions one behind the other, with one lock and one flush for all of them.
+
+        Each sees what those before it did; a refused one fails alone, and says so in its `error`.
+        """
+        if self.dry_run:
+            for call in calls:
+                try:
+                    self._rehearse(call)
+                except TxlogError as error:
+                    call.error = error
+            return
+        self.need_writable()
+        self._queue.extend(calls)  # in one step: no other thread takes a part of them
+        with self._mutex:
+            if not calls[-1].done:
+                self._lead()
+
+    def _rehearse(self, call: Call) -> None:
         """Decide as write does, without lock and flush; the view alone takes the frames."""
         with self._mutex:
             self._refresh()
@@ -244,9 +235,7 @@ class Store:
             decision = call.decide(view, now)
             if decision.ops:
                 self._append(decision, now)
-            if decision.error is not None:
-                raise decision.error
-            return decision.answer
+            call.conclude(decision)
 
     def need_writable(self) -> None:
         """Raise AlreadyClosed, or ReadOnlyStore where nothing may be changed."""
@@ -263,7 +252,7 @@ class Store:
 
     def _lead(self) -> None:
         """Group commit (R12): one lock, every queued decision, one flush, all answers."""
-        calls: list[_Call] = []
+        calls: list[Call] = []
         while self._queue:
             calls.append(self._queue.popleft())
         try:
@@ -296,22 +285,18 @@ class Store:
             self._lock.close()
             self._lock = None
 
-    def _run(self, calls: list[_Call], *, sync: bool = False) -> None:
+    def _run(self, calls: list[Call], *, sync: bool = False) -> None:
         try:
             now = self.clock.now()
             sync = self._follow(calls, now) or sync
-            for call in calls:
-                try:
-                    decision = call.decide(self._view, now)
-                    if decision.ops:
-                        self._append(decision, now)
-                except (OutcomeUnknown, JournalMoved):
-                    raise
-                except Exception as error:  # a refused decision fails alone (R12)
-                    call.error = error
-                    continue
-                call.answer, call.error = decision.answer, decision.error
-                sync = sync or decision.sync
+            at = 0
+            while at < len(calls):
+                last = at + 1
+                while last < len(calls) and calls[last].joins:
+                    last += 1
+                run = self._run_one if last == at + 1 else self._run_joined
+                sync = run(calls[at:last], now) or sync
+                at = last
             if sync:
                 self._view.journal.flush(sync=self.durability == "sync")
         except BaseException as error:
@@ -322,14 +307,59 @@ class Store:
             if not isinstance(error, Exception):
                 raise
 
+    def _run_one(self, calls: list[Call], now: Instant) -> bool:
+        """Run a call with a frame of its own; returns whether it must be durable."""
+        call = calls[0]
+        try:
+            decision = call.decide(self._view, now)
+            if decision.ops:
+                self._append(decision, now)
+        except (OutcomeUnknown, JournalMoved):
+            raise
+        except Exception as error:  # a refused decision fails alone (R12)
+            call.error = error
+            return False
+        call.conclude(decision)
+        return decision.sync
+
+    def _run_joined(self, calls: list[Call], now: Instant) -> bool:
+        """Run calls that share a frame; it is written when the last has decided."""
+        sync, written = False, 0
+        try:
+            for at, call in enumerate(calls):
+                try:
+                    decision = call.decide(self._view, now)
+                    rows = self._appender.encoded(self.settings, decision)
+                except (OutcomeUnknown, JournalMoved):
+                    raise
+                except Exception as error:  # a refused decision fails alone (R12)
+                    call.error = error
+                    continue
+                if not self._appender.fits(rows):
+                    self._appender.close(self._view)
+                    written = at
+                self._appender.join(self._view, decision, rows, now)
+                call.conclude(decision)
+                sync = sync or decision.sync
+            self._appender.close(self._view)
+        except OutcomeUnknown:
+            raise
+        except TxlogError as error:  # the disk is full: the folds are ahead of the journal
+            for call in calls[written:]:
+                call.error = call.error or error
+            self._appender.forget()
+            self._reload()
+        return sync
+
     def _discard(self, error: BaseException) -> None:
+        self._appender.forget()
         try:
             self._reload()
         except TxlogError as second:
             self._closed = True
             self.reports.append(f"the store could not be read again after {error}: {second}")
 
-    def _follow(self, calls: list[_Call], now: Instant) -> bool:
+    def _follow(self, calls: list[Call], now: Instant) -> bool:
         """Catch up under the lock; recovery and the sweep ride in frames before the calls'."""
         view = self._view
         try:
@@ -354,7 +384,7 @@ class Store:
                     view.coordinator(number)
         return self._sweep(view, now, calls)
 
-    def _sweep(self, view: View, now: Instant, calls: list[_Call]) -> bool:
+    def _sweep(self, view: View, now: Instant, calls: list[Call]) -> bool:
         """Let the sweep ride in a frame of its own; cheap while nothing can be due."""
         uses: list[Uses] = []
         thorough = False
@@ -386,27 +416,8 @@ class Store:
             )
 
     def _append(self, decision: Decision, now: Instant) -> None:
-        view = self._view
-        if self.dry_run:
-            if decision.batch is not None:
-                raise ReadOnlyStore("a dry run stores no messages", path=self.disk.description)
-            name = view.journal.current.name
-            view.apply(frame_nowhere(name, view.lsn + 1, now.wall_ms), decision.ops)
-            return
-        columns, rows = 0, None
-        if decision.batch is not None:
-            columns, rows = encode_rows(decision.batch)
-            self._space.check(rows.size, self.settings.free_bytes_min)
-        ops = encode_ops(decision.ops)
-        try:
-            raw = view.journal.append(ops, rows, columns, now.wall_ms)
-        except StoreFull:
-            if decision.batch is not None or not self._space.release_reserve():
-                raise
-            self.reports.append("the disk is full: the reserve was given up to finish this call")
-            raw = view.journal.append(ops, rows, columns, now.wall_ms)
-        view.apply(raw, decision.ops)
-        if view.catalog.settings_changes != self._settings_changes:
+        self._appender.append(self._view, self.settings, decision, now)
+        if self._view.catalog.settings_changes != self._settings_changes:
             self._adopt_settings()
 
     def settle(self) -> None:
@@ -428,9 +439,9 @@ class Store:
             lambda view: is_sweep_due(view, self.settings, now, uses)
         ):
             decide: Decide = lambda view, now: Decision([])  # noqa: E731
-            self._run_if_free([_Call(decide, uses=uses or NOTHING, thorough=uses is None)])
+            self._run_if_free([Call(decide, uses=uses or NOTHING, thorough=uses is None)])
 
-    def _run_if_free(self, calls: list[_Call]) -> None:
+    def _run_if_free(self, calls: list[Call]) -> None:
         with self._mutex:
             if self._lock is None:
                 self._lock = self.disk.lock_file(WRITE_LOCK)
@@ -480,17 +491,5 @@ class Store:
             view = self._load()
             try:
                 return look(view)
-            finally:
-                view.close()
-
-    def find_frame(self, lsn: int) -> RawFrame | None:
-        """A frame that is still in the journal."""
-        with self._mutex:
-            view = View.open(self.disk, self.identity.salt, self.clock.now().boot_id)
-            try:
-                if not view.manifest.cut_lsn < lsn <= self._view.lsn:
-                    return None
-                frames = view.journal.read_until(lsn)
-                return frames[-1]
             finally:
                 view.close()

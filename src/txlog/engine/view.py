@@ -180,10 +180,17 @@ class View:
 
     def apply(self, raw: RawFrame, ops: list[Op]) -> None:
         """Apply one frame; Law 3: nothing else mutates a fold."""
-        lsn, time_ms = raw.lsn, raw.time_ms
-        assert lsn == self.lsn + 1  # Law 2: frames without a gap
-        self.lsn = lsn
+        self.take_frame(raw, ops)
+        self.take_ops(raw.lsn, raw.time_ms, ops)
+
+    def take_frame(self, raw: RawFrame, ops: list[Op]) -> None:
+        """Stand behind a frame, and index its rows."""
+        assert raw.lsn == self.lsn + 1  # Law 2: frames without a gap
+        self.lsn = raw.lsn
         self.tail.note(raw, ops)
+
+    def take_ops(self, lsn: int, time_ms: int, ops: list[Op]) -> None:
+        """Let the folds take ops of a frame."""
         waiting = 0  # transactions that this frame decides and does not complete
         loaded, changed = self._loaded, self._changed
         for op in ops:

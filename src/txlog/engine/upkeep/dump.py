@@ -15,10 +15,23 @@ from txlog.engine.storage.frame import HEADER_BYTES, decode_header, is_genuine
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalName, RawFrame
 from txlog.engine.storage.manifest import Manifest
 from txlog.engine.storage.witness import decode_record
+from txlog.engine.store import Store
+from txlog.engine.view import View
 from txlog.errors import Corruption, FormatMismatch, MissingFile
 
 Answer = dict[str, Any]
 FRAMES_SHOWN_MAX = 1000
+
+
+def find_frame(store: Store, lsn: int, newest: int) -> RawFrame | None:
+    """A frame that is still in the journal, None behind the newest or before the checkpoint."""
+    view = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
+    try:
+        if not view.manifest.cut_lsn < lsn <= newest:
+            return None
+        return view.journal.read_until(lsn)[-1]
+    finally:
+        view.close()
 
 
 def describe_frame(raw: RawFrame) -> Answer:

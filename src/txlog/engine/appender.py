@@ -1,0 +1,99 @@
+"""Owns Appender: decisions become frames of the journal, and the folds take them.
+
+A decision has a frame of its own: append, then apply. Decisions that *join* (the operations of one
+transaction that were left for later, and its commit) share one: each is applied when it is decided,
+since the next must see it, and the frame is written when the last is. If that fails the folds are
+ahead of the journal, and the caller must throw them away, as after a failed flush (R28).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.flow.draft import Decision
+from txlog.engine.model.ops import Op, encode_ops
+from txlog.engine.model.schema import encode_rows
+from txlog.engine.space import Space
+from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.journal_file import RawFrame, frame_nowhere
+from txlog.engine.view import View
+from txlog.errors import ReadOnlyStore, StoreFull
+from txlog.settings import Settings
+
+Rows = tuple[int, pa.Buffer | None]
+NO_ROWS: Rows = (0, None)
+
+
+class Appender:
+    """Writes the frames of one store; used under its write lock only."""
+
+    __slots__ = ("_disk", "_dry_run", "_joined", "_report", "_rows", "_space", "_time_ms")
+
+    def __init__(self, disk: Disk, report: Callable[[str], None], *, dry_run: bool) -> None:
+        self._disk = disk
+        self._dry_run = dry_run
+        self._report = report
+        self._space = Space(disk)
+        self._joined: list[Op] = []
+        self._rows: Rows = NO_ROWS
+        self._time_ms = 0
+
+    def append(self, view: View, settings: Settings, decision: Decision, now: Instant) -> None:
+        """Write a decision as a frame and apply it; not flushed.
+
+        raises: StoreFull, DiskFailed, InvalidArgument (rows): nothing was done; OutcomeUnknown
+        """
+        if self._dry_run:
+            if decision.batch is not None:
+                raise ReadOnlyStore("a dry run stores no messages", path=self._disk.description)
+            name = view.journal.current.name
+            view.apply(frame_nowhere(name, view.lsn + 1, now.wall_ms), decision.ops)
+            return
+        rows = self.encoded(settings, decision)
+        view.apply(self._write(view, decision.ops, rows, now.wall_ms), decision.ops)
+
+    def encoded(self, settings: Settings, decision: Decision) -> Rows:
+        """The rows of a decision as a frame has them; raises StoreFull, InvalidArgument."""
+        if decision.batch is None:
+            return NO_ROWS
+        columns, rows = encode_rows(decision.batch)
+        self._space.check(rows.size, settings.free_bytes_min)
+        return columns, rows
+
+    def fits(self, rows: Rows) -> bool:
+        """True when the open frame can take these rows: a frame has those of one decision."""
+        return rows[1] is None or self._rows[1] is None
+
+    def join(self, view: View, decision: Decision, rows: Rows, now: Instant) -> None:
+        """Apply a decision whose frame is still open to those that join it."""
+        if decision.ops:
+            view.take_ops(view.lsn + 1, now.wall_ms, decision.ops)
+            self._joined += decision.ops
+            self._time_ms = now.wall_ms
+        if rows[1] is not None:
+            self._rows = rows
+
+    def close(self, view: View) -> None:
+        """Write the frame of what has joined; when it raises, the folds are worth nothing."""
+        ops, rows = self._joined, self._rows
+        self.forget()
+        if ops:
+            view.take_frame(self._write(view, ops, rows, self._time_ms), ops)
+
+    def forget(self) -> None:
+        """Drop what has joined: the folds it was applied to are thrown away."""
+        self._joined, self._rows = [], NO_ROWS
+
+    def _write(self, view: View, ops: list[Op], rows: Rows, time_ms: int) -> RawFrame:
+        columns, data = rows
+        encoded = encode_ops(ops)
+        try:
+            return view.journal.append(encoded, data, columns, time_ms)
+        except StoreFull:
+            if data is not None or not self._space.release_reserve():
+                raise
+            self._report("the disk is full: the reserve was given up to finish this call")
+            return view.journal.append(encoded, data, columns, time_ms)

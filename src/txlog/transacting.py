@@ -1,0 +1,189 @@
+"""Owns TransactionClient: the calls of a client that concern transactions and their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from txlog import ending, keyed, keyreport, report
+from txlog.engine.flow import end_txn
+from txlog.engine.flow.end_txn import EndAnswer
+from txlog.engine.flow.enter import NewTxn, check_timeout
+from txlog.engine.flow.keys import NEW_HOLDER
+from txlog.engine.flow.sweep import Uses
+from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.store import Store
+from txlog.engine.upkeep.service import due, run_checkpoint
+from txlog.engine.view import View
+from txlog.errors import InvalidArgument, OutcomeUnknown, TxlogError
+from txlog.ids import TxnId
+from txlog.looking import look
+from txlog.transaction import Transaction, TransactionBuilder
+
+Answer = dict[str, Any]
+
+
+class TransactionClient:
+    """The part of Client that begins, ends and shows transactions."""
+
+    __slots__ = ("_disk", "_store", "checkpoint_automatically", "epoch", "transaction_key")
+
+    def __init__(self, store: Store, disk: Disk) -> None:
+        self._store = store
+        self._disk = disk
+        self.checkpoint_automatically = not store.dry_run
+        self.transaction_key: str | None = None
+        self.epoch: int | None = None  # of the connection of transaction_key
+
+    def _hold(self, key: str) -> None:
+        self.epoch = self.connect(key)["epoch"]
+        self.transaction_key = key
+
+    def connect(
+        self, key: str, epoch: int = NEW_HOLDER, *, owner: str | int | None = None
+    ) -> Answer:
+        """Take a transaction key; its open transaction is aborted. The fields of `txn connect`.
+
+        epoch:  the one that this holder was given last; -1 always takes over, also after an
+                OutcomeUnknown. The key that this client was opened with is renewed
+        owner:  name or number of another user, for root
+        raises: NotAllowed (an old epoch, another's key), InvalidArgument
+        """
+        answer = keyed.connect(self._store, key, epoch, owner)
+        if owner is None and key == self.transaction_key:
+            self.epoch = answer.epoch
+        return keyreport.connected(answer)
+
+    def transaction(
+        self, timeout_ms: int | None = None, *, key: str | None = None, epoch: int | None = None
+    ) -> Transaction:
+        """Begin a transaction; its id is given out by its first send, ack or look at the id.
+
+        key:    run it under this transaction key; the client's when left out. Then it begins now
+        epoch:  of the connection of `key`; connects when left out
+        raises: InvalidArgument, LimitExceeded (time-out), ProducerFenced; LimitExceeded (too many
+                unfinished transactions) when the id is given out
+        """
+        return self._transaction(timeout_ms, None, key, epoch)
+
+    def new_transaction(self) -> TransactionBuilder:
+        """A builder of a transaction, as in PIP-31: `.with_timeout(...).build()`."""
+        return TransactionBuilder(
+            lambda timeout_ms, coordinator: self._transaction(timeout_ms, coordinator, None, None)
+        )
+
+    def _transaction(
+        self, timeout_ms: int | None, coordinator: int | None, key: str | None, epoch: int | None
+    ) -> Transaction:
+        key, epoch = self._held(key, epoch, coordinator)
+        if key is not None:
+            opened = keyed.begin(self._store, timeout_ms, key, epoch, None)
+            return Transaction(self._store, opened.txn_id, self._checkpoint_if_due)
+        self._store.need_writable()
+        return Transaction(self._store, self._new(timeout_ms, coordinator), self._checkpoint_if_due)
+
+    def begin(
+        self, timeout_ms: int | None = None, coordinator: int | None = None, *,
+        key: str | None = None, epoch: int | None = None, owner: str | int | None = None,
+    ) -> Answer:  # fmt: skip
+        """Begin a transaction that any process may use by its id; the fields of `txn begin`.
+
+        key, epoch: as for `transaction`; the key decides the coordinator
+        owner:      of the key, for root
+        """
+        if owner is not None and key is None:
+            raise InvalidArgument("an owner belongs to a transaction key: name the key")
+        key, epoch = self._held(key, epoch, coordinator)
+        if key is not None:
+            opened = keyed.begin(self._store, timeout_ms, key, epoch, owner)
+            return self._tell(
+                opened.txn_id, lambda view: keyreport.opened(view, opened, self._store)
+            )
+        txn_id = self._begin(self._new(timeout_ms, coordinator))
+        return self._tell(txn_id, lambda view: report.begun(view, txn_id, self._store))
+
+    def _held(
+        self, key: str | None, epoch: int | None, coordinator: int | None
+    ) -> tuple[str | None, int | None]:
+        """The key to begin under: the one that is named, else the client's."""
+        if key is None and epoch is not None:
+            raise InvalidArgument("an epoch belongs to a transaction key: name the key")
+        if key is None:
+            key, epoch = self.transaction_key, self.epoch
+        if key is not None and coordinator is not None:
+            raise InvalidArgument("the transaction key decides the coordinator: leave it out")
+        return key, epoch
+
+    def _new(self, timeout_ms: int | None, coordinator: int | None) -> NewTxn:
+        settings = self._store.settings
+        return NewTxn(
+            self._disk.owner(), self._store.clock.now(), check_timeout(settings, timeout_ms),
+            coordinator,
+        )  # fmt: skip
+
+    def _begin(self, new: NewTxn) -> TxnId:
+        txn_id = self._store.write(
+            lambda view, now: end_txn.begin(view, self._store.settings, now, new),
+            () if new.coordinator is None else (new.coordinator,),
+        )
+        assert isinstance(txn_id, TxnId)
+        return txn_id
+
+    def commit(self, txn_id: TxnId, wait_ms: int = 0) -> Answer:
+        """Commit by id; the fields of `txn commit`.
+
+        wait_ms: how long to wait for partitions that are not available; the state stays
+                 `committing` when they do not come back, and the decision stands
+        """
+        answer = self._end(txn_id, True)
+        if answer.waiting and wait_ms > 0:
+            ending.await_end(self._store, txn_id, wait_ms)
+            answer = self._end(txn_id, True)
+        return self._tell(txn_id, lambda view: report.ended(view, answer))
+
+    def abort(self, txn_id: TxnId) -> Answer:
+        """Abort by id; the fields of `txn abort`."""
+        answer = self._end(txn_id, False)
+        return self._tell(txn_id, lambda view: report.ended(view, answer))
+
+    def _end(self, txn_id: TxnId, commit: bool) -> EndAnswer:
+        answer = ending.end(self._store, txn_id, commit=commit)
+        self._checkpoint_if_due()
+        return answer
+
+    def transactions(self, all: bool = False, states: Sequence[str] | None = None) -> list[Answer]:
+        """Unfinished transactions, or all that are remembered; the fields of `txn list`."""
+        self._store.sweep_if_due()
+        return look(self._store, lambda view: report.transactions(view, self._store, all, states))
+
+    def show_transaction(self, txn_id: TxnId) -> Answer:
+        """One transaction; the fields of `txn show`. Raises TransactionNotFound."""
+        self._store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
+        return look(self._store, lambda view: report.transaction(view, self._store, txn_id))
+
+    def expire(self) -> Answer:
+        """End everything that is overdue, in the whole store; the fields of `txn expire`.
+
+        returns: {expired, rolled_forward, rolled_back, forgotten, waiting_list}
+        """
+        return ending.expire(self._store)
+
+    def _checkpoint_if_due(self) -> None:
+        if self.checkpoint_automatically and due(self._store):
+            try:
+                run_checkpoint(self._store, wait=False)
+            except TxlogError as error:  # the call before it was done and must say so
+                self._store.reports.append(f"a checkpoint failed and is due again: {error}")
+
+    def _tell(self, txn_id: TxnId, question: Callable[[View], Answer]) -> Answer:
+        """Describe what was just done; that it cannot be read does not mean it was not done.
+
+        Nothing is flushed for it: what this process wrote, its own view shows.
+        """
+        try:
+            return self._store.read(question)
+        except TxlogError as error:
+            raise OutcomeUnknown(
+                f"transaction {txn_id} was changed, but cannot be shown: {error}",
+                hint=f"txlog txn show {txn_id}", txn=txn_id,
+            ) from error  # fmt: skip

@@ -1,0 +1,256 @@
+"""Operations that are left for later: they ride with the commit, in its frame (spec 5)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.crash.world import TOPIC, new_disk, open_client
+from tests.engine_kit import Bench, begin, ids, pending, send, values
+from txlog import Client, MessageId
+from txlog.engine.model.ops import decode_ops
+from txlog.engine.upkeep.dump import find_frame
+from txlog.errors import (
+    InvalidTxnStatus,
+    MessageNotFound,
+    OutcomeUnknown,
+    StoreFull,
+    StoreLocked,
+    TransactionConflict,
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "store", coordinators=1)
+    made.client.create_topic("t", partitions=2)
+    made.client.create_subscription("t", "s")
+    yield made
+    made.close()
+
+
+def rows(*given: bytes) -> pa.Table:
+    return pa.table({"value": pa.array(given, pa.binary())})
+
+
+def frames_of(client: Client, after: int) -> list[list[str]]:
+    """The ops of the frames behind an LSN."""
+    newest = client.wait_for_change(0)
+    out = []
+    for lsn in range(after + 1, newest + 1):
+        raw = find_frame(client._store, lsn, newest)
+        assert raw is not None
+        out.append([type(op).__name__ for op in decode_ops(raw.ops, lsn=lsn)])
+    return out
+
+
+def test_a_transaction_left_for_later_is_one_frame(bench: Bench) -> None:
+    client = bench.client
+    given = send(client, b"in")
+    client.transaction().abort()  # so that ids are reserved
+    before = client.wait_for_change(0)
+    with client.transaction() as txn:
+        sent = client.producer("t").send_batch_async(rows(b"a", b"b"), txn=txn)
+        acked = client.acknowledge_async("t", "s", given, txn=txn)
+        assert not sent.done()
+        assert client.wait_for_change(0) == before
+    assert len(frames_of(client, before)) == 1
+    assert sent.done()
+    assert [one.txn_index for one in sent.result().receipts()] == [1, 2]
+    assert acked.result().acked == 1
+    assert values(client) == [b"in", b"a", b"b"]
+    assert [m.value for m in pending(client)] == [b"a", b"b"]
+    other = bench.reopen()  # replayed, it is the same
+    assert values(other) == [b"in", b"a", b"b"]
+    assert [m.value for m in pending(other)] == [b"a", b"b"]
+
+
+def test_rows_of_two_sends_take_two_frames(bench: Bench) -> None:
+    client = bench.client
+    client.transaction().abort()
+    before = client.wait_for_change(0)
+    producer = client.producer("t")
+    with client.transaction() as txn:
+        first = producer.send_async(b"a", partition=0, txn=txn)
+        second = producer.send_async(b"b", partition=0, txn=txn)
+    assert len(frames_of(client, before)) == 2
+    assert (first.result().txn_index, second.result().txn_index) == (1, 2)
+    assert values(bench.reopen()) == [b"a", b"b"]
+
+
+def test_an_operation_that_waits_writes_what_was_left_before_it(bench: Bench) -> None:
+    client = bench.client
+    producer = client.producer("t")
+    with client.transaction() as txn:
+        producer.send_async(b"a", partition=0, txn=txn)
+        receipt = producer.send(b"b", partition=0, txn=txn)
+        assert receipt.txn_index == 2
+        producer.send_async(b"c", partition=0, txn=txn)
+        assert client.show_transaction(txn.id)["messages"] == 3
+    assert values(client) == [b"a", b"b", b"c"]
+
+
+def test_a_refusal_that_nobody_was_told_of_fails_the_commit(bench: Bench) -> None:
+    client = bench.client
+    txn = client.transaction()
+    sent = client.producer("t").send_async(b"a", txn=txn)
+    acked = client.acknowledge_async("t", "s", [MessageId(999, 0)], txn=txn)
+    with pytest.raises(MessageNotFound):
+        txn.commit()
+    assert txn.state == "ABORTED"
+    assert client.show_transaction(txn.id)["state"] == "aborted"
+    assert values(client) == []
+    assert sent.result().txn_index == 1
+    with pytest.raises(MessageNotFound):
+        acked.result()
+
+
+def test_a_refusal_that_was_told_does_not(bench: Bench) -> None:
+    client = bench.client
+    txn = client.transaction()
+    client.producer("t").send_async(b"a", txn=txn)
+    acked = client.acknowledge_async("t", "s", [MessageId(999, 0)], txn=txn)
+    with pytest.raises(MessageNotFound):
+        acked.result()
+    assert txn.commit().status == "COMMITTED"
+    assert values(client) == [b"a"]
+
+
+def test_a_conflict_aborts_and_is_raised_by_the_commit(bench: Bench) -> None:
+    client = bench.client
+    given = send(client, b"in")
+    holder = begin(client)
+    client.acknowledge("t", "s", given, txn=holder)
+    txn = client.transaction()
+    client.acknowledge_async("t", "s", given, txn=txn)
+    client.producer("t").send_async(b"a", txn=txn)
+    with pytest.raises(TransactionConflict):
+        txn.commit()
+    assert client.show_transaction(txn.id)["reason"] == "conflict"
+    client.commit(holder)
+    assert values(client) == [b"in"]
+    assert pending(client) == []
+
+
+def test_an_overdue_holder_is_ended_and_the_acknowledgement_made_again(bench: Bench) -> None:
+    client = bench.client
+    given = send(client, b"in")
+    holder = begin(bench.another(), timeout_ms=1000)
+    bench.clients[-1].acknowledge("t", "s", given, txn=holder)
+    bench.clock.advance(2000)
+    fresh = bench.another()  # it has not loaded the holder's coordinator
+    with fresh.transaction() as txn:
+        fresh.producer("t").send_async(b"a", txn=txn)
+        fresh.acknowledge_async("t", "s", given, txn=txn)
+    assert values(client) == [b"in", b"a"]
+    assert [m.value for m in pending(client)] == [b"a"]
+
+
+def test_an_abort_drops_what_was_left_for_later(bench: Bench) -> None:
+    client = bench.client
+    txn = client.transaction()
+    sent = client.producer("t").send_async(b"a", txn=txn)
+    txn.abort()
+    with pytest.raises(InvalidTxnStatus):
+        sent.result()
+    assert values(client) == []
+
+
+def test_a_commit_that_found_the_store_locked_can_be_repeated(bench: Bench) -> None:
+    client = bench.another(lock_timeout_ms=0)
+    lock = bench.client._store.disk.lock_file("lock")
+    txn = client.transaction()
+    client.producer("t").send_async(b"a", txn=txn)
+    assert lock.try_acquire()
+    with pytest.raises(StoreLocked):
+        txn.commit()
+    lock.release()
+    lock.close()
+    assert txn.commit().status == "COMMITTED"
+    assert values(client) == [b"a"]
+
+
+def test_a_full_disk_leaves_nothing_of_it() -> None:
+    disk = new_disk()
+    client = open_client(disk)
+    client.create_topic(TOPIC, 1)
+    client.create_subscription(TOPIC, "s")
+    given = send(client, b"in", topic=TOPIC)
+    producer = client.producer(TOPIC)
+
+    def fail(op: str, path: str, **info: int) -> None:
+        if op == "pwrite" and path.endswith(".journal"):
+            disk.step = lambda op, path, **info: None
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    txn = client.transaction()
+    producer.send_async(b"a", txn=txn)
+    client.acknowledge_async(TOPIC, "s", given, txn=txn)
+    disk.step = fail
+    with pytest.raises(StoreFull):
+        txn.commit()
+    assert client.transactions(all=True) == []
+    assert [m.value for m in pending(client, TOPIC)] == [b"in"]
+    producer.send_async(b"b", txn=txn)  # the same handle goes on: nothing had been done
+    assert txn.commit().messages == 2
+    assert values(open_client(disk), TOPIC) == [b"in", b"a", b"b"]
+
+
+def test_a_failed_flush_is_unknown_and_names_the_transaction() -> None:
+    disk = new_disk()
+    client = open_client(disk)
+    client.create_topic(TOPIC, 1)
+    producer = client.producer(TOPIC)
+
+    def fail(op: str, path: str, **info: int) -> None:
+        if op == "datasync":
+            disk.step = lambda op, path, **info: None
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    txn = client.transaction()
+    producer.send_async(b"a", txn=txn)
+    disk.step = fail
+    with pytest.raises(OutcomeUnknown) as caught:
+        txn.commit()
+    other = open_client(disk)
+    other.flush()
+    state = other.show_transaction(caught.value.fields["txn"])["state"]  # type: ignore[arg-type]
+    assert values(other, TOPIC) == ([b"a"] if state == "committed" else [])
+
+
+def test_threads_that_share_a_handle_lose_nothing(bench: Bench) -> None:
+    client = bench.client
+    txn = client.transaction()
+
+    def work(number: int) -> None:
+        producer = client.producer("t")
+        for step in range(20):
+            value = b"%d-%d" % (number, step)
+            if (number + step) % 3:
+                producer.send_async(value, partition=0, txn=txn)
+            else:
+                producer.send(value, partition=0, txn=txn)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    txn.commit()
+    assert sorted(values(client)) == sorted(b"%d-%d" % (n, s) for n in range(4) for s in range(20))
+    assert len(set(ids(client))) == 80
+
+
+def test_nothing_was_done_and_the_commit_makes_an_empty_transaction(bench: Bench) -> None:
+    client = bench.client
+    before = client.wait_for_change(0)
+    txn = client.transaction()
+    assert txn.commit().messages == 0
+    assert client.show_transaction(txn.id)["state"] == "committed"
+    assert len(frames_of(client, before)) == 1
