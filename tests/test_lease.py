@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.engine_kit import Bench, begin, send, send_txn, values
-from txlog import Client, Consumer, Message, messages
+from txlog import Client, Consumer, Message, MessageId, messages
 from txlog.consumerreport import consumers as consumer_rows
+from txlog.engine.flow.slots import SLOTS, slot_of, slots_of
 from txlog.engine.storage.journal import Journal
 from txlog.errors import ConsumerBusy, InvalidArgument, NotAllowed, TransactionConflict
 
@@ -441,3 +442,136 @@ def test_what_a_dead_writer_left_is_durable_before_it_is_handed_out(
     with bench.client.consumer("t", "s", type="shared") as consumer:
         assert got(consumer) == [b"a"]
         assert values(bench.another(read_only=True)) == [b"a"]
+
+
+# --- key-shared -------------------------------------------------------------------------------
+
+
+def keyed(client: Client, *pairs: tuple[bytes | None, bytes]) -> list[MessageId]:
+    """Send (key, value) one by one; returns the ids."""
+    producer = client.producer("t")
+    sent = [producer.send(value, key=key, partition=0).message_id for key, value in pairs]
+    return [one for one in sent if one is not None]
+
+
+def keys_of(consumer: Consumer, *others: Consumer) -> list[bytes]:
+    """Two keys that the first of these consumers owns, then two that the next owns, …"""
+    members = tuple(sorted(one.id for one in (consumer, *others)))
+    out: list[bytes] = []
+    for one in (consumer, *others):
+        owned = slots_of(members, one.id)
+        out += [key for key in (b"%d" % n for n in range(99)) if slot_of(key) in owned][:2]
+    return out
+
+
+def test_slots_are_split_evenly_and_without_a_gap() -> None:
+    for count in (1, 2, 3, 7, 8):
+        members = tuple(range(5, 5 + count))
+        parts = [slots_of(members, one) for one in members]
+        assert [slot for part in parts for slot in part] == list(range(SLOTS))
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_each_key_goes_to_its_owner_in_order(bench: Bench) -> None:
+    one = bench.client.consumer("t", "s", type="key-shared")
+    two = bench.another().consumer("t", "s")
+    k1, k2, l1, l2 = keys_of(one, two)
+    keyed(bench.client, (k1, b"a"), (l1, b"b"), (k2, b"c"), (k1, b"d"), (l2, b"e"), (l1, b"f"))
+    assert got(one, 2) == [b"a", b"c"]
+    assert got(two) == [b"b", b"e", b"f"]
+    assert got(one) == [b"d"]
+    assert got(one) == got(two) == []
+
+
+def test_messages_without_a_key_go_to_anyone(bench: Bench) -> None:
+    one = bench.client.consumer("t", "s", type="key-shared")
+    two = bench.another().consumer("t", "s")
+    keyed(bench.client, (None, b"a"), (None, b"b"), (None, b"c"))
+    assert got(one, 1) == [b"a"]
+    assert got(two) == [b"b", b"c"]
+    assert got(one) == []
+
+
+def test_a_slot_moves_only_when_the_old_consumer_holds_nothing_of_it(bench: Bench) -> None:
+    """9.1: in hand first, then held by a transaction that acknowledged it there."""
+    one = bench.client.consumer("t", "s", type="key-shared")
+    probe = bench.client.consumer("t", "s")
+    _, _, key, _ = keys_of(one, probe)  # the second of two owns it
+    probe.close()
+    ids = keyed(bench.client, (key, b"a"), (key, b"b"), (key, b"c"))
+    assert got(one, 2) == [b"a", b"b"]
+    two = bench.another().consumer("t", "s")
+    assert slot_of(key) in slots_of((one.id, two.id), two.id)
+    assert got(one) == got(two) == []
+    one.acknowledge([ids[0]])
+    assert got(two) == []
+    txn = begin(bench.client)
+    one.acknowledge([ids[1]], txn=txn)
+    assert got(two) == []  # pending through another consumer
+    bench.client.commit(txn)
+    assert got(two) == [b"c"]
+
+
+def test_an_abort_after_the_hand_over_keeps_the_order(bench: Bench) -> None:
+    one = bench.client.consumer("t", "s", type="key-shared")
+    ids = keyed(bench.client, (b"k", b"a"), (b"k", b"b"))
+    assert got(one, 1) == [b"a"]
+    txn = begin(bench.client)
+    one.acknowledge([ids[0]], txn=txn)
+    assert got(one) == [b"b"]  # its own pending acknowledgement does not stop it
+    one.negative_acknowledge([ids[1]])
+    kill(one)
+    two = bench.another().consumer("t", "s")
+    assert got(two) == []
+    bench.client.abort(txn)
+    assert counts(two) == [(b"a", 1), (b"b", 1)]
+
+
+def test_a_death_keeps_the_order_of_a_key(bench: Bench) -> None:
+    one = bench.client.consumer("t", "s", type="key-shared")
+    two = bench.another().consumer("t", "s")
+    mine, _, other, _ = keys_of(one, two)
+    keyed(bench.client, (mine, b"a"), (other, b"b"), (mine, b"c"), (mine, b"d"))
+    assert got(one, 2) == [b"a", b"c"]
+    assert got(two) == [b"b"]
+    kill(one)
+    assert counts(two) == [(b"a", 1), (b"c", 1), (b"d", 0)]
+
+
+def test_a_nack_delay_holds_its_key_up_and_no_other(bench: Bench) -> None:
+    with bench.client.consumer("t", "s", type="key-shared") as consumer:
+        ids = keyed(bench.client, (b"k", b"a"), (b"l", b"b"), (b"k", b"c"), (b"l", b"d"))
+        assert got(consumer, 1) == [b"a"]
+        consumer.negative_acknowledge([ids[0]], delay_ms=100)
+        assert got(consumer) == [b"b", b"d"]
+        bench.clock.advance(100)
+        assert counts(consumer) == [(b"a", 1), (b"c", 0)]
+
+
+def test_keys_inside_a_transaction(bench: Bench) -> None:
+    """Messages of a marker have keys of their own."""
+    one = bench.client.consumer("t", "s", type="key-shared")
+    two = bench.another().consumer("t", "s")
+    mine, _, other, _ = keys_of(one, two)
+    producer = bench.client.producer("t")
+    with bench.client.transaction() as txn:
+        for key, value in ((mine, b"a"), (other, b"b"), (mine, b"c"), (other, b"d")):
+            producer.send(value, key=key, txn=txn)
+    taken = batch(one)
+    assert [(m.value, m.message_id and m.message_id.index) for m in taken] == [(b"a", 1), (b"c", 3)]
+    assert got(two) == [b"b", b"d"]
+    one.acknowledge(taken)
+    one.close()
+    assert counts(two) == []
+
+
+def test_keys_over_a_checkpoint(bench: Bench) -> None:
+    """The keys are read from files as from frames."""
+    one = bench.client.consumer("t", "s", type="key-shared")
+    two = bench.another().consumer("t", "s")
+    mine, _, other, _ = keys_of(one, two)
+    keyed(bench.client, *[(mine if at % 2 else other, b"%d" % at) for at in range(20)])
+    bench.client.checkpoint(roll_all=True)
+    keyed(bench.client, *[(mine if at % 2 else other, b"%d" % at) for at in range(20, 30)])
+    assert got(one) == [b"%d" % at for at in range(1, 30, 2)]
+    assert got(two) == [b"%d" % at for at in range(0, 30, 2)]

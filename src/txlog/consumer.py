@@ -36,7 +36,7 @@ from txlog.engine.flow.preview import START, PreviewPlace, preview
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.folds.cursor import Cursor, covers
+from txlog.engine.folds.cursor import BEFORE_ALL, Cursor, covers
 from txlog.engine.model.idset import Id
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.store import Store
@@ -164,11 +164,11 @@ class Consumer:
         handed = self._hand(limit)
         self.blocked = handed.blocked
         table = read_handed(self._store, self._topic, self._member, handed)
+        self._stand(handed)
         for part in handed.parts:
-            number = part.partition
-            self._places[number] = part.place
-            if part.pieces and not covers(self._highest.get(number, (0, -1, 0)), part.place.mark):
-                self._highest[number] = part.place.mark
+            highest = self._highest.get(part.partition, BEFORE_ALL)
+            if part.runs and not covers(highest, part.place.mark):
+                self._highest[part.partition] = part.place.mark
         left = limit - table.num_rows
         if left and self._subscription.isolation == "uncommitted":
             return pa.concat_tables([table, *self._preview(left)])
@@ -196,15 +196,18 @@ class Consumer:
         is_seen = not self._is_idle
         if self._is_idle:
             there = store.read(look)
+            while there is not None and there.is_more:
+                self._stand(there)
+                there = store.read(look)
             is_seen = self._member.reap(now=True)
             if there is not None and not is_seen and not store.has_unflushed(unseen=True):
                 return there
         else:
             self._member.reap(now=False)
         handed = self._lease(wants, uses)
-        if not any(part.pieces for part in handed.parts) and self._member.reap(now=True):
+        if not any(part.runs for part in handed.parts) and self._member.reap(now=True):
             handed = self._lease(wants, uses)  # what a dead one had comes before nothing
-        full = [at for at, part in enumerate(handed.parts) if part.pieces]
+        full = [at for at, part in enumerate(handed.parts) if part.runs]
         self._is_idle = not full
         if full:
             last = order.index(handed.parts[full[-1]].partition)
@@ -217,9 +220,18 @@ class Consumer:
             answer = store.write(
                 lambda view, now: receive(view, store.settings, now, wants), uses=uses
             )
-            if isinstance(answer, Handed):
+            if answer is None:
+                self._member.take_back([])
+                continue
+            assert isinstance(answer, Handed)
+            if not answer.is_more:
                 return answer
-            self._member.take_back([])
+            self._stand(answer)
+
+    def _stand(self, handed: Handed) -> None:
+        """Note how far it has come."""
+        for part in handed.parts:
+            self._places[part.partition] = part.place
 
     def _preview(self, limit: int) -> list[pa.Table]:
         """READ_UNCOMMITTED: what stands behind everything committed, at most limit rows."""

@@ -32,6 +32,8 @@ def read_handed(store: Store, topic: Topic, member: Membership, handed: Handed) 
         if not part.pieces:
             continue
         try:
+            if part.error is not None:
+                raise part.error
             look = partial(_rows, topic=topic, subscription=member.subscription, part=part)
             tables.append(store.read(look, fresh=False))
         except BaseException as error:
@@ -52,10 +54,20 @@ def _give_back(store: Store, member: Membership, parts: list[Part]) -> None:
 def _rows(view: View, *, topic: Topic, subscription: int, part: Part) -> pa.Table:
     number = part.partition
     counts = view.cursor(subscription, number).redelivered
-    return received(
-        view, TopicName.parse(topic.name).short, catalogs.index_of(topic, number), number,
-        _current(view, number, part.pieces), counts,
+    pieces = _current(view, number, part.pieces)
+    table = received(
+        view, TopicName.parse(topic.name).short, catalogs.index_of(topic, number), number, pieces,
+        counts,
     )  # fmt: skip
+    if part.takes is None:
+        return table
+    rows: list[int] = []
+    start = 0
+    gone = len(part.pieces) - len(pieces)  # trimmed ledgers go from the front
+    for piece, offsets in zip(pieces, part.takes[gone:], strict=True):
+        rows += [start + offset for offset in offsets]
+        start += piece.rows
+    return table.take(pa.array(rows, pa.int64()))
 
 
 def _current(view: View, number: int, pieces: list[Piece]) -> list[Piece]:

@@ -26,6 +26,7 @@ from txlog.engine.flow.dispatch import Piece, plan
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.place import Place, stands_at
+from txlog.engine.flow.slots import choose_keys
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Consumer, Subscription, Topic, consumers_of, index_of
 from txlog.engine.folds.cursor import Cursor
@@ -33,7 +34,7 @@ from txlog.engine.model.hands import due_in
 from txlog.engine.model.idset import IdSet, each, size
 from txlog.engine.model.ops import ConsumerDetached, Leased, Op, Returned, Run
 from txlog.engine.view import View
-from txlog.errors import AlreadyClosed
+from txlog.errors import AlreadyClosed, Corruption
 from txlog.settings import Settings
 
 Find = Callable[[View], tuple[Topic, Subscription]]
@@ -53,18 +54,29 @@ class Wants(msgspec.Struct, frozen=True, gc=False):
 
 
 class Part(msgspec.Struct, gc=False):
-    """What is handed over of one partition, and the place behind it."""
+    """What is handed over of one partition, and the place behind it.
+
+    runs:  what was leased; takes: with keys, for each piece the offsets of its rows that are meant
+    error: the pieces cannot be read, and nothing of them was leased
+    """
 
     partition: int
     pieces: list[Piece]
     place: Place
+    runs: list[Run] = []
+    takes: list[list[int]] | None = None
+    error: Corruption | None = None
 
 
 class Handed(msgspec.Struct, gc=False):
-    """The answer of receive; blocked: why there is nothing although there may be messages."""
+    """The answer of receive; blocked: why there is nothing although there may be messages.
+
+    is_more: ask again, the look at the keys ended early
+    """
 
     parts: list[Part]
     blocked: str | None = None
+    is_more: bool = False
 
 
 class Back(msgspec.Struct, frozen=True, gc=False):
@@ -117,23 +129,39 @@ def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decis
     due = due_in(now, timeout_ms) if timeout_ms else None
     ops: list[Op] = []
     parts: list[Part] = []
-    sync = False
+    sync = is_more = False
     for number in numbers:
         if left <= 0:
             break
-        part = choose(view, topic, me, number, wants.places.get(number), left, now)
-        if part is None:
-            continue
+        if me.kind == "key-shared":
+            part, more = _choose_keys(view, me, number, wants.places.get(number), left, now)
+            is_more = is_more or more
+        else:
+            found = _choose(view, topic, me, number, wants.places.get(number), left, now)
+            if found is None:
+                continue
+            part = found
         parts.append(part)
-        if part.pieces:
-            runs = runs_of(part.pieces)
-            ops.append(Leased(wants.subscription, number, me.number, runs, due))
-            left -= sum(map(size, runs))
+        if part.runs:
+            ops.append(Leased(wants.subscription, number, me.number, part.runs, due))
+            left -= sum(map(size, part.runs))
             sync = sync or not _is_durable(view, part.pieces[-1])
-    return Decision(ops, None, sync, Handed(parts))
+    return Decision(ops, None, sync, Handed(parts, is_more=is_more and not ops))
 
 
-def choose(
+def _choose_keys(
+    view: View, me: Consumer, number: int, place: Place | None, limit: int, now: Instant
+) -> tuple[Part, bool]:
+    """The next messages of one partition for the owner of some keys, and whether to ask again."""
+    cursor = view.cursor(me.subscription, number)
+    members = tuple(one.number for one in consumers_of(view.catalog, me.subscription))
+    found = choose_keys(view, number, cursor, me.number, members, place, limit, now)
+    if found.error is not None:
+        return Part(number, found.pieces, found.place, error=found.error), False
+    return Part(number, found.pieces, found.place, found.runs(), found.takes), found.is_more
+
+
+def _choose(
     view: View, topic: Topic, me: Consumer, number: int, place: Place | None, limit: int,
     now: Instant,
 ) -> Part | None:  # fmt: skip
@@ -151,7 +179,7 @@ def choose(
     if me.kind in SHARED_TYPES:
         skip = (*skip, hands.leased)
     found = plan(view, number, at, limit, skip)
-    return Part(number, found.pieces, Place(cursor.round, found.behind))
+    return Part(number, found.pieces, Place(cursor.round, found.behind), _runs_of(found.pieces))
 
 
 def _in_hand(view: View, me: Consumer, wants: Wants, now: Instant) -> int:
@@ -169,7 +197,7 @@ def _in_hand(view: View, me: Consumer, wants: Wants, now: Instant) -> int:
     return total
 
 
-def runs_of(pieces: Iterable[Piece]) -> list[Run]:
+def _runs_of(pieces: Iterable[Piece]) -> list[Run]:
     """The messages of a plan as runs."""
     return [
         (one.ledger, one.entry, one.entry + one.rows - 1, 0, 0) if one.marker is None
@@ -247,8 +275,8 @@ def give_back(
 def give_back_parts(view: View, subscription: int, consumer: int, parts: list[Part]) -> Decision:
     """Decide to give back what could not be read: nobody has seen it."""
     ops: list[Op] = [
-        Returned(subscription, part.partition, consumer, [], runs_of(part.pieces))
-        for part in parts if part.pieces
+        Returned(subscription, part.partition, consumer, [], part.runs)
+        for part in parts if part.runs
     ]  # fmt: skip
     return Decision(ops)
 
