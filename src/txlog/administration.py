@@ -21,7 +21,8 @@ from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import place_name
 from txlog.engine.flow.sweep import Uses
-from txlog.engine.liveness import is_held
+from txlog.engine.folds.catalog import consumers_of
+from txlog.engine.liveness import dead_consumers
 from txlog.engine.store import Store
 from txlog.engine.upkeep import history
 from txlog.engine.upkeep.quarantine import check_files
@@ -214,11 +215,11 @@ class Admin:
         """
         store, name = self._store, TopicName.parse(topic)
 
-        def consumer(view: View) -> int:
-            return find_subscription(view, find_topic(view, name), subscription).consumer
+        def consumers(view: View) -> list[int]:
+            held = find_subscription(view, find_topic(view, name), subscription)
+            return [one.number for one in consumers_of(view.catalog, held.number)]
 
-        held = store.read(consumer)
-        dead = 0 if held and is_held(store.disk, f"consumers/{held}.lock") else held
+        dead = dead_consumers(store.disk, store.read(consumers))
         changed = store.write(
             lambda view, now: admin.set_isolation(
                 view, find_topic(view, name), subscription, isolation, dead

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from txlog import inspecting, report
+from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
 from txlog.bounds import END, Bound, Range
 from txlog.clock import Clock, SystemClock
-from txlog.consumer import Consumer, acknowledge_later, acknowledge_runs
+from txlog.consumer import QUEUE_SIZE, Consumer
 from txlog.engine.flow import admin
 from txlog.engine.flow.acknowledge import AckAnswer, Find, runs_of_ids
 from txlog.engine.flow.lookup import subscription as find_subscription
@@ -255,19 +256,19 @@ class Client(TransactionClient):
         return Producer(self._store, topic, name)
 
     def consumer(
-        self, topic: str, subscription: str, *, type: str = "exclusive", name: str | None = None,
-        isolation: str | None = None,
+        self, topic: str, subscription: str, *, type: str | None = None, name: str | None = None,
+        isolation: str | None = None, priority: int = 0, receiver_queue_size: int = QUEUE_SIZE,
+        ack_timeout_ms: int | None = None, nack_delay_ms: int | None = None,
     ) -> Consumer:  # fmt: skip
-        """A consumer of an Exclusive subscription.
+        """A consumer; type and isolation are those of the subscription when left out.
 
-        isolation: None, or what the subscription has
-        raises:    ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
+        priority: with failover the lowest is active
+        raises:   ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
         """
-        if type != "exclusive":
-            raise InvalidArgument(
-                f"type {type} is not in this version", hint="use an exclusive subscription"
-            )
-        return Consumer(self._store, topic, subscription, name, isolation)
+        return Consumer(
+            self._store, topic, subscription, name, isolation, type, priority, receiver_queue_size,
+            ack_timeout_ms, nack_delay_ms,
+        )  # fmt: skip
 
     def reader(
         self, topic: str, start: Bound | MessageId | None = None, *, isolation: str = "committed"

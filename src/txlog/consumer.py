@@ -1,57 +1,59 @@
 """Owns Consumer: receives a subscription's messages and acknowledges them.
 
-A consumer is alive while its process holds the flock on consumers/<id>.lock; the kernel frees it on
-any death, so an Exclusive subscription is never blocked by a dead consumer (spec/transactions 9.1).
+What it receives is leased to it (engine/flow/lease): one frame a batch, not flushed. Messages come
+back when it dies, gives them back, or lets an acknowledgement time-out run out.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from threading import Event
 from types import TracebackType
 from typing import TypeAlias
 
 import pyarrow as pa
 
+from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.clock import Instant
-from txlog.engine.call import Decide
 from txlog.engine.flow import acknowledge
 from txlog.engine.flow.acknowledge import AckAnswer
-from txlog.engine.flow.damage import find_damage
-from txlog.engine.flow.dispatch import RECEIVED, plan, received, requests_of
+from txlog.engine.flow.admin import check_type
 from txlog.engine.flow.draft import Decision
-from txlog.engine.flow.enter import Use
+from txlog.engine.flow.lease import (
+    SHARED_TYPES,
+    Back,
+    Handed,
+    Wants,
+    negative_acknowledge,
+    receive,
+)
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
-from txlog.engine.flow.participants import unavailable_error
+from txlog.engine.flow.place import Place, Standing
 from txlog.engine.flow.preview import START, PreviewPlace, preview
 from txlog.engine.flow.sweep import Uses
+from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.folds.cursor import covers
-from txlog.engine.liveness import is_held
-from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, Mark, Run
-from txlog.engine.storage.disk_protocol import LockFile
+from txlog.engine.folds.cursor import BEFORE_ALL, Cursor, covers
+from txlog.engine.model.idset import Id
+from txlog.engine.model.ops import Mark, Run
 from txlog.engine.store import Store
 from txlog.engine.sweeper import is_sweep_due
-from txlog.engine.upkeep.quarantine import record_damage
 from txlog.engine.view import View
-from txlog.errors import (
-    AlreadyClosed,
-    ConsumerBusy,
-    Corruption,
-    InvalidArgument,
-    MissingFile,
-    NotAllowed,
-    TxlogError,
-)
+from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed
+from txlog.handing import read_handed
 from txlog.ids import MessageId, TopicName, TxnId
+from txlog.membership import Membership
 from txlog.message import Message, messages
-from txlog.transaction import DecideIn, Later, Transaction, in_transaction
+from txlog.transaction import Later, Transaction
 
 Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message | MessageId]
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
-ATTACH_TRIES_MAX = 100
+ACK_TIMEOUT_MS_MIN = 1000
+QUEUE_SIZE = 1000
 
 
 def runs_of(what: Acknowledgeable) -> list[Run]:
@@ -67,7 +69,7 @@ def runs_of(what: Acknowledgeable) -> list[Run]:
 
 
 class Consumer:
-    """Receives from one topic on an Exclusive subscription.
+    """Receives from one topic on a subscription; safe to call from many threads.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -84,25 +86,32 @@ class Consumer:
     """
 
     __slots__ = (
-        "_buffered", "_damage", "_id", "_liveness", "_partition", "_places", "_previews", "_rounds",
-        "_store", "_subscription", "_topic", "_turn", "name", "short",
+        "_ack_timeout_ms", "_buffered", "_highest", "_is_idle", "_member", "_nack_delay_ms",
+        "_partition", "_places", "_previews", "_queue_size", "_store", "_subscription", "_topic",
+        "_turn", "_turns", "blocked", "name", "short",
     )  # fmt: skip
 
     def __init__(
         self, store: Store, topic: str, subscription: str, name: str | None,
-        isolation: str | None = None,
+        isolation: str | None = None, type: str | None = None, priority: int = 0,
+        receiver_queue_size: int = QUEUE_SIZE, ack_timeout_ms: int | None = None,
+        nack_delay_ms: int | None = None,
     ) -> None:  # fmt: skip
+        _check(type, receiver_queue_size, ack_timeout_ms, nack_delay_ms)
         self._store = store
         wanted = TopicName.parse(topic, allow_partition=True)
         self.short = wanted.topic.short
         self.name = name or f"{store.disk.owner()[1]}-{store.disk.pid()}"
-        self._buffered: Iterator[Message] = iter(())
-        self._places: dict[int, Mark] = {}
-        self._rounds: dict[int, int] = {}
+        self.blocked: str | None = None  # why the last receive gave nothing: unacked_max
+        self._queue_size = receiver_queue_size
+        self._ack_timeout_ms = ack_timeout_ms
+        self._nack_delay_ms = nack_delay_ms
+        self._turns = threading.RLock()
+        self._buffered: deque[Message] = deque()
+        self._places: dict[int, Place] = {}
+        self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
         self._turn = 0
-        self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
-        self._liveness: LockFile | None = None
-        self._id = 0
+        self._is_idle = False
         found = store.read(lambda view: self._find(view, wanted, subscription))
         self._topic, self._subscription = found
         if isolation not in (None, self._subscription.isolation):
@@ -112,68 +121,38 @@ class Consumer:
             )  # fmt: skip
         self._partition = wanted.partition
         self._previews: dict[int, PreviewPlace] = {}
-        self._attach()
+        self._member = Membership(store, self._subscription, self.short, self.name, type, priority)
 
     @staticmethod
     def _find(view: View, wanted: TopicName, name: str) -> tuple[Topic, Subscription]:
         topic = find_topic(view, wanted)
         return topic, find_subscription(view, topic, name)
 
-    def _attach(self) -> None:
-        """Take the subscription, or raise ConsumerBusy; an id is never used twice."""
-        number = self._subscription.number
-        for _ in range(ATTACH_TRIES_MAX):
-            before, chosen = self._store.read(
-                lambda view: (
-                    view.catalog.subscriptions[number].consumer, view.catalog.next_consumer,
-                )
-            )  # fmt: skip
-            if before and is_held(self._store.disk, f"consumers/{before}.lock"):
-                raise self._busy(before)
-            mine = self._store.disk.lock_file(f"consumers/{chosen}.lock")
-            if not mine.try_acquire():
-                mine.close()
-                continue
-            if self._store.write(self._claim(before, chosen)):
-                self._liveness, self._id = mine, chosen
-                if before:
-                    self._store.disk.unlink(f"consumers/{before}.lock")
-                return
-            mine.close()
-            self._store.disk.unlink(f"consumers/{chosen}.lock")
-        raise self._busy(0)
+    @property
+    def id(self) -> int:
+        """Its number in the store; none is given out twice."""
+        return self._member.number
 
-    def _claim(self, before: int, chosen: int) -> Decide:
-        number, name = self._subscription.number, self.name
-
-        def decide(view: View, now: Instant) -> Decision:
-            catalog = view.catalog
-            if (catalog.subscriptions[number].consumer, catalog.next_consumer) != (before, chosen):
-                return Decision([], answer=False)
-            return Decision([ConsumerAttached(number, chosen, name)], None, True, True)
-
-        return decide
-
-    def _busy(self, other: int) -> ConsumerBusy:
-        return ConsumerBusy(
-            f"subscription {self._subscription.name} of {self.short} is exclusive and has a live "
-            "consumer", hint="wait for it to end, or use another subscription",
-            topic=self.short, subscription=self._subscription.name,
-        )  # fmt: skip
+    @property
+    def kind(self) -> str:
+        """The type of the subscription: exclusive, failover, shared or key-shared."""
+        return self._member.kind
 
     # --- receiving ---------------------------------------------------------------------------
 
     def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows when the time is over.
 
-        Rows of one marker stand together. What an aborted transaction had acknowledged comes again.
+        Rows of one marker stand together. What came back goes before what is new. `blocked` says
+        why there is nothing although there may be messages.
         """
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
         deadline = time.monotonic() + timeout_ms / 1000
         pause = POLL_SECONDS_MIN
         while True:
-            table = self._poll(max_messages)
+            with self._turns:
+                table = self._poll(max_messages)
             left = deadline - time.monotonic()
             if table.num_rows or left <= 0:
                 return table
@@ -181,134 +160,153 @@ class Consumer:
             pause = min(POLL_SECONDS_MAX, pause * 2)
 
     def _poll(self, limit: int) -> pa.Table:
-        if self._liveness is None:
+        if not self._member.is_open:
             raise AlreadyClosed("the consumer is closed")
-        number, store = self._subscription.number, self._store
-        uses = Uses(cursors=tuple((number, partition) for partition in self._numbers()))
-
-        def look(view: View) -> pa.Table | None:
-            if is_sweep_due(view, store.settings, store.clock.now(), uses):
-                return None
-            return self._take(view, limit)
-
-        try:
-            try:
-                table = None if store.disk.read_only else store.read(look)
-                if table is None:  # what comes back goes before what is new
-                    store.sweep_if_due(uses)
-                    table = store.read(lambda view: self._take(view, limit))
-                if not table.num_rows and self._needs_writer():
-                    store.write(lambda view, now: Decision([], None, True), uses=uses)
-                    table = store.read(lambda view: self._take(view, limit))
-            except MissingFile:  # also for the newest view: damage, like any other
-                table = store.read(lambda view: self._take(view, limit, is_gone=True))
-        finally:
-            found, self._damage = self._damage, None
-            if found is not None:
-                record_damage(self._store, *found)
+        handed = self._hand(limit)
+        self.blocked = handed.blocked
+        table = read_handed(self._store, self._topic, self._member, handed)
+        self._stand(handed)
+        for part in handed.parts:
+            highest = self._highest.get(part.partition, BEFORE_ALL)
+            if part.runs and not covers(highest, part.place.mark):
+                self._highest[part.partition] = part.place.mark
+        left = limit - table.num_rows
+        if left and self._subscription.isolation == "uncommitted":
+            return pa.concat_tables([table, *self._preview(left)])
         return table
 
-    def _needs_writer(self) -> bool:
-        """True when a sweep or a flush may bring messages: held by a transaction, or unflushed."""
-        if self._store.disk.read_only:
-            return False
-        return self._store.has_unflushed() or bool(self._store.read(self._pending_coordinators))
-
-    def _pending_coordinators(self, view: View) -> tuple[int, ...]:
-        return tuple({
-            pair[0]
-            for number in self._numbers()
-            for pair in view.cursor(self._subscription.number, number).pending
-        })  # fmt: skip
-
-    def _numbers(self) -> range:
-        """The partitions it receives from, by store-wide number: one, if its topic names it."""
-        first, count = self._topic.first_partition, self._topic.partitions
-        if self._partition is not None:
-            first, count = first + self._partition, 1
-        return range(first, first + count)
-
-    def _take(self, view: View, limit: int, *, is_gone: bool = False) -> pa.Table:
-        """One batch. MissingFile leaves nothing behind: the file may have been replaced (R21)."""
-        tables: list[pa.Table] = []
-        places, previews = dict(self._places), dict(self._previews)
+    def _hand(self, limit: int) -> Handed:
+        """Have messages leased; one that found nothing before looks first, without the lock."""
+        store = self._store
         numbers = self._numbers()
-        away = [number for number in numbers if number in view.catalog.unavailable]
-        if len(away) == len(numbers):
-            raise unavailable_error(view.catalog, self._topic, away[0])
-        for step in range(len(numbers)):
-            number = numbers[(self._turn + step) % len(numbers)]
-            if number in view.catalog.unavailable:
-                continue  # the other partitions notice nothing
-            try:
-                table = self._take_of(view, number, limit)
-            except TxlogError as error:
-                is_moved = isinstance(error, MissingFile) and not is_gone
-                if tables and isinstance(error, Corruption) and not is_moved:
-                    break  # what was read goes out; from now on the partition is left out
-                self._places, self._previews = places, previews  # nothing goes out
-                if is_moved:
-                    self._damage = None
-                raise
-            if not table.num_rows:
-                continue
-            tables.append(table)
-            limit -= table.num_rows
-            if limit <= 0:
-                self._turn = (self._turn + step) % len(numbers)
-                break
-        return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
+        order = [*numbers[self._turn :], *numbers[: self._turn]]
+        subscription = self._subscription.number
+        uses = Uses(cursors=tuple((subscription, number) for number in numbers))
+        wants = Wants(
+            subscription, self._member.number, order, limit, self._places, self._ack_timeout_ms
+        )
 
-    def _take_of(self, view: View, number: int, limit: int) -> pa.Table:
-        """The next messages of one partition; its place moves only once its rows could be read."""
-        cursor = view.cursor(self._subscription.number, number)
-        if number not in self._places or self._rounds[number] != cursor.round:
-            # an abort gave messages back: delivery begins again behind mark-delete
-            self._places[number] = cursor.mark_delete
-            self._rounds[number] = cursor.round
-        place = self._places[number]
-        if covers(cursor.mark_delete, place):
-            place = cursor.mark_delete  # what it passed is not in `acked` any more
-        found = plan(view, number, place, limit, (cursor.acked, cursor.held))
-        partition = number - self._topic.first_partition
-        try:
-            table = received(view, self.short, partition, number, found.pieces, cursor.redelivered)
-        except Corruption:
-            damage = find_damage(view, requests_of(found.pieces))
-            if damage is not None:
-                self._damage = (number, *damage)
-            raise
-        self._places[number] = found.behind
-        if table.num_rows < limit and self._subscription.isolation == "uncommitted":
-            rows, self._previews[number] = preview(
-                view, self.short, partition, number, self._previews.get(number, START),
-                limit - table.num_rows,
-            )  # fmt: skip
-            return pa.concat_tables([table, rows])
-        return table
+        def look(view: View) -> Handed | None:
+            now = store.clock.now()
+            if is_sweep_due(view, store.settings, now, uses):
+                return None
+            decision = receive(view, store.settings, now, wants)
+            assert decision.answer is None or isinstance(decision.answer, Handed)
+            return None if decision.ops else decision.answer
+
+        is_seen = not self._is_idle
+        if self._is_idle:
+            there = store.read(look)
+            while there is not None and there.is_more:
+                self._stand(there)
+                there = store.read(look)
+            is_seen = self._member.reap(now=True)
+            if there is not None and not is_seen and not store.has_unflushed(unseen=True):
+                return there
+        else:
+            self._member.reap(now=False)
+        handed = self._lease(wants, uses)
+        if not any(part.runs for part in handed.parts) and self._member.reap(now=True):
+            handed = self._lease(wants, uses)  # what a dead one had comes before nothing
+        full = [at for at, part in enumerate(handed.parts) if part.runs]
+        self._is_idle = not full
+        if full:
+            last = order.index(handed.parts[full[-1]].partition)
+            self._turn = (self._turn + last) % len(order)
+        return handed
+
+    def _lease(self, wants: Wants, uses: Uses) -> Handed:
+        store = self._store
+        while True:
+            answer = store.write(
+                lambda view, now: receive(view, store.settings, now, wants), uses=uses
+            )
+            if answer is None:
+                self._member.take_back([])
+                continue
+            assert isinstance(answer, Handed)
+            if not answer.is_more:
+                return answer
+            self._stand(answer)
+
+    def _stand(self, handed: Handed) -> None:
+        """Note how far it has come."""
+        for part in handed.parts:
+            self._places[part.partition] = part.place
+
+    def _preview(self, limit: int) -> list[pa.Table]:
+        """READ_UNCOMMITTED: what stands behind everything committed, at most limit rows."""
+
+        def look(view: View) -> tuple[list[pa.Table], dict[int, PreviewPlace]]:
+            left, places, out = limit, dict(self._previews), []
+            for number in self._numbers():
+                if left <= 0:
+                    break
+                if number in view.catalog.unavailable:
+                    continue
+                rows, places[number] = preview(
+                    view, self.short, catalogs.index_of(self._topic, number), number,
+                    places.get(number, START), left,
+                )  # fmt: skip
+                left -= rows.num_rows
+                out.append(rows)
+            return out, places
+
+        tables, self._previews = self._store.read(look, fresh=False)
+        return tables
+
+    def _numbers(self) -> list[int]:
+        """The partitions it receives from, by store-wide number: one, if its topic names it."""
+        numbers = list(catalogs.numbers(self._topic))
+        return numbers if self._partition is None else [numbers[self._partition]]
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
-        """The next message; None when none came within timeout_ms (None: wait for ever)."""
-        if self._store.read(self._is_rewound):
-            self._buffered = iter(())  # an abort gave messages back: they come first
-        buffered = next(self._buffered, None)
-        while buffered is None:
-            table = self.receive_batch(timeout_ms=1000 if timeout_ms is None else timeout_ms)
-            self._buffered = messages(table)
-            buffered = next(self._buffered, None)
-            if timeout_ms is not None:
-                break
-        return buffered
+        """The next message; None when none came within timeout_ms (None: wait for ever).
 
-    def _is_rewound(self, view: View) -> bool:
-        number = self._subscription.number
-        return any(view.cursor(number, n).round != known for n, known in self._rounds.items())
+        It takes up to receiver_queue_size messages in hand at once, and gives those back uncounted
+        that were not received when it closes.
+        """
+        with self._turns:
+            if self._buffered:
+                self._store.read(self._drop_lost)
+            while not self._buffered:
+                size = max(1, self._queue_size)
+                wait_ms = 1000 if timeout_ms is None else timeout_ms
+                self._buffered.extend(messages(self.receive_batch(size, wait_ms)))
+                if timeout_ms is not None:
+                    break
+            return self._buffered.popleft() if self._buffered else None
+
+    def _drop_lost(self, view: View) -> None:
+        """Drop buffered messages that are in this hand no more, or will come again in order."""
+        kept: deque[Message] = deque()
+        for message in self._buffered:
+            number = catalogs.numbers(self._topic)[message.partition]
+            cursor = view.cursor(self._subscription.number, number)
+            lease = cursor.hands.leases.get(self._member.number)
+            place, one = self._places.get(number), message.message_id
+            if one is not None:
+                at = (one.ledger, one.entry, one.index)
+                if lease is None or at not in lease.ids:
+                    continue
+                if place is not None and self._is_to_come_again(cursor, place, at):
+                    continue
+            kept.append(message)
+        self._buffered = kept
+
+    def _is_to_come_again(self, cursor: Cursor, place: Place, one: Id) -> bool:
+        if self.kind in SHARED_TYPES:
+            return False  # in hand is in hand
+        return not covers(cursor.rewound(place.round, place.mark), one)
 
     # --- acknowledging -----------------------------------------------------------------------
 
     def _target(self, view: View) -> tuple[Topic, Subscription]:
         catalog = view.catalog
         return catalog.topics[self._topic.number], catalog.subscriptions[self._subscription.number]
+
+    def _standing(self) -> Standing:
+        return Standing(self._member.number, self._places, self._highest)
 
     def acknowledge(
         self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
@@ -317,40 +315,77 @@ class Consumer:
 
         raises: MessageNotFound; TransactionConflict, which has aborted the transaction
         """
-        return acknowledge_runs(self._store, self._target, runs_of(what), txn, cumulative=False)
+        return acknowledge_runs(
+            self._store, self._target, runs_of(what), txn, cumulative=False,
+            standing=self._standing(),
+        )  # fmt: skip
 
     def acknowledge_async(self, what: Acknowledgeable, *, txn: Transaction) -> Later[AckAnswer]:
         """Acknowledge in a transaction, together with its next call that waits for an answer.
 
         A refusal is raised by `result()`, or else by the commit, which then aborts.
         """
-        return acknowledge_later(self._store, self._target, runs_of(what), txn)
+        return acknowledge_later(self._store, self._target, runs_of(what), txn, self._standing())
 
     def acknowledge_cumulative(
         self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
     ) -> AckAnswer:
-        """Acknowledge everything up to and with a message of its partition."""
-        return acknowledge_runs(self._store, self._target, runs_of(what), txn, cumulative=True)
+        """Acknowledge everything up to and with a message of its partition.
 
-    def redeliver_unacknowledged_messages(self) -> None:
-        """Deliver again what was received and not acknowledged."""
-        self._buffered = iter(())
-        self._places.clear()
+        Of a message that was received before some below it came back it does nothing, and says so
+        by `stale`; in a transaction that is a TransactionConflict.
+        """
+        return acknowledge_runs(
+            self._store, self._target, runs_of(what), txn, cumulative=True,
+            standing=self._standing(),
+        )  # fmt: skip
+
+    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None = None) -> Back:
+        """Give messages in hand back, to come again after a delay; each counts as a redelivery.
+
+        delay_ms: None: that of the consumer or subscription, doubled with each redelivery up to
+                  nack_backoff_max_ms. Messages that are not in this consumer's hand are left alone
+        """
+        if delay_ms is not None and delay_ms < 0:
+            raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)
+        runs, store = runs_of(what), self._store
+        if not runs:
+            return Back(0)
+
+        def decide(view: View, now: Instant) -> Decision:
+            return negative_acknowledge(
+                view, store.settings, now, self._target, runs, delay_ms,
+                consumer=self._member.number, nack_delay_ms=self._nack_delay_ms,
+            )  # fmt: skip
+
+        answer = store.write(decide)
+        assert isinstance(answer, Back)
+        self._is_idle = False
+        return answer
+
+    def redeliver_unacknowledged_messages(self) -> Back:
+        """Give back what was received and not acknowledged; it comes again at once, counted."""
+        with self._turns:
+            unseen = self._unseen()
+            self._buffered.clear()
+            self._is_idle = False
+            return self._member.give_back(unseen, detach=False)
+
+    def _unseen(self) -> dict[int, list[Run]]:
+        """What lies in the queue and was never received, by partition."""
+        out: dict[int, list[MessageId]] = {}
+        numbers = catalogs.numbers(self._topic)
+        for message in self._buffered:
+            if message.message_id is not None:
+                out.setdefault(numbers[message.partition], []).append(message.message_id)
+        return {number: acknowledge.runs_of_ids(ids) for number, ids in out.items()}
 
     def close(self) -> None:
-        """Let the subscription go; unacknowledged messages go to the next consumer."""
-        if self._liveness is None:
-            return
-        number, mine = self._subscription.number, self._id
-        self._store.write(
-            lambda view, now: Decision(
-                [ConsumerDetached(number, mine)]
-                if view.catalog.subscriptions[number].consumer == mine else []
-            )
-        )  # fmt: skip
-        self._store.disk.unlink(f"consumers/{mine}.lock")
-        self._liveness.close()
-        self._liveness = None
+        """Leave the subscription; what is in hand goes back, counted if it was received."""
+        with self._turns:
+            if self._member.is_open:
+                self._member.leave(self._unseen())
+                self._buffered.clear()
 
     def __enter__(self) -> Consumer:
         return self
@@ -362,49 +397,17 @@ class Consumer:
         self.close()
 
 
-def acknowledge_runs(
-    store: Store, find: acknowledge.Find, runs: list[Run],
-    txn: Transaction | TxnId | None, *, cumulative: bool,
-) -> AckAnswer:  # fmt: skip
-    """Acknowledge runs on a subscription, without a consumer if need be."""
-    if not runs:
-        return AckAnswer(0, 0, 0)
-    answer: object = None
-    if txn is not None:
-        decide, uses = _in_txn(store, find, runs, cumulative=cumulative)
-        answer = in_transaction(store, txn, decide, uses)
-    ledgers = tuple({run[0] for run in runs})
-    while answer is None:  # again after a sweep that ends an overdue holder
-        answer = store.write(
-            lambda view, now: acknowledge.acknowledge(
-                view, store.settings, now, find, runs, cumulative=cumulative
-            ),
-            uses=Uses(acks=(find, ledgers)),
+def _check(
+    type: str | None, queue_size: int, ack_timeout_ms: int | None, nack_delay_ms: int | None
+) -> None:
+    """Raises InvalidArgument."""
+    if type is not None:
+        check_type(type)
+    if queue_size < 0:
+        raise InvalidArgument(f"receiver_queue_size is {queue_size}, it must not be negative")
+    if ack_timeout_ms and ack_timeout_ms < ACK_TIMEOUT_MS_MIN:
+        raise InvalidArgument(
+            f"ack_timeout_ms is {ack_timeout_ms}, the smallest is {ACK_TIMEOUT_MS_MIN}", code=203
         )
-    return _ack_answer(answer)
-
-
-def acknowledge_later(
-    store: Store, find: acknowledge.Find, runs: list[Run], txn: Transaction
-) -> Later[AckAnswer]:
-    """Acknowledge runs in a transaction with its next call that waits for an answer."""
-    return txn.leave(*_in_txn(store, find, runs, cumulative=False), _ack_answer)
-
-
-def _in_txn(
-    store: Store, find: acknowledge.Find, runs: list[Run], *, cumulative: bool
-) -> tuple[DecideIn, Uses]:
-    """The decision that acknowledges in a transaction, and what it uses."""
-    uid = store.disk.owner()[0]
-
-    def decide(view: View, now: Instant, use: Use) -> Decision:
-        return acknowledge.acknowledge_in_txn(
-            view, store.settings, now, uid, find, runs, use, cumulative=cumulative
-        )
-
-    return decide, Uses(acks=(find, tuple({run[0] for run in runs})))
-
-
-def _ack_answer(answer: object) -> AckAnswer:
-    assert isinstance(answer, AckAnswer)
-    return answer
+    if nack_delay_ms is not None and nack_delay_ms < 0:
+        raise InvalidArgument(f"nack_delay_ms is {nack_delay_ms}, it must not be negative")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txlog.engine.liveness import WRITE_LOCK
+from txlog.engine.liveness import WRITE_LOCK, consumer_lock
 from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.view import View
 from txlog.errors import MissingFile
@@ -21,10 +21,9 @@ def locks(view: View, store: Store) -> list[Answer]:
         _row(store, "write", WRITE_LOCK, None, None),
         _row(store, "maintenance", MAINTENANCE_PATH, None, None),
     ]
-    for held in view.catalog.subscriptions.values():
-        if held.consumer:
-            path = f"consumers/{held.consumer}.lock"
-            out.append(_row(store, "consumer", path, held.name, held.consumer_since_ms))
+    for _, one in sorted(view.catalog.consumers.items()):
+        held = view.catalog.subscriptions[one.subscription]
+        out.append(_row(store, "consumer", consumer_lock(one.number), held.name, one.since_ms))
     return out
 
 

@@ -15,7 +15,8 @@ from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received, requests_
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.preview import START, PreviewPlace, check_isolation, preview
-from txlog.engine.folds.cursor import IdSet, covers
+from txlog.engine.folds.cursor import covers
+from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Mark
 from txlog.engine.store import Store
 from txlog.engine.upkeep.quarantine import record_damage

@@ -18,7 +18,7 @@ from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
-from txlog.engine.liveness import is_held, writer
+from txlog.engine.liveness import dead_consumers, writer
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.ids import MessageId, TopicName, TxnId
@@ -106,7 +106,7 @@ def topic(view: View, found: Topic, store: Store) -> Answer:
         "policies": dict(view.catalog.policies.get(found.number, {})),
         "subscription_list": [
             {"subscription": one.name, "type": one.type, "backlog": _backlog(view, one),
-             "consumers": int(_is_consumed(store, one))} for one in held
+             "consumers": live_count(view, store, one)} for one in held
         ],
         "partition_list": rows,
     }  # fmt: skip
@@ -118,8 +118,10 @@ def _backlog(view: View, held: Subscription) -> int:
     )
 
 
-def _is_consumed(store: Store, held: Subscription) -> bool:
-    return held.consumer > 0 and is_held(store.disk, f"consumers/{held.consumer}.lock")
+def live_count(view: View, store: Store, held: Subscription) -> int:
+    """How many consumers of a subscription live."""
+    known = [one.number for one in catalogs.consumers_of(view.catalog, held.number)]
+    return len(known) - len(dead_consumers(store.disk, known))
 
 
 def subscriptions(view: View, of: Topic | None, store: Store) -> list[Answer]:
@@ -136,7 +138,7 @@ def subscriptions(view: View, of: Topic | None, store: Store) -> list[Answer]:
             "topic": short(found), "subscription": held.name, "type": held.type,
             "backlog": _backlog(view, held), "delayed": 0,
             "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
-            "consumers": int(_is_consumed(store, held)), "isolation": held.isolation,
+            "consumers": live_count(view, store, held), "isolation": held.isolation,
             "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
             "last_ack_time": last or None, "created_time": held.created_ms,
         })  # fmt: skip

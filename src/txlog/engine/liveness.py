@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.errors import MissingFile
 
 WRITE_LOCK = "lock"
+
+
+def consumer_lock(number: int) -> str:
+    """The lock file of a consumer; its number is used once, so free or missing means dead."""
+    return f"consumers/{number}.lock"
+
+
+def dead_consumers(disk: Disk, numbers: Iterable[int]) -> list[int]:
+    """Those whose lock nobody holds: they are dead for good."""
+    return [number for number in numbers if not is_held(disk, consumer_lock(number))]
 
 
 def is_held(disk: Disk, path: str) -> bool:
@@ -21,6 +33,21 @@ def is_held(disk: Disk, path: str) -> bool:
         return True
     finally:
         lock.close()
+
+
+def holder_of(disk: Disk, path: str) -> tuple[bool, int | None, str | None]:
+    """(whether the lock is held, pid and command of the holder where they can be told)."""
+    try:
+        lock = disk.lock_file(path, create=False)
+    except MissingFile:
+        return False, None, None
+    try:
+        held = lock.holder()
+    finally:
+        lock.close()
+    if held is None:
+        return is_held(disk, path), None, None
+    return True, *held
 
 
 def writer(disk: Disk) -> dict[str, object] | None:

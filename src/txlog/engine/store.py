@@ -103,14 +103,16 @@ class Store:
 
     # --- reading -----------------------------------------------------------------------------
 
-    def read(self, look: Callable[[View], T]) -> T:
+    def read(self, look: Callable[[View], T], *, fresh: bool = True) -> T:
         """Run a reading function over the newest durable state, alone among the threads.
 
+        fresh: False for one that is about what this process has seen already
         It may run again, when files that it needs have been replaced since: until it returns it
         must leave nothing behind.
         """
         with self._mutex:
-            self._refresh()
+            if fresh or self._closed:
+                self._refresh()
             while True:
                 at = (self._view.lsn, self._view.manifest.generation)
                 try:
@@ -156,15 +158,14 @@ class Store:
             self.durability = self._asked_durability or self.settings.durability
             self._settings_changes = catalog.settings_changes
 
-    def has_unflushed(self) -> bool:
-        """True when frames lie behind the witness: their writer died, or is flushing."""
+    def has_unflushed(self, *, unseen: bool = False) -> bool:
+        """True when frames lie behind the witness; unseen: when there are more than it holds."""
         with self._mutex:
             journal = self._view.journal
             journal.current.forget_window()
             return (
-                journal.durable_lsn < self._view.lsn
-                or journal.current.read_header(journal.end) is not None
-            )
+                not unseen and journal.durable_lsn < self._view.lsn
+            ) or journal.current.read_header(journal.end) is not None
 
     # --- writing -----------------------------------------------------------------------------
 

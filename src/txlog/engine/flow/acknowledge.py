@@ -27,6 +27,7 @@ from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.enter import Use, enter
 from txlog.engine.flow.lookup import is_overdue
 from txlog.engine.flow.participants import check_available
+from txlog.engine.flow.place import OUTSIDE, Standing, is_stale
 from txlog.engine.flow.resolve import abort_ops
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Subscription, Topic
@@ -41,15 +42,24 @@ from txlog.settings import Settings
 _ZERO, _ONE = pa.scalar(0, pa.int32()), pa.scalar(1, pa.int32())
 _STAY, _STEP = pa.scalar(0, pa.int64()), pa.scalar(1, pa.int64())
 FEW_ROWS = 64
+STALE = "stale"
+_HOW = {
+    "deleted": "is acknowledged already",
+    STALE: "was received before messages below it came back",
+}
 Find = Callable[[View], tuple[Topic, Subscription]]
 
 
 class AckAnswer(msgspec.Struct, frozen=True, gc=False):
-    """What an acknowledgement did, in messages."""
+    """What an acknowledgement did, in messages.
+
+    stale: cumulative requests that were left undone: messages below have come back since
+    """
 
     acked: int
     already: int
     dropped: int
+    stale: int = 0
 
 
 def runs_of_ids(ids: list[MessageId]) -> list[Run]:
@@ -190,9 +200,11 @@ def acknowledge(
     runs: list[Run],
     *,
     cumulative: bool,
+    standing: Standing = OUTSIDE,
 ) -> Decision:
     """Decide a plain acknowledgement; best effort, written and not flushed, as in Pulsar.
 
+    standing: the consumer it comes through
     returns: an AckAnswer, None: make the call again (its sweep has something to end); messages
              that a transaction holds are dropped, not an error
     raises:  MessageNotFound, NotAllowed (cumulative on a shared type), what find raises
@@ -200,7 +212,7 @@ def acknowledge(
     topic, subscription = find(view)
     _check_cumulative(subscription, runs, cumulative)
     draft = Draft(view, settings, now.wall_ms)
-    acked = already = dropped = 0
+    acked = already = dropped = stale = 0
     asked_of = by_partition(view, topic, runs)
     if _held_by_overdue(view, subscription, asked_of, now):
         return Decision([], answer=None)
@@ -208,7 +220,11 @@ def acknowledge(
         cursor = view.cursor(subscription.number, partition)
         asked = wanted
         if cumulative:
-            asked = through(view, partition, cursor.mark_delete, _target(view, partition, wanted))
+            target = _target(view, partition, wanted)
+            if is_stale(cursor, standing, partition, target, now):
+                stale += 1
+                continue
+            asked = through(view, partition, cursor.mark_delete, target)
         new: list[Run] = []
         dropped_before = dropped
         for run in asked:
@@ -231,12 +247,12 @@ def acknowledge(
                 Acked(subscription.number, partition, outcome, mark,
                       messages_in(view, partition, new), dropped - dropped_before)
             )  # fmt: skip
-    return draft.decision(AckAnswer(acked, already, dropped))
+    return draft.decision(AckAnswer(acked, already, dropped, stale))
 
 
 def acknowledge_in_txn(
     view: View, settings: Settings, now: Instant, uid: int, find: Find, runs: list[Run],
-    use: Use, *, cumulative: bool,
+    use: Use, *, cumulative: bool, standing: Standing = OUTSIDE,
 ) -> Decision:  # fmt: skip
     """Decide an acknowledgement in a transaction: PENDING becomes PENDING_ACK.
 
@@ -260,6 +276,10 @@ def acknowledge_in_txn(
     for partition, wanted in asked_of.items():
         cursor = view.cursor(subscription.number, partition)
         conflict, taken, mark = _claim(view, partition, cursor, wanted, pair, cumulative)
+        if cumulative and is_stale(
+            cursor, standing, partition, _target(view, partition, wanted), now
+        ):
+            conflict = (MessageId(*_target(view, partition, wanted)), STALE)
         if conflict is not None:
             del draft.ops[opening:]
             abort_ops(draft, txn, "conflict")
@@ -269,7 +289,7 @@ def acknowledge_in_txn(
         if key not in txn.subscriptions:
             draft.ops.append(SubscriptionAdded(*pair, *key))
         count = messages_in(view, partition, taken)
-        draft.ops.append(PendingAcked(*key, *pair, taken, mark, count))
+        draft.ops.append(PendingAcked(*key, *pair, taken, mark, count, standing.consumer))
         total += count
     return draft.decision((TxnId(*pair), AckAnswer(total, 0, 0)))
 
@@ -362,7 +382,7 @@ def _holder_text(pair: tuple[int, int]) -> str:
 
 
 def _conflict(txn_id: TxnId, message: MessageId, holder: str) -> TransactionConflict:
-    how = "is acknowledged already" if holder == "deleted" else f"is held by {holder}"
+    how = _HOW.get(holder, f"is held by {holder}")
     return TransactionConflict(
         f"message {message} {how}; transaction {txn_id} was aborted",
         hint="begin again: its messages come back", txn=txn_id, message_id=message, holder=holder,

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from pyroaring import BitMap, BitMap64
 
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.cursor import IdSet, Pending, covers
+from txlog.engine.folds.cursor import Pending, covers
+from txlog.engine.model.idset import IdSet, runs_of_bitmap, runs_of_inner
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.view import View
 from txlog.errors import MessageNotFound
@@ -74,27 +75,6 @@ def messages_in(view: View, partition: int, runs: Iterable[Run]) -> int:
     return total
 
 
-def runs_of_bitmap(ledger: int, entries: BitMap64) -> list[Run]:
-    """The entries of a bitmap as runs."""
-    out: list[Run] = []
-    for entry in entries:
-        if out and out[-1][2] == entry - 1:
-            out[-1] = (ledger, out[-1][1], entry, 0, 0)
-        else:
-            out.append((ledger, entry, entry, 0, 0))
-    return out
-
-
-def _inner_runs(ledger: int, entry: int, indexes: BitMap) -> list[Run]:
-    out: list[Run] = []
-    for index in indexes:
-        if out and out[-1][4] == index - 1:
-            out[-1] = (ledger, entry, entry, out[-1][3], index)
-        else:
-            out.append((ledger, entry, entry, index, index))
-    return out
-
-
 def subtract(view: View, partition: int, run: Run, taken: IdSet) -> list[Run]:
     """What of the run is not in the set."""
     ledger, first, last, index_first, index_last = run
@@ -106,7 +86,7 @@ def subtract(view: View, partition: int, run: Run, taken: IdSet) -> list[Run]:
         if inner is None:
             return [run]
         left = BitMap(range(index_first, index_last + 1)) - inner
-        return [run] if len(left) == index_last - index_first + 1 else _inner_runs(
+        return [run] if len(left) == index_last - index_first + 1 else runs_of_inner(
             ledger, first, left
         )  # fmt: skip
     split = [key[1] for key in taken.inner if key[0] == ledger and first <= key[1] <= last]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from txlog.bounds import START, Bound
@@ -12,7 +12,7 @@ from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.preview import check_isolation
 from txlog.engine.flow.trim import POLICIES
-from txlog.engine.folds.catalog import Topic
+from txlog.engine.folds.catalog import Topic, consumers_of
 from txlog.engine.model.ops import (
     CursorOpened,
     IsolationSet,
@@ -100,15 +100,21 @@ def _policy_ops(topic: int, policies: Mapping[str, int | None]) -> list[PolicySe
     return [PolicySet(topic, name, value) for name, value in policies.items()]
 
 
+def check_type(type: str) -> str:
+    """The subscription type, if there is one of this name; raises InvalidArgument."""
+    if type not in SUBSCRIPTION_TYPES:
+        raise InvalidArgument(
+            f"{type!r} is not a subscription type", hint=", ".join(SUBSCRIPTION_TYPES)
+        )
+    return type
+
+
 def create_subscription(
     view: View, settings: Settings, now: Instant, topic: Topic, name: str, *, type: str,
     isolation: str, position: Bound | None, if_not_exists: bool,
 ) -> Decision:  # fmt: skip
     """Decide a new subscription; answers whether it was created."""
-    if type not in SUBSCRIPTION_TYPES:
-        raise InvalidArgument(
-            f"{type!r} is not a subscription type", hint=", ".join(SUBSCRIPTION_TYPES)
-        )
+    check_type(type)
     check_isolation(isolation)
     folded = name.casefold()
     for number in topic.subscriptions:
@@ -160,14 +166,16 @@ def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | Non
     return draft.decision(len(draft.ops), sync=True)
 
 
-def set_isolation(view: View, topic: Topic, name: str, isolation: str, dead: int) -> Decision:
+def set_isolation(
+    view: View, topic: Topic, name: str, isolation: str, dead: Collection[int]
+) -> Decision:
     """Decide the isolation of a subscription; answers whether it changed.
 
-    dead: the consumer that the caller found dead, 0: none; another one is ConsumerBusy
+    dead: consumers that the caller found dead; any other one is ConsumerBusy
     """
     check_isolation(isolation)
     held = find_subscription(view, topic, name)
-    if held.consumer != dead:
+    if any(one.number not in dead for one in consumers_of(view.catalog, held.number)):
         raise ConsumerBusy(
             f"subscription {name} has a consumer: its isolation cannot be changed",
             hint="close the consumer", subscription=name,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from txlog.engine.flow.acksets import subtract
 from txlog.engine.folds.buffer import Marker
-from txlog.engine.folds.cursor import IdSet
+from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs

@@ -17,8 +17,9 @@ from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic
-from txlog.engine.folds.cursor import IdSet, covers
+from txlog.engine.folds.cursor import covers
 from txlog.engine.folds.topic import LedgerEnd
+from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import CursorTrimmed, LedgerRolled, LedgerTrimmed, Mark, Run
 from txlog.engine.view import View
 from txlog.errors import Refused

@@ -2,7 +2,8 @@
 
 Ledger: system/catalog. Ops
   SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
-  PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet, IsolationSet,
+  SubscriptionTypeSet, PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet,
+  IsolationSet,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
@@ -29,6 +30,7 @@ from txlog.engine.model.ops import (
     PolicySet,
     SettingSet,
     SubscriptionCreated,
+    SubscriptionTypeSet,
     TopicCreated,
     TxnOpened,
 )
@@ -56,9 +58,21 @@ class Subscription(msgspec.Struct, array_like=True):
     type: str
     isolation: str
     created_ms: int
-    consumer: int = 0
+    consumer: int = 0  # these three: dumps of older versions only; Catalog.consumers has them now
     consumer_name: str = ""
     consumer_since_ms: int = 0
+    policies: dict[str, int | str] = {}
+
+
+class Consumer(msgspec.Struct, array_like=True, gc=False):
+    """A consumer that was attached; it lives while consumers/<number>.lock is held."""
+
+    number: int
+    subscription: int
+    name: str
+    kind: str
+    priority: int
+    since_ms: int
 
 
 class Unavailable(msgspec.Struct, array_like=True, gc=False):
@@ -89,6 +103,7 @@ class Catalog(msgspec.Struct, array_like=True):
     unavailable: dict[int, Unavailable] = {}  # partition -> why
     policies: dict[int, dict[str, int]] = {}  # topic -> name -> value
     settings_changes: int = 0  # only grows: whoever copied the settings asks whether to again
+    consumers: dict[int, Consumer] = {}
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -109,7 +124,7 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         )
         state.topics[op.topic].subscriptions.append(op.subscription)
         state.next_subscription = op.subscription + 1
-    elif isinstance(op, ConsumerAttached | ConsumerDetached | IsolationSet):
+    elif isinstance(op, ConsumerAttached | ConsumerDetached | IsolationSet | SubscriptionTypeSet):
         _subscription(state, time_ms, op)
     elif isinstance(op, PartitionOffline | PartitionAvailable):
         _switch(state, lsn, time_ms, op)
@@ -120,16 +135,27 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
 
 
 def _subscription(
-    state: Catalog, time_ms: int, op: ConsumerAttached | ConsumerDetached | IsolationSet
-) -> None:
-    held = state.subscriptions[op.subscription]
-    if isinstance(op, IsolationSet):
-        held.isolation = op.isolation
-    elif isinstance(op, ConsumerAttached):
-        held.consumer, held.consumer_name, held.consumer_since_ms = op.consumer, op.name, time_ms
-        state.next_consumer = op.consumer + 1
-    elif held.consumer == op.consumer:
-        held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
+    state: Catalog, time_ms: int,
+    op: ConsumerAttached | ConsumerDetached | IsolationSet | SubscriptionTypeSet,
+) -> None:  # fmt: skip
+    if isinstance(op, ConsumerAttached):
+        _attach(state, time_ms, op)
+    elif isinstance(op, ConsumerDetached):
+        state.consumers.pop(op.consumer, None)
+    elif isinstance(op, IsolationSet):
+        state.subscriptions[op.subscription].isolation = op.isolation
+    else:
+        state.subscriptions[op.subscription].type = op.kind
+
+
+def _attach(state: Catalog, time_ms: int, op: ConsumerAttached) -> None:
+    if op.kind == "exclusive":  # in old journals nobody says that the one before was found dead
+        for other in consumers_of(state, op.subscription):
+            del state.consumers[other.number]
+    state.consumers[op.consumer] = Consumer(
+        op.consumer, op.subscription, op.name, op.kind, op.priority, time_ms
+    )
+    state.next_consumer = op.consumer + 1
 
 
 def _set(state: Catalog, op: SettingSet) -> None:
@@ -191,6 +217,16 @@ def topic_of(state: Catalog, partition: int) -> Topic:
     return state.topics[state.first_of[low - 1][1]]
 
 
+def numbers(topic: Topic) -> range:
+    """The partitions of a topic by their store-wide numbers, in order."""
+    return range(topic.first_partition, topic.first_partition + topic.partitions)
+
+
+def index_of(topic: Topic, number: int) -> int:
+    """The partition of the topic, from 0, with this store-wide number."""
+    return number - topic.first_partition
+
+
 def has_partition(state: Catalog, partition: int) -> bool:
     """True when a topic has this partition."""
     if not state.first_of or partition < state.first_of[0][0]:
@@ -216,5 +252,22 @@ def find_subscription(state: Catalog, topic: Topic, name: str) -> Subscription |
     return None
 
 
+def consumers_of(state: Catalog, subscription: int) -> list[Consumer]:
+    """The attached consumers of a subscription, by number; a dead one stays until it is noticed."""
+    return [one for _, one in sorted(state.consumers.items()) if one.subscription == subscription]
+
+
+def _load(data: bytes) -> Catalog:
+    state = _decoder.decode(data)
+    for held in state.subscriptions.values():
+        if held.consumer:
+            state.consumers[held.consumer] = Consumer(
+                held.consumer, held.number, held.consumer_name, "exclusive", 0,
+                held.consumer_since_ms,
+            )  # fmt: skip
+            held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
+    return state
+
+
 _decoder = msgspec.msgpack.Decoder(Catalog)
-FOLD = Fold("catalog", Catalog, apply, msgspec.msgpack.encode, _decoder.decode)
+FOLD = Fold("catalog", Catalog, apply, msgspec.msgpack.encode, _load)

@@ -2,7 +2,7 @@
 
 Ledger: _cursors/<subscription>. Ops
   CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted, AckConflicted,
-  CursorTrimmed.
+  CursorTrimmed, Leased, Returned.
 
     PENDING ──ack──> DELETED
        │  ▲
@@ -12,145 +12,59 @@ Ledger: _cursors/<subscription>. Ops
 Entries acknowledged beyond the mark-delete position are roaring bitmaps, one a ledger; single
 messages of a transaction (marker:I) are a bitmap a marker until all of them are, then its entry.
 
+A PENDING message may be in a consumer's hand, or wait after a nack (model/hands): a fact beside
+these states, ended by any acknowledgement. Every return raises `round`.
+
 Invariants
   1. Mark-delete never falls; a mark (ledger, entry, index) with index > 0 is inside that marker.
   2. A message is held by at most one transaction; another's end never touches it.
+  3. What is DELETED or PENDING_ACK is in nobody's hand, and does not wait.
 Source: PIP-31 "Acknowledgement"; spec/transactions 9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import msgspec
-from pyroaring import BitMap, BitMap64
 
 from txlog.engine.model.fold import Fold, broken, unexpected
+from txlog.engine.model.hands import DumpedLease, Hands
+from txlog.engine.model.idset import Id, before, each
+from txlog.engine.model.idset import IdSet as IdSet
+from txlog.engine.model.idset import covers as covers
 from txlog.engine.model.ops import (
     AckConflicted,
     Acked,
     CursorOpened,
     CursorTrimmed,
+    Due,
+    Leased,
     Mark,
     Op,
     PendingAborted,
     PendingAcked,
     PendingCommitted,
+    Returned,
     Run,
 )
 
 BEFORE_ALL: Mark = (0, -1, 0)
+REWINDS_MAX = 64  # returns that a consumer behind can tell apart; of older ones the lowest counts
 
 
 class Pending(msgspec.Struct, array_like=True, gc=False):
-    """What a transaction holds in PENDING_ACK here."""
+    """What a transaction holds in PENDING_ACK here.
+
+    consumer: through which all of it was acknowledged; 0: by id, or through several
+    """
 
     runs: list[Run] = []
     cumulative: Mark | None = None
     count: int = 0
-
-
-class IdSet:
-    """A set of message ids: whole entries by ledger, and single messages by marker."""
-
-    __slots__ = ("entries", "inner")
-
-    def __init__(self) -> None:
-        self.entries: dict[int, BitMap64] = {}
-        self.inner: dict[tuple[int, int], BitMap] = {}
-
-    def add(self, run: Run) -> None:
-        """Add a run; a whole entry replaces what was known of its messages."""
-        ledger, first, last, index_first, index_last = run
-        if index_first:
-            inner = self.inner.get((ledger, first))
-            if inner is None:
-                inner = self.inner[(ledger, first)] = BitMap()
-            inner.add_range(index_first, index_last + 1)
-            return
-        known = self.entries.get(ledger)
-        if known is None:
-            known = self.entries[ledger] = BitMap64()
-        known.add_range(first, last + 1)
-        if self.inner:
-            for key in [k for k in self.inner if k[0] == ledger and first <= k[1] <= last]:
-                del self.inner[key]
-
-    def discard(self, run: Run) -> None:
-        """Take a run out; what is not there is ignored."""
-        ledger, first, last, index_first, index_last = run
-        if index_first:
-            inner = self.inner.get((ledger, first))
-            if inner is not None:
-                inner.remove_range(index_first, index_last + 1)
-                if not inner:
-                    del self.inner[(ledger, first)]
-            return
-        known = self.entries.get(ledger)
-        if known is not None:
-            known.remove_range(first, last + 1)
-            if not known:
-                del self.entries[ledger]
-
-    def empty(self) -> None:
-        """Take everything out; the bitmaps stay, for the next run is likely to be near."""
-        for known in self.entries.values():
-            known.clear()
-        self.inner.clear()
-
-    def first_common(self, run: Run) -> tuple[int, int, int] | None:
-        """The first id of the run that is in the set, as (ledger, entry, index)."""
-        ledger, first, last, index_first, index_last = run
-        known = self.entries.get(ledger)
-        if known is not None and known.range_cardinality(first, last + 1):
-            below = known.rank(first - 1) if first else 0
-            return (ledger, known[below], index_first)
-        if index_first:
-            inner = self.inner.get((ledger, first))
-            if inner is not None and inner.range_cardinality(index_first, index_last + 1):
-                return (ledger, first, next(i for i in inner if i >= index_first))
-            return None
-        for key in self.inner:
-            if key[0] == ledger and first <= key[1] <= last:
-                return (ledger, key[1], self.inner[key][0])
-        return None
-
-    def drop_through(self, mark: Mark) -> None:
-        """Forget everything at or below a mark."""
-        ledger, entry, index = mark
-        for number in [n for n in self.entries if n <= ledger]:
-            if number < ledger:
-                del self.entries[number]
-            else:
-                self.entries[number].remove_range(0, entry + (index == 0))
-                if not self.entries[number]:
-                    del self.entries[number]
-        if not self.inner:
-            return
-        for key in [k for k in self.inner if k < (ledger, entry)]:
-            del self.inner[key]
-        if index == 0:
-            self.inner.pop((ledger, entry), None)
-
-    def count(self) -> tuple[int, int]:
-        """(whole entries, single messages)."""
-        return sum(map(len, self.entries.values())), sum(map(len, self.inner.values()))
-
-    def dump(self) -> tuple[dict[int, bytes], list[tuple[int, int, bytes]]]:
-        """Plain values, for msgpack."""
-        return (
-            {ledger: known.serialize() for ledger, known in sorted(self.entries.items())},
-            [(k[0], k[1], known.serialize()) for k, known in sorted(self.inner.items())],
-        )
-
-    @classmethod
-    def load(cls, entries: dict[int, bytes], inner: Iterable[tuple[int, int, bytes]]) -> IdSet:
-        """The inverse of dump."""
-        made = cls()
-        made.entries = {ledger: BitMap64.deserialize(raw) for ledger, raw in entries.items()}
-        made.inner = {(ledger, entry): BitMap.deserialize(raw) for ledger, entry, raw in inner}
-        return made
+    consumer: int = 0
 
 
 class Figures(msgspec.Struct, array_like=True, gc=False):
@@ -169,11 +83,14 @@ class Figures(msgspec.Struct, array_like=True, gc=False):
 
 
 class Cursor:
-    """State of the fold. `held` is what any transaction holds, derived from `pending`."""
+    """State of the fold. `held` is what any transaction holds, derived from `pending`.
+
+    rewinds: (round, position before the lowest message that came back in it), both rising
+    """
 
     __slots__ = (
-        "acked", "acked_count", "figures", "held", "last_ack_ms", "mark_delete", "pending",
-        "redelivered", "round",
+        "_lowest_counts", "acked", "acked_count", "figures", "hands", "held", "last_ack_ms",
+        "mark_delete", "pending", "redelivered", "rewinds", "round",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -181,11 +98,56 @@ class Cursor:
         self.acked = IdSet()
         self.held = IdSet()
         self.pending: dict[tuple[int, int], Pending] = {}
-        self.redelivered: dict[tuple[int, int, int], int] = {}
+        self.hands = Hands()
+        self.redelivered: dict[Id, int] = {}
+        self._lowest_counts: list[Id] = []  # a heap of its keys: mark-delete takes from below
         self.round = 0
+        self.rewinds: list[tuple[int, Mark]] = []
         self.acked_count = 0  # messages DELETED by acknowledgement, for the backlog
         self.last_ack_ms = 0
         self.figures = Figures()
+
+    def count_again(self, ids: Iterable[Id]) -> None:
+        """One redelivery more for each."""
+        for one in ids:
+            known = self.redelivered.get(one, 0)
+            self.redelivered[one] = known + 1
+            if not known:
+                heappush(self._lowest_counts, one)
+
+    def forget_counts(self, mark: Mark) -> None:
+        """Drop the counts of what mark-delete has passed."""
+        lowest = self._lowest_counts
+        while lowest and covers(mark, lowest[0]):
+            self.redelivered.pop(heappop(lowest), None)
+
+    def set_counts(self, counts: dict[Id, int]) -> None:
+        """Take counts from a dump."""
+        self.redelivered, self._lowest_counts = counts, list(counts)
+        heapify(self._lowest_counts)
+
+    def rewind(self, lowest: Id | None) -> None:
+        """Messages came back, none below this one: a round begins."""
+        self.round += 1
+        if lowest is None:
+            return
+        mark = before(lowest)
+        while self.rewinds and not _is_below(self.rewinds[-1][1], mark):
+            self.rewinds.pop()  # whoever goes back to this mark passes that one
+        self.rewinds.append((self.round, mark))
+        if len(self.rewinds) > REWINDS_MAX:
+            self.rewinds[:2] = [(self.rewinds[1][0], self.rewinds[0][1])]
+
+    def rewound(self, since: int, place: Mark) -> Mark:
+        """Where someone who stood at this place in an earlier round goes on."""
+        for number, mark in self.rewinds:
+            if number > since:
+                return mark if _is_below(mark, place) else place
+        return place
+
+
+def _is_below(left: Mark, right: Mark) -> bool:
+    return left != right and covers(right, left)
 
 
 class _Dumped(msgspec.Struct, array_like=True):
@@ -198,6 +160,9 @@ class _Dumped(msgspec.Struct, array_like=True):
     acked_count: int
     last_ack_ms: int
     figures: Figures = msgspec.field(default_factory=Figures)
+    leases: list[DumpedLease] = []
+    waiting: list[tuple[Id, Due]] = []
+    rewinds: list[tuple[int, Mark]] = []
 
 
 def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
@@ -212,6 +177,7 @@ def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
 def _take_acked(state: Cursor, lsn: int, time_ms: int, op: Acked) -> None:
     for run in op.runs:
         state.acked.add(run)
+        state.hands.settle(run)
     _advance(state, lsn, op.mark_delete)
     state.acked_count += op.count
     state.figures.dropped += op.dropped
@@ -235,11 +201,33 @@ def _take_pending_committed(state: Cursor, lsn: int, time_ms: int, op: PendingCo
 
 def _take_pending_aborted(state: Cursor, lsn: int, time_ms: int, op: PendingAborted) -> None:
     pending = _take(state, lsn, op.coordinator, op.sequence)
-    for message in (message for run in pending.runs for message in _each(run)):
-        state.redelivered[message] = state.redelivered.get(message, 0) + 1
-    state.round += 1
+    state.count_again(one for run in pending.runs for one in each(run))
+    state.rewind(min((next(iter(each(run))) for run in pending.runs), default=None))
     state.figures.aborted += 1
     state.figures.redelivered += pending.count
+
+
+def _take_leased(state: Cursor, lsn: int, time_ms: int, op: Leased) -> None:
+    state.hands.lease(op.consumer, op.runs, op.due)
+
+
+def _take_returned(state: Cursor, lsn: int, time_ms: int, op: Returned) -> None:
+    hands = state.hands
+    hands.release(op.consumer, op.uncounted)
+    counted = op.counted
+    if counted is None:
+        lease = hands.leases.pop(op.consumer, None)
+        counted = [] if lease is None else lease.ids.runs()
+    hands.release(op.consumer, counted)
+    ids = [one for run in counted for one in each(run)]
+    state.count_again(ids)
+    state.figures.redelivered += len(ids)
+    if op.due is not None:
+        hands.wait(ids, op.due)
+        return
+    back = [next(iter(each(run))) for run in (*op.uncounted, *counted)]
+    if back:
+        state.rewind(min(back))
 
 
 def _take_ack_conflicted(state: Cursor, lsn: int, time_ms: int, op: AckConflicted) -> None:
@@ -272,19 +260,16 @@ def _hold(state: Cursor, op: PendingAcked) -> None:
     pending = state.pending.get(key)
     if pending is None:
         pending = state.pending[key] = Pending()
+        pending.consumer = op.consumer
+    elif pending.consumer != op.consumer:
+        pending.consumer = 0
     pending.runs.extend(op.runs)
     for run in op.runs:
         state.held.add(run)
+        state.hands.settle(run)
     if op.cumulative is not None:
         pending.cumulative = op.cumulative
     pending.count += op.count
-
-
-def _each(run: Run) -> Iterator[tuple[int, int, int]]:
-    ledger, first, last, index_first, index_last = run
-    if index_first:
-        return ((ledger, first, index) for index in range(index_first, index_last + 1))
-    return ((ledger, entry, 0) for entry in range(first, last + 1))
 
 
 def _take(state: Cursor, lsn: int, coordinator: int, sequence: int) -> Pending:
@@ -308,25 +293,21 @@ def _advance(state: Cursor, lsn: int, mark: Mark) -> None:
     if state.acked.entries or state.acked.inner:
         state.acked.drop_through(mark)
     if state.redelivered:
-        for key in [k for k in state.redelivered if covers(mark, k)]:
-            del state.redelivered[key]
-
-
-def covers(mark: Mark, message: tuple[int, int, int]) -> bool:
-    """True when the mark stands at or behind the message; index 0 of a mark covers its entry."""
-    if message[:2] != mark[:2]:
-        return message[:2] < mark[:2]
-    return mark[2] == 0 or (message[2] != 0 and message[2] <= mark[2])
+        state.forget_counts(mark)
+    if state.hands.leases or state.hands.waiting:
+        state.hands.drop_through(mark)
 
 
 def _dump(state: Cursor) -> bytes:
     acked, inner = state.acked.dump()
+    leases, waiting = state.hands.dump()
     return msgspec.msgpack.encode(
         _Dumped(
             state.mark_delete, acked, inner,
             [(*key, pending) for key, pending in state.pending.items()],
             [(*key, count) for key, count in sorted(state.redelivered.items())],
-            state.round, state.acked_count, state.last_ack_ms, state.figures,
+            state.round, state.acked_count, state.last_ack_ms, state.figures, leases, waiting,
+            state.rewinds,
         )
     )  # fmt: skip
 
@@ -340,6 +321,8 @@ _TAKES: dict[type, Callable[[Cursor, int, int, Any], None]] = {
     AckConflicted: _take_ack_conflicted,
     CursorOpened: _take_cursor_opened,
     CursorTrimmed: _take_cursor_trimmed,
+    Leased: _take_leased,
+    Returned: _take_returned,
 }
 _decoder = msgspec.msgpack.Decoder(_Dumped)
 
@@ -353,7 +336,9 @@ def _load(data: bytes) -> Cursor:
         state.pending[(coordinator, sequence)] = pending
         for run in pending.runs:
             state.held.add(run)
-    state.redelivered = {(a, b, c): count for a, b, c, count in dumped.redelivered}
+    state.set_counts({(a, b, c): count for a, b, c, count in dumped.redelivered})
+    state.hands = Hands.load(dumped.leases, dumped.waiting)
+    state.rewinds = dumped.rewinds
     state.round, state.acked_count = dumped.round, dumped.acked_count
     state.last_ack_ms = dumped.last_ack_ms
     state.figures = dumped.figures

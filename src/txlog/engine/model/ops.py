@@ -19,6 +19,7 @@ from txlog.errors import Corruption
 
 Run = tuple[int, int, int, int, int]
 Mark = tuple[int, int, int]
+Due = tuple[int, str, int]  # an instant to come: wall ms, boot id, boot ms
 
 
 class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -60,6 +61,8 @@ class ConsumerAttached(_Op, tag="con", frozen=True, array_like=True, gc=False):
     subscription: int
     consumer: int
     name: str
+    kind: str = "exclusive"
+    priority: int = 0
 
 
 class ConsumerDetached(_Op, tag="coff", frozen=True, array_like=True, gc=False):
@@ -67,6 +70,13 @@ class ConsumerDetached(_Op, tag="coff", frozen=True, array_like=True, gc=False):
 
     subscription: int
     consumer: int
+
+
+class SubscriptionTypeSet(_Op, tag="styp", frozen=True, array_like=True, gc=False):
+    """The type of a subscription is another one; no consumer of it lived."""
+
+    subscription: int
+    kind: str
 
 
 class LedgerRolled(_Op, tag="roll", frozen=True, array_like=True, gc=False):
@@ -334,7 +344,10 @@ class Acked(_Op, tag="ack", frozen=True, array_like=True, gc=False):
 
 
 class PendingAcked(_Op, tag="pack", frozen=True, array_like=True, gc=False):
-    """These messages are PENDING_ACK for the transaction; cumulative: up to and with this id."""
+    """These messages are PENDING_ACK for the transaction; cumulative: up to and with this id.
+
+    consumer: through which it was acknowledged, 0: by id
+    """
 
     subscription: int
     partition: int
@@ -343,6 +356,7 @@ class PendingAcked(_Op, tag="pack", frozen=True, array_like=True, gc=False):
     runs: list[Run]
     cumulative: Mark | None
     count: int
+    consumer: int = 0
 
 
 class PendingCommitted(_Op, tag="pcom", frozen=True, array_like=True, gc=False):
@@ -410,6 +424,36 @@ class CursorTrimmed(_Op, tag="ctrm", frozen=True, array_like=True, gc=False):
     pending: list[tuple[int, int, list[Run], Mark | None, int]]
 
 
+class Leased(_Op, tag="leas", frozen=True, array_like=True, gc=False):
+    """These messages are in a consumer's hand; due: with an ack time-out, until then.
+
+    Messages of a marker stand one by one (index_first above 0), never as its entry.
+    """
+
+    subscription: int
+    partition: int
+    consumer: int
+    runs: list[Run]
+    due: Due | None = None
+
+
+class Returned(_Op, tag="ret", frozen=True, array_like=True, gc=False):
+    """Messages are in nobody's hand any more, and are delivered again.
+
+    consumer:  who had them, 0: anybody
+    counted:   those with one redelivery more; null: all that the consumer has left
+    uncounted: those that no application has seen
+    due:       the counted ones come not before; null: at once
+    """
+
+    subscription: int
+    partition: int
+    consumer: int
+    counted: list[Run] | None
+    uncounted: list[Run] = []
+    due: Due | None = None
+
+
 class IsolationSet(_Op, tag="iso", frozen=True, array_like=True, gc=False):
     """The isolation of a subscription is another one; no consumer of it lived."""
 
@@ -426,7 +470,7 @@ Op = (
     | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten | AckConflicted
     | Deduplicated | PartitionOffline | PartitionAvailable
     | LedgerReserved | LedgerTrimmed | Compacted | PolicySet | CursorTrimmed
-    | IsolationSet
+    | IsolationSet | SubscriptionTypeSet | Leased | Returned
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -25,6 +25,7 @@ from txlog.engine.model.ops import (
     KeyConnected,
     KeyDeleted,
     KeyReleased,
+    Leased,
     LedgerReserved,
     LedgerRolled,
     LedgerSealed,
@@ -39,10 +40,12 @@ from txlog.engine.model.ops import (
     PolicySet,
     ProducerOpened,
     ProducersForgotten,
+    Returned,
     SettingSet,
     StatusUpdated,
     SubscriptionAdded,
     SubscriptionCreated,
+    SubscriptionTypeSet,
     TopicCreated,
     TxnOpened,
     TxnsForgotten,
@@ -118,7 +121,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     PartitionOffline: _catalog, PartitionAvailable: _catalog,
     LedgerReserved: _catalog, LedgerTrimmed: _trimmed, Compacted:
     _compacted, PolicySet: _catalog, CursorTrimmed: _cursor,
-    IsolationSet: _catalog,
+    IsolationSet: _catalog, SubscriptionTypeSet: _catalog, Leased: _cursor, Returned: _cursor,
 }  # fmt: skip
 
 

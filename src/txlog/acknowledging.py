@@ -1,0 +1,69 @@
+"""Owns the calls that acknowledge runs of messages, through a consumer or by id."""
+
+from __future__ import annotations
+
+from txlog.clock import Instant
+from txlog.engine.flow import acknowledge
+from txlog.engine.flow.acknowledge import AckAnswer, Find
+from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.enter import Use
+from txlog.engine.flow.place import OUTSIDE, Standing
+from txlog.engine.flow.sweep import Uses
+from txlog.engine.model.ops import Run
+from txlog.engine.store import Store
+from txlog.engine.view import View
+from txlog.ids import TxnId
+from txlog.transaction import DecideIn, Later, Transaction, in_transaction
+
+
+def acknowledge_runs(
+    store: Store, find: Find, runs: list[Run], txn: Transaction | TxnId | None, *,
+    cumulative: bool, standing: Standing = OUTSIDE,
+) -> AckAnswer:  # fmt: skip
+    """Acknowledge runs on a subscription, without a consumer if need be."""
+    if not runs:
+        return AckAnswer(0, 0, 0)
+    if txn is not None:
+        decide_in, uses = _in_txn(store, find, runs, standing, cumulative=cumulative)
+        return _told(in_transaction(store, txn, decide_in, uses))
+
+    def decide(view: View, now: Instant) -> Decision:
+        return acknowledge.acknowledge(
+            view, store.settings, now, find, runs, cumulative=cumulative, standing=standing
+        )
+
+    answer: object = None
+    while answer is None:  # again after a sweep that ends an overdue holder
+        answer = store.write(decide, uses=_uses(find, runs))
+    return _told(answer)
+
+
+def acknowledge_later(
+    store: Store, find: Find, runs: list[Run], txn: Transaction, standing: Standing = OUTSIDE
+) -> Later[AckAnswer]:
+    """Acknowledge runs in a transaction with its next call that waits for an answer."""
+    return txn.leave(*_in_txn(store, find, runs, standing, cumulative=False), _told)
+
+
+def _in_txn(
+    store: Store, find: Find, runs: list[Run], standing: Standing, *, cumulative: bool
+) -> tuple[DecideIn, Uses]:
+    """The decision that acknowledges in a transaction, and what it uses."""
+    uid = store.disk.owner()[0]
+
+    def decide(view: View, now: Instant, use: Use) -> Decision:
+        return acknowledge.acknowledge_in_txn(
+            view, store.settings, now, uid, find, runs, use, cumulative=cumulative,
+            standing=standing,
+        )  # fmt: skip
+
+    return decide, _uses(find, runs)
+
+
+def _uses(find: Find, runs: list[Run]) -> Uses:
+    return Uses(acks=(find, tuple({run[0] for run in runs})))
+
+
+def _told(answer: object) -> AckAnswer:
+    assert isinstance(answer, AckAnswer)
+    return answer

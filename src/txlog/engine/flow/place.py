@@ -1,0 +1,72 @@
+"""Where a consumer stands in a partition, and what a return does to that.
+
+A process keeps its places; the cursor says by its rounds how far each must go back. So a lease
+carries no position, and a return costs other processes nothing until they look.
+Source: spec/transactions 9.1 (rounds, stale cumulative acknowledgements).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from txlog.clock import Instant
+from txlog.engine.folds.cursor import Cursor, covers
+from txlog.engine.model.idset import before
+from txlog.engine.model.ops import Mark
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where a consumer stands in a partition: nothing at or below is deliverable to it.
+
+    round:   of the cursor; it holds while that is unchanged, later returns say how far to go back
+    members: the consumers it shared with then; with others it begins again
+    """
+
+    round: int
+    mark: Mark
+    members: tuple[int, ...] = ()
+
+
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """Through which consumer a call comes, its places, and the last message it ever got in each.
+
+    consumer 0: through none, by id
+    """
+
+    consumer: int = 0
+    places: Mapping[int, Place] = {}
+    highest: Mapping[int, Mark] = {}
+
+
+OUTSIDE = Standing()
+
+
+def stands_at(
+    cursor: Cursor, place: Place | None, now: Instant, members: tuple[int, ...] = ()
+) -> Mark:
+    """Where a consumer goes on: its place, or further back if messages have come back since."""
+    mark = cursor.mark_delete
+    if place is not None and place.members == members:
+        mark = place.mark
+        if place.round != cursor.round:
+            mark = cursor.rewound(place.round, mark)
+    if cursor.hands.waiting:
+        lowest = cursor.hands.not_due(now)[1]
+        if lowest is not None and not covers(before(lowest), mark):
+            mark = before(lowest)
+    return cursor.mark_delete if covers(cursor.mark_delete, mark) else mark
+
+
+def is_stale(
+    cursor: Cursor, standing: Standing, partition: int, target: Mark, now: Instant
+) -> bool:
+    """True when a cumulative acknowledgement is of a message received before some came back.
+
+    The consumer has had it, and stands below it again: what came back would be lost.
+    """
+    highest = standing.highest.get(partition)
+    if highest is None or not covers(highest, target):
+        return False  # never received through it: an id that is taken as meant
+    return not covers(stands_at(cursor, standing.places.get(partition), now), target)

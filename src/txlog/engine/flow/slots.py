@@ -1,0 +1,206 @@
+"""Key_Shared: which consumer gets which keys, and when a key may change hands.
+
+A key's slot is crc32(key) & 0xFFFF; the slots are split evenly over the attached consumers, sorted
+by id. A consumer looks at messages in order of position and leaves those of other owners alone. A
+slot is blocked for it while an earlier message of that slot is in another hand, is held by a
+transaction that acknowledged it elsewhere, or waits after a nack: so a key keeps its order while it
+moves from one consumer to another. Messages without a key go to anyone.
+Source: spec/transactions 9.1.
+"""
+
+from __future__ import annotations
+
+from binascii import crc32
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.clock import Instant
+from txlog.engine.flow.dispatch import Piece, plan, requests_of
+from txlog.engine.flow.place import Place, stands_at
+from txlog.engine.folds.cursor import Cursor, covers
+from txlog.engine.model.idset import Id, IdSet, before
+from txlog.engine.model.ops import Mark, Run
+from txlog.engine.view import View
+from txlog.errors import Corruption
+
+SLOTS = 1 << 16
+NO_SLOT = -1
+_NO_SLOT = pa.scalar(NO_SLOT, pa.int32())
+SCAN_ROWS_MIN = 256
+# rows looked at under the write lock before a consumer without a message there is sent round again
+SCAN_ROWS_MAX = 65_536
+
+
+class Chosen(msgspec.Struct, gc=False):
+    """The next messages of a partition for one owner.
+
+    pieces:  stretches that hold them; takes: for each, the offsets of its rows that are meant
+    is_more: the look ended early, and there may be messages behind it
+    error:   the keys of the pieces cannot be read; nothing is chosen
+    """
+
+    pieces: list[Piece]
+    takes: list[list[int]]
+    place: Place
+    is_more: bool = False
+    error: Corruption | None = None
+
+    def runs(self) -> list[Run]:
+        """What was chosen, as runs."""
+        out: list[Run] = []
+        for piece, offsets in zip(self.pieces, self.takes, strict=True):
+            first = last = offsets[0]
+            for at in offsets[1:]:
+                if at != last + 1:
+                    out.append(_run(piece, first, last))
+                    first = at
+                last = at
+            out.append(_run(piece, first, last))
+        return out
+
+
+def _run(piece: Piece, first: int, last: int) -> Run:
+    if piece.marker is None:
+        return (piece.ledger, piece.entry + first, piece.entry + last, 0, 0)
+    return (piece.ledger, piece.entry, piece.entry, piece.index + first, piece.index + last)
+
+
+def slot_of(key: bytes) -> int:
+    """The slot of a key."""
+    return crc32(key) & (SLOTS - 1)
+
+
+def slots_of(members: tuple[int, ...], consumer: int) -> range:
+    """The slots that a consumer owns among the attached ones, which are sorted by id."""
+    count, at = len(members), members.index(consumer)
+    return range(-(-at * SLOTS // count), -(-(at + 1) * SLOTS // count))
+
+
+def choose_keys(
+    view: View, number: int, cursor: Cursor, consumer: int, members: tuple[int, ...],
+    place: Place | None, limit: int, now: Instant,
+) -> Chosen:  # fmt: skip
+    """The next messages of a partition for the owner of some slots, at most limit.
+
+    cost: reads the keys of what it passes, once while the members stay the same
+    """
+    at = stands_at(cursor, place, now, members)
+    if cursor.hands.waiting:  # what waits holds its key up, also where the consumer has passed it
+        lowest = before(min(cursor.hands.waiting))
+        at = at if covers(lowest, at) else lowest
+    mine = slots_of(members, consumer)
+    stops = _Stops(cursor, consumer, now)
+    out = Chosen([], [], Place(cursor.round, at, members))
+    halt: Mark | None = None  # before the first message that it must look at again
+    left, looked = limit, 0
+    while left > 0:
+        size = max(SCAN_ROWS_MIN, left * len(members))
+        found = plan(view, number, at, size, stops.passed)
+        if not found.messages:
+            at = found.behind
+            break
+        try:
+            slots = _slots(view, found.pieces)
+        except Corruption as error:
+            return Chosen(found.pieces, [], out.place, error=error)
+        for piece, offsets in _owned(found.pieces, slots, mine):
+            kept: list[int] = []
+            for offset, slot in offsets:
+                one = _id(piece, offset)
+                if left == 0:
+                    halt = halt or before(one)
+                    break
+                if stops.is_stopped(one, slot):
+                    halt = halt or before(one)
+                elif not stops.is_away(one, slot):
+                    kept.append(offset)
+                    left -= 1
+            if kept:
+                out.pieces.append(piece)
+                out.takes.append(kept)
+        at = found.behind
+        looked += found.messages
+        if looked >= SCAN_ROWS_MAX and halt is None and not out.pieces:
+            out.is_more = True
+            break
+    out.place = Place(cursor.round, halt or at, members)
+    return out
+
+
+class _Stops:
+    """What keeps a slot from its owner: it grows while the look goes on in order of position."""
+
+    __slots__ = ("_blocked", "_blocking", "_held", "passed")
+
+    def __init__(self, cursor: Cursor, consumer: int, now: Instant) -> None:
+        hands = cursor.hands
+        lease = hands.leases.get(consumer)
+        # what needs no look: deleted, or in this hand
+        self.passed: tuple[IdSet, ...] = (cursor.acked,)
+        if lease is not None and lease.ids:
+            self.passed = (cursor.acked, lease.ids)
+        elsewhere = IdSet()
+        for pending in cursor.pending.values():
+            if pending.consumer != consumer:
+                for run in pending.runs:
+                    elsewhere.add(run)
+        others = [hands.leases[other].ids for other in hands.others(consumer)]
+        self._blocking = [ids for ids in (*others, elsewhere, hands.not_due(now)[0]) if ids]
+        self._held = cursor.held
+        self._blocked: set[int] = set()
+
+    def is_stopped(self, one: Id, slot: int) -> bool:
+        """True for a message that is not to be had now and makes those behind it wait."""
+        if slot == NO_SLOT:
+            return False
+        if slot in self._blocked:
+            return True
+        if any(one in ids for ids in self._blocking):
+            self._blocked.add(slot)
+            return True
+        return False
+
+    def is_away(self, one: Id, slot: int) -> bool:
+        """True for a message that is not to be had now, and holds nobody up.
+
+        Held by a transaction through this very consumer; or without a key.
+        """
+        return one in self._held or (slot == NO_SLOT and any(one in ids for ids in self._blocking))
+
+
+def _slots(view: View, pieces: list[Piece]) -> pa.Array:
+    """The slot of each row of the pieces, NO_SLOT without a key."""
+    tables = view.rows(requests_of(pieces), ("key",))
+    keys = pa.concat_tables(tables).column("key").combine_chunks()
+    encoded = pc.dictionary_encode(keys)
+    of_key = pa.array([slot_of(key) for key in encoded.dictionary.to_pylist()], pa.int32())
+    return pc.fill_null(of_key.take(encoded.indices), _NO_SLOT)
+
+
+def _owned(
+    pieces: list[Piece], slots: pa.Array, mine: range
+) -> Iterator[tuple[Piece, list[tuple[int, int]]]]:
+    """For each piece (offset, slot) of the rows that belong to the owner, or to anyone."""
+    is_mine = pc.and_(
+        pc.greater_equal(slots, pa.scalar(mine.start, pa.int32())),
+        pc.less(slots, pa.scalar(mine.stop, pa.int32())),
+    )
+    is_mine = pc.or_(is_mine, pc.equal(slots, _NO_SLOT))
+    rows = pc.indices_nonzero(is_mine)
+    pairs = list(zip(rows.to_pylist(), slots.take(rows).to_pylist(), strict=True))
+    start = at = 0
+    for piece in pieces:
+        first = at
+        while at < len(pairs) and pairs[at][0] < start + piece.rows:
+            at += 1
+        yield piece, [(row - start, slot) for row, slot in pairs[first:at]]
+        start += piece.rows
+
+
+def _id(piece: Piece, offset: int) -> Id:
+    if piece.marker is None:
+        return (piece.ledger, piece.entry + offset, 0)
+    return (piece.ledger, piece.entry, piece.index + offset)

@@ -1,0 +1,210 @@
+"""Owns Hands: which messages of a cursor are in which consumer's hand, and which wait to come back.
+
+    deliverable ──Leased──> in a hand ──acknowledged──> gone from here
+         ▲                      │
+         └──Returned────────────┴──Returned with an instant──> waiting ──due──> deliverable
+
+It is part of the cursor fold's state. Messages of a marker are kept one by one, never as its entry,
+since any of them may be acknowledged alone. Source: spec/transactions 9.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from txlog.clock import Instant
+from txlog.engine.model.idset import Id, IdSet, covers, each
+from txlog.engine.model.ops import Due, Mark, Run
+
+Ids = tuple[dict[int, bytes], list[tuple[int, int, bytes]]]
+
+
+class DumpedLease(msgspec.Struct, array_like=True):
+    """A lease in a dump: ids, and those of each hand-out with the instant it runs out."""
+
+    consumer: int
+    ids: Ids
+    handouts: list[tuple[Due, Ids]] = []
+
+
+class Lease:
+    """What one consumer has in hand; handouts: with an ack time-out, when which run out."""
+
+    __slots__ = ("handouts", "ids")
+
+    def __init__(self) -> None:
+        self.ids = IdSet()
+        self.handouts: list[tuple[Due, IdSet]] = []
+
+    def add(self, runs: Sequence[Run], due: Due | None) -> None:
+        """Take messages in hand; what was in it already runs out with these."""
+        if self.handouts:
+            for run in runs:
+                self._forget(run)
+        for run in runs:
+            self.ids.add(run)
+        if due is not None:
+            made = IdSet()
+            for run in runs:
+                made.add(run)
+            self.handouts.append((due, made))
+
+    def discard(self, run: Run) -> None:
+        """Let a run go."""
+        self.ids.discard(run)
+        if self.handouts:
+            self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        for _, ids in self.handouts:
+            ids.discard(run)
+        self.handouts = [one for one in self.handouts if one[1]]
+
+    def drop_through(self, mark: Mark) -> None:
+        """Let everything at or below a mark go."""
+        self.ids.drop_through(mark)
+        if self.handouts:
+            for _, ids in self.handouts:
+                ids.drop_through(mark)
+            self.handouts = [one for one in self.handouts if one[1]]
+
+    def count(self) -> int:
+        """Messages in this hand."""
+        return sum(self.ids.count())
+
+
+class Hands:
+    """Leases by consumer, and nacked messages with the instant from which they may come again.
+
+    leased: the union of the leases; waiting_ids: the keys of `waiting`
+    """
+
+    __slots__ = ("leased", "leases", "waiting", "waiting_ids")
+
+    def __init__(self) -> None:
+        self.leases: dict[int, Lease] = {}
+        self.leased = IdSet()
+        self.waiting: dict[Id, Due] = {}
+        self.waiting_ids = IdSet()
+
+    def lease(self, consumer: int, runs: Sequence[Run], due: Due | None) -> None:
+        """Give messages into a hand."""
+        lease = self.leases.get(consumer)
+        if lease is None:
+            lease = self.leases[consumer] = Lease()
+        lease.add(runs, due)
+        for run in runs:
+            self.leased.add(run)
+            if self.waiting:
+                self._wait_no_more(run)
+
+    def settle(self, run: Run) -> None:
+        """Acknowledged: in no hand any more, and not waiting."""
+        for lease in self.leases.values():
+            lease.discard(run)
+        self.leased.discard(run)
+        if self.waiting:
+            self._wait_no_more(run)
+
+    def drop_through(self, mark: Mark) -> None:
+        """Acknowledged or trimmed up to a mark."""
+        for lease in self.leases.values():
+            lease.drop_through(mark)
+        self.leased.drop_through(mark)
+        if self.waiting:
+            for one in [one for one in self.waiting if covers(mark, one)]:
+                del self.waiting[one]
+            self.waiting_ids.drop_through(mark)
+
+    def release(self, consumer: int, runs: Sequence[Run]) -> None:
+        """Take messages back from one consumer; 0: from whoever has them."""
+        for number, lease in self.leases.items():
+            if consumer in (0, number):
+                for run in runs:
+                    lease.discard(run)
+        for run in runs:
+            self.leased.discard(run)
+
+    def wait(self, ids: Iterable[Id], due: Due) -> None:
+        """Let messages that came back wait."""
+        for one in ids:
+            self.waiting[one] = due
+            self.waiting_ids.add((one[0], one[1], one[1], one[2], one[2]))
+
+    def _wait_no_more(self, run: Run) -> None:
+        if self.waiting_ids.first_common(run) is None:
+            return
+        for part in self.waiting_ids.common(run):
+            for one in each(part):
+                del self.waiting[one]
+        self.waiting_ids.discard(run)
+
+    def in_hand(self, consumer: int) -> int:
+        """How many messages a consumer has in hand."""
+        lease = self.leases.get(consumer)
+        return 0 if lease is None else lease.count()
+
+    def others(self, consumer: int) -> list[int]:
+        """Other consumers that have something in hand."""
+        return [number for number, lease in self.leases.items() if number != consumer
+                and lease.ids]  # fmt: skip
+
+    def not_due(self, now: Instant) -> tuple[IdSet, Id | None]:
+        """(messages that still wait, the lowest that waits no longer)."""
+        if not self.waiting:
+            return self.waiting_ids, None
+        due = [one for one, at in self.waiting.items() if is_due(at, now)]
+        if not due:
+            return self.waiting_ids, None
+        left = IdSet()
+        for one, at in self.waiting.items():
+            if not is_due(at, now):
+                left.add((one[0], one[1], one[1], one[2], one[2]))
+        return left, min(due)
+
+    def overdue(self, now: Instant) -> list[tuple[int, list[Run]]]:
+        """(consumer, runs) of the hand-outs that have run out."""
+        return [
+            (number, ids.runs())
+            for number, lease in self.leases.items()
+            for at, ids in lease.handouts
+            if is_due(at, now)
+        ]
+
+    def dump(self) -> tuple[list[DumpedLease], list[tuple[Id, Due]]]:
+        """Plain values, for msgpack."""
+        leases = [
+            DumpedLease(number, lease.ids.dump(), [(at, ids.dump()) for at, ids in lease.handouts])
+            for number, lease in sorted(self.leases.items())
+            if lease.ids
+        ]
+        return leases, sorted(self.waiting.items())
+
+    @classmethod
+    def load(cls, leases: Iterable[DumpedLease], waiting: Iterable[tuple[Id, Due]]) -> Hands:
+        """The inverse of dump."""
+        made = cls()
+        for dumped in leases:
+            lease = made.leases[dumped.consumer] = Lease()
+            lease.ids = IdSet.load(*dumped.ids)
+            lease.handouts = [(at, IdSet.load(*ids)) for at, ids in dumped.handouts]
+            for run in lease.ids.runs():
+                made.leased.add(run)
+        for one, at in waiting:
+            made.wait([one], at)
+        return made
+
+
+def is_due(at: Due, now: Instant) -> bool:
+    """True when an instant has come: by the clock since boot while the boot is the same."""
+    wall_ms, boot_id, boot_ms = at
+    if boot_id and boot_id == now.boot_id:
+        return now.boot_ms >= boot_ms
+    return now.wall_ms >= wall_ms
+
+
+def due_in(now: Instant, ms: int) -> Due:
+    """The instant so many milliseconds from now."""
+    return (now.wall_ms + ms, now.boot_id, now.boot_ms + ms)

@@ -1,0 +1,239 @@
+"""Owns IdSet, a set of message ids, and ids as runs: what acknowledgements and leases count in.
+
+Whole entries are roaring bitmaps, one a ledger; single messages of a transaction (marker:I) are a
+bitmap a marker. An id is (ledger, entry, index), index 0 for a plain message or a whole marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pyroaring import BitMap, BitMap64
+
+from txlog.engine.model.ops import Mark, Run
+
+Id = tuple[int, int, int]
+
+
+class IdSet:
+    """A set of message ids: whole entries by ledger, and single messages by marker."""
+
+    __slots__ = ("entries", "inner")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, BitMap64] = {}
+        self.inner: dict[tuple[int, int], BitMap] = {}
+
+    def __bool__(self) -> bool:
+        return any(self.entries.values()) or any(self.inner.values())
+
+    def __contains__(self, one: Id) -> bool:
+        known = self.entries.get(one[0])
+        if known is not None and one[1] in known:
+            return True
+        inner = self.inner.get(one[:2])
+        return inner is not None and one[2] in inner
+
+    def add(self, run: Run) -> None:
+        """Add a run; a whole entry replaces what was known of its messages."""
+        ledger, first, last, index_first, index_last = run
+        if index_first:
+            inner = self.inner.get((ledger, first))
+            if inner is None:
+                inner = self.inner[(ledger, first)] = BitMap()
+            inner.add_range(index_first, index_last + 1)
+            return
+        known = self.entries.get(ledger)
+        if known is None:
+            known = self.entries[ledger] = BitMap64()
+        known.add_range(first, last + 1)
+        if self.inner:
+            for key in self._inner_within(run):
+                del self.inner[key]
+
+    def discard(self, run: Run) -> None:
+        """Take a run out; what is not there is ignored. A whole entry takes its messages along."""
+        ledger, first, last, index_first, index_last = run
+        if index_first:
+            inner = self.inner.get((ledger, first))
+            if inner is not None:
+                inner.remove_range(index_first, index_last + 1)
+                if not inner:
+                    del self.inner[(ledger, first)]
+            return
+        known = self.entries.get(ledger)
+        if known is not None:
+            known.remove_range(first, last + 1)
+            if not known:
+                del self.entries[ledger]
+        if self.inner:
+            for key in self._inner_within(run):
+                del self.inner[key]
+
+    def _inner_within(self, run: Run) -> list[tuple[int, int]]:
+        """Markers of single messages among the entries of a run."""
+        ledger, first, last = run[:3]
+        if last - first < len(self.inner):
+            keys = ((ledger, entry) for entry in range(first, last + 1))
+            return [key for key in keys if key in self.inner]
+        return [key for key in self.inner if key[0] == ledger and first <= key[1] <= last]
+
+    def empty(self) -> None:
+        """Take everything out; the bitmaps stay, for the next run is likely to be near."""
+        for known in self.entries.values():
+            known.clear()
+        self.inner.clear()
+
+    def first_common(self, run: Run) -> Id | None:
+        """The first id of the run that is in the set, as (ledger, entry, index)."""
+        ledger, first, last, index_first, index_last = run
+        known = self.entries.get(ledger)
+        if known is not None and known.range_cardinality(first, last + 1):
+            below = known.rank(first - 1) if first else 0
+            return (ledger, known[below], index_first)
+        if index_first:
+            inner = self.inner.get((ledger, first))
+            if inner is not None and inner.range_cardinality(index_first, index_last + 1):
+                return (ledger, first, next(i for i in inner if i >= index_first))
+            return None
+        for key in self.inner:
+            if key[0] == ledger and first <= key[1] <= last:
+                return (ledger, key[1], self.inner[key][0])
+        return None
+
+    def common(self, run: Run) -> list[Run]:
+        """What of the run is in the set, as it is known here: whole entries and single messages."""
+        ledger, first, last, index_first, index_last = run
+        known = self.entries.get(ledger)
+        if index_first:
+            if known is not None and first in known:
+                return [run]
+            inner = self.inner.get((ledger, first))
+            both = BitMap() if inner is None else inner & BitMap(range(index_first, index_last + 1))
+            return runs_of_inner(ledger, first, both)
+        out: list[Run] = []
+        if known is not None and known.range_cardinality(first, last + 1):
+            out = runs_of_bitmap(ledger, known & BitMap64(range(first, last + 1)))
+        for key in self._inner_within(run) if self.inner else ():
+            out += runs_of_inner(*key, self.inner[key])
+        return sorted(out)
+
+    def runs(self) -> list[Run]:
+        """Everything, as runs in order of position."""
+        out = [run for ledger, known in self.entries.items() for run in runs_of_bitmap(ledger,
+               known)]  # fmt: skip
+        for key, inner in self.inner.items():
+            out += runs_of_inner(*key, inner)
+        return sorted(out)
+
+    def first(self) -> Id | None:
+        """The lowest id; None when there is nothing."""
+        firsts = [(ledger, known[0], 0) for ledger, known in self.entries.items() if known]
+        firsts += [(*key, inner[0]) for key, inner in self.inner.items() if inner]
+        return min(firsts, default=None)
+
+    def drop_through(self, mark: Mark) -> None:
+        """Forget everything at or below a mark."""
+        ledger, entry, index = mark
+        for number in [n for n in self.entries if n <= ledger]:
+            if number < ledger:
+                del self.entries[number]
+            else:
+                self.entries[number].remove_range(0, entry + (index == 0))
+                if not self.entries[number]:
+                    del self.entries[number]
+        if not self.inner:
+            return
+        for key in [k for k in self.inner if k < (ledger, entry)]:
+            del self.inner[key]
+        inner = self.inner.get((ledger, entry))
+        if inner is not None:
+            if index:
+                inner.remove_range(0, index + 1)
+            if not index or not inner:
+                del self.inner[(ledger, entry)]
+
+    def count(self) -> tuple[int, int]:
+        """(whole entries, single messages)."""
+        return sum(map(len, self.entries.values())), sum(map(len, self.inner.values()))
+
+    def count_through(self, mark: Mark) -> int:
+        """How many ids are at or below a mark."""
+        ledger, entry, index = mark
+        total = 0
+        for number, known in self.entries.items():
+            if number < ledger:
+                total += len(known)
+            elif number == ledger and entry - (index > 0) >= 0:
+                total += known.rank(entry - (index > 0))
+        for key, inner in self.inner.items():
+            if key < (ledger, entry) or (key == (ledger, entry) and not index):
+                total += len(inner)
+            elif key == (ledger, entry):
+                total += inner.rank(index)
+        return total
+
+    def dump(self) -> tuple[dict[int, bytes], list[tuple[int, int, bytes]]]:
+        """Plain values, for msgpack."""
+        return (
+            {ledger: known.serialize() for ledger, known in sorted(self.entries.items())},
+            [(k[0], k[1], known.serialize()) for k, known in sorted(self.inner.items())],
+        )
+
+    @classmethod
+    def load(cls, entries: dict[int, bytes], inner: Iterable[tuple[int, int, bytes]]) -> IdSet:
+        """The inverse of dump."""
+        made = cls()
+        made.entries = {ledger: BitMap64.deserialize(raw) for ledger, raw in entries.items()}
+        made.inner = {(ledger, entry): BitMap.deserialize(raw) for ledger, entry, raw in inner}
+        return made
+
+
+def runs_of_bitmap(ledger: int, entries: BitMap64) -> list[Run]:
+    """The entries of a bitmap as runs."""
+    out: list[Run] = []
+    if entries and entries[-1] - entries[0] + 1 == len(entries):
+        return [(ledger, entries[0], entries[-1], 0, 0)]
+    for entry in entries:
+        if out and out[-1][2] == entry - 1:
+            out[-1] = (ledger, out[-1][1], entry, 0, 0)
+        else:
+            out.append((ledger, entry, entry, 0, 0))
+    return out
+
+
+def runs_of_inner(ledger: int, entry: int, indexes: BitMap) -> list[Run]:
+    """Messages of one marker as runs."""
+    out: list[Run] = []
+    for index in indexes:
+        if out and out[-1][4] == index - 1:
+            out[-1] = (ledger, entry, entry, out[-1][3], index)
+        else:
+            out.append((ledger, entry, entry, index, index))
+    return out
+
+
+def each(run: Run) -> Iterator[Id]:
+    """The ids of a run."""
+    ledger, first, last, index_first, index_last = run
+    if index_first:
+        return ((ledger, first, index) for index in range(index_first, index_last + 1))
+    return ((ledger, entry, 0) for entry in range(first, last + 1))
+
+
+def size(run: Run) -> int:
+    """How many ids a run has."""
+    return run[4] - run[3] + 1 if run[3] else run[2] - run[1] + 1
+
+
+def covers(mark: Mark, message: Id) -> bool:
+    """True when the mark stands at or behind the message; index 0 of a mark covers its entry."""
+    if message[:2] != mark[:2]:
+        return message[:2] < mark[:2]
+    return mark[2] == 0 or (message[2] != 0 and message[2] <= mark[2])
+
+
+def before(one: Id) -> Mark:
+    """The mark right before a message."""
+    ledger, entry, index = one
+    return (ledger, entry, index - 1) if index > 1 else (ledger, entry - 1, 0)

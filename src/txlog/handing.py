@@ -1,0 +1,93 @@
+"""Owns the rows of what was leased: read behind the frame, given back where they are damaged."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pyarrow as pa
+
+from txlog.engine.flow.acksets import is_trimmed
+from txlog.engine.flow.damage import find_damage
+from txlog.engine.flow.dispatch import RECEIVED, Piece, received, requests_of
+from txlog.engine.flow.lease import Handed, Part, give_back_parts
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds.buffer import find_marker
+from txlog.engine.folds.catalog import Topic
+from txlog.engine.store import Store
+from txlog.engine.upkeep.quarantine import record_damage
+from txlog.engine.view import View
+from txlog.errors import Corruption
+from txlog.ids import TopicName
+from txlog.membership import Membership
+
+
+def read_handed(store: Store, topic: Topic, member: Membership, handed: Handed) -> pa.Table:
+    """The rows of a lease as RECEIVED, in order.
+
+    Of a damaged partition nothing more goes out: it is recorded, what was leased there goes back,
+    and the error is raised unless there are rows of other partitions to hand out first.
+    """
+    tables: list[pa.Table] = []
+    for at, part in enumerate(handed.parts):
+        if not part.pieces:
+            continue
+        try:
+            if part.error is not None:
+                raise part.error
+            look = partial(_rows, topic=topic, subscription=member.subscription, part=part)
+            tables.append(store.read(look, fresh=False))
+        except BaseException as error:
+            _give_back(store, member, handed.parts[at:])
+            if not isinstance(error, Corruption):
+                raise
+            _record(store, part)
+            if not tables:
+                raise
+            break
+    return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
+
+
+def _give_back(store: Store, member: Membership, parts: list[Part]) -> None:
+    store.write(lambda view, now: give_back_parts(view, member.subscription, member.number, parts))
+
+
+def _rows(view: View, *, topic: Topic, subscription: int, part: Part) -> pa.Table:
+    number = part.partition
+    counts = view.cursor(subscription, number).redelivered
+    pieces = _current(view, number, part.pieces)
+    table = received(
+        view, TopicName.parse(topic.name).short, catalogs.index_of(topic, number), number, pieces,
+        counts,
+    )  # fmt: skip
+    if part.takes is None:
+        return table
+    rows: list[int] = []
+    start = 0
+    gone = len(part.pieces) - len(pieces)  # trimmed ledgers go from the front
+    for piece, offsets in zip(pieces, part.takes[gone:], strict=True):
+        rows += [start + offset for offset in offsets]
+        start += piece.rows
+    return table.take(pa.array(rows, pa.int64()))
+
+
+def _current(view: View, number: int, pieces: list[Piece]) -> list[Piece]:
+    """The pieces as the view has them now: a marker's rows may lie elsewhere, or be trimmed."""
+    out: list[Piece] = []
+    for piece in pieces:
+        if is_trimmed(view, number, piece.ledger):
+            continue
+        if piece.marker is not None:
+            marker = find_marker(view.buffer(number), piece.ledger, piece.entry)
+            if marker is not piece.marker:
+                piece = Piece(piece.ledger, piece.entry, piece.rows, piece.index, marker)
+        out.append(piece)
+    return out
+
+
+def _record(store: Store, part: Part) -> None:
+    def look(view: View) -> tuple[int, int] | None:
+        return find_damage(view, requests_of(_current(view, part.partition, part.pieces)))
+
+    found = store.read(look, fresh=False)
+    if found is not None:
+        record_damage(store, part.partition, *found)

@@ -1,0 +1,170 @@
+"""Owns Membership: how a consumer joins its subscription, who of the others is dead, and leaving.
+
+A consumer is alive while it holds the flock on consumers/<id>.lock; the kernel frees it on any
+death. Nobody is judged by age or process number, so a stopped process is alive, and one that was
+killed is seen at the next look. Source: spec/transactions 9.1.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from threading import Event
+
+from txlog.clock import Instant
+from txlog.engine.call import Decide
+from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.lease import Back, give_back, reap_ops
+from txlog.engine.folds.catalog import Subscription, consumers_of
+from txlog.engine.liveness import consumer_lock, dead_consumers
+from txlog.engine.model.ops import ConsumerAttached, Op, Run, SubscriptionTypeSet
+from txlog.engine.storage.disk_protocol import LockFile
+from txlog.engine.store import Store
+from txlog.engine.view import View
+from txlog.errors import ConsumerBusy, SubscriptionNotFound
+
+ATTACH_TRIES_MAX = 1000
+ATTACH_PAUSE_SECONDS = 0.002
+LOOK_SECONDS = 0.1  # a busy consumer looks after its peers so often, an idle one at each turn
+
+
+class Membership:
+    """One consumer's place in the registry of the catalog; `number` is its id, `kind` its type."""
+
+    __slots__ = ("_last_look", "_lock", "_store", "kind", "number", "subscription")
+
+    def __init__(
+        self, store: Store, subscription: Subscription, topic: str, name: str, kind: str | None,
+        priority: int,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self.subscription = subscription.number
+        self._last_look = 0.0
+        self.number, self.kind = 0, ""
+        self._lock: LockFile | None = self._attach(subscription, topic, name, kind, priority)
+
+    @property
+    def is_open(self) -> bool:
+        """True until it has left."""
+        return self._lock is not None
+
+    def _attach(
+        self, subscription: Subscription, topic: str, name: str, kind: str | None, priority: int
+    ) -> LockFile:
+        """Take an id that was never used, and join; dead ones are cleared away in the same frame.
+
+        raises: ConsumerBusy
+        """
+        disk = self._store.disk
+        wrong = subscription.type
+        for _ in range(ATTACH_TRIES_MAX):
+            known, chosen = self._store.read(self._look)
+            dead = dead_consumers(disk, known)
+            mine = disk.lock_file(consumer_lock(chosen))
+            if not mine.try_acquire():  # another one is joining with this id
+                mine.close()
+                Event().wait(ATTACH_PAUSE_SECONDS)
+                continue
+            asked = ConsumerAttached(self.subscription, chosen, name, kind or "", priority)
+            joined: object = None
+            try:
+                joined = self._store.write(self._joining(dead, asked))
+            finally:
+                if not isinstance(joined, str):  # first the name: it may be another's next
+                    disk.unlink(consumer_lock(chosen))
+                    mine.close()
+            if isinstance(joined, str):
+                self.number, self.kind = chosen, joined
+                for one in dead:
+                    disk.unlink(consumer_lock(one))
+                return mine
+            if isinstance(joined, tuple):
+                wrong, alive = joined
+                if len(dead_consumers(disk, alive)) < len(alive):
+                    continue  # one died since; the next try clears it away
+                break
+        how = "exclusive and has" if kind in (None, wrong) else f"{wrong}, not {kind}, and has"
+        raise ConsumerBusy(
+            f"subscription {subscription.name} of {topic} is {how} a live consumer",
+            hint="wait for it to end, or use another subscription", topic=topic,
+            subscription=subscription.name,
+        )  # fmt: skip
+
+    def _look(self, view: View) -> tuple[list[int], int]:
+        known = consumers_of(view.catalog, self.subscription)
+        return [one.number for one in known], view.catalog.next_consumer
+
+    def _joining(self, dead: list[int], asked: ConsumerAttached) -> Decide:
+        """Answers the type, None (again: another one joined), or (type, who lives) when busy."""
+
+        def decide(view: View, now: Instant) -> Decision:
+            catalog = view.catalog
+            held = catalog.subscriptions.get(self.subscription)
+            if held is None:
+                raise SubscriptionNotFound("the subscription was deleted")
+            if catalog.next_consumer != asked.consumer:
+                return Decision([])
+            known = consumers_of(catalog, held.number)
+            alive = [one.number for one in known if one.number not in dead]
+            kind = asked.kind or held.type
+            if alive and (kind != held.type or kind == "exclusive"):
+                return Decision([], answer=(held.type, alive))
+            ops: list[Op] = reap_ops(view, held, dead, now)
+            if kind != held.type:
+                ops.append(SubscriptionTypeSet(held.number, kind))
+            ops.append(
+                ConsumerAttached(held.number, asked.consumer, asked.name, kind, asked.priority)
+            )
+            return Decision(ops, None, True, kind)
+
+        return decide
+
+    def reap(self, *, now: bool) -> bool:
+        """Give back what dead peers had in hand; whether there was one.
+
+        now: look, even if the last look was just before
+        """
+        moment = time.monotonic()
+        if not now and moment - self._last_look < LOOK_SECONDS:
+            return False
+        self._last_look = moment
+        known, _ = self._store.read(self._look, fresh=False)
+        disk = self._store.disk
+        dead = dead_consumers(disk, (one for one in known if one != self.number))
+        if not dead:
+            return False
+        self.take_back(dead)
+        for one in dead:
+            disk.unlink(consumer_lock(one))
+        return True
+
+    def take_back(self, dead: list[int]) -> None:
+        """Write what dead consumers had, and hand-outs that ran out, back to the subscription."""
+
+        def decide(view: View, now: Instant) -> Decision:
+            held = view.catalog.subscriptions.get(self.subscription)
+            return Decision([] if held is None else reap_ops(view, held, dead, now))
+
+        self._store.write(decide)
+
+    def give_back(self, unseen: Mapping[int, list[Run]], *, detach: bool) -> Back:
+        """Give back all that this consumer has in hand, and with detach leave."""
+
+        def decide(view: View, now: Instant) -> Decision:
+            held = view.catalog.subscriptions.get(self.subscription)
+            if held is None:
+                return Decision([], answer=Back(0))
+            return give_back(view, held, self.number, unseen, detach=detach)
+
+        answer = self._store.write(decide)
+        assert isinstance(answer, Back)
+        return answer
+
+    def leave(self, unseen: Mapping[int, list[Run]]) -> None:
+        """Give back what is in hand, detach, and let the lock go."""
+        if self._lock is None:
+            return
+        self.give_back(unseen, detach=True)
+        self._store.disk.unlink(consumer_lock(self.number))
+        self._lock.close()
+        self._lock = None

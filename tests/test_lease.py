@@ -1,0 +1,577 @@
+"""Leases: what is in whose hand, how it comes back, and what each type of subscription promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine_kit import Bench, begin, send, send_txn, values
+from txlog import Client, Consumer, Message, MessageId, messages
+from txlog.consumerreport import consumers as consumer_rows
+from txlog.engine.flow.slots import SLOTS, slot_of, slots_of
+from txlog.engine.storage.journal import Journal
+from txlog.errors import ConsumerBusy, InvalidArgument, NotAllowed, TransactionConflict
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A store with a topic t of one partition, and a subscription s."""
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s")
+    return made
+
+
+def got(consumer: Consumer, count: int = 100) -> list[bytes]:
+    """The values of the next batch."""
+    return [message.value or b"" for message in batch(consumer, count)]
+
+
+def batch(consumer: Consumer, count: int = 100) -> list[Message]:
+    """The next batch as messages."""
+    return list(messages(consumer.receive_batch(count)))
+
+
+def counts(consumer: Consumer, count: int = 100) -> list[tuple[bytes | None, int | None]]:
+    """(value, redelivery count) of the next batch."""
+    return [(message.value, message.redelivery_count) for message in batch(consumer, count)]
+
+
+def kill(consumer: Consumer) -> None:
+    """What the kernel does for a process that dies: its lock is free."""
+    lock = consumer._member._lock
+    assert lock is not None
+    lock.close()
+
+
+def letters(count: int) -> list[bytes]:
+    """a, b, c, …"""
+    return [bytes([97 + at]) for at in range(count)]
+
+
+def in_hand(client: Client) -> list[tuple[str, int]]:
+    """(name, messages in hand) of the consumers of s."""
+
+    def look(view: Any) -> list[tuple[str, int]]:
+        held = next(iter(view.catalog.subscriptions.values()))
+        rows = consumer_rows(view, held, client._store)
+        return [(row["name"], row["leased"]) for row in rows]
+
+    client.flush()
+    return client._store.read(look)
+
+
+# --- shared -----------------------------------------------------------------------------------
+
+
+def test_shared_gives_each_message_to_one(bench: Bench) -> None:
+    send(bench.client, *letters(6))
+    one = bench.client.consumer("t", "s", type="shared", name="one")
+    two = bench.another().consumer("t", "s", name="two")
+    assert two.kind == "shared"
+    assert got(one, 2) == [b"a", b"b"]
+    assert got(two, 3) == [b"c", b"d", b"e"]
+    assert got(one) == [b"f"]
+    assert got(two) == []
+    assert in_hand(bench.client) == [("one", 3), ("two", 3)]
+    assert bench.client.subscriptions("t")[0]["consumers"] == 2
+
+
+def test_a_dead_consumer_gives_back_first_and_counted(bench: Bench) -> None:
+    """K10: the next receive sees the free lock; what came back goes before what is new."""
+    send(bench.client, *letters(5))
+    one = bench.another().consumer("t", "s", type="shared")
+    two = bench.client.consumer("t", "s")
+    assert got(one, 2) == [b"a", b"b"]
+    assert got(two, 1) == [b"c"]
+    kill(one)
+    two._member.reap(now=True)
+    assert counts(two) == [(b"a", 1), (b"b", 1), (b"d", 0), (b"e", 0)]
+    assert in_hand(bench.client) == [(two.name, 5)]
+    assert not (Path(bench.path) / f"consumers/{one.id}.lock").exists()
+
+
+def test_an_idle_consumer_sees_a_death_before_it_returns_nothing(bench: Bench) -> None:
+    send(bench.client, b"a")
+    one = bench.another().consumer("t", "s", type="shared")
+    two = bench.client.consumer("t", "s")
+    assert got(one) == [b"a"]
+    assert got(two) == got(two) == []
+    kill(one)
+    assert counts(two) == [(b"a", 1)]
+
+
+def test_whoever_joins_clears_the_dead_away(bench: Bench) -> None:
+    """In the frame that attaches: an Exclusive subscription is never blocked by a dead one."""
+    send(bench.client, *letters(2))
+    first = bench.another().consumer("t", "s")
+    assert got(first) == [b"a", b"b"]
+    with pytest.raises(ConsumerBusy):
+        bench.client.consumer("t", "s")
+    kill(first)
+    with bench.client.consumer("t", "s") as second:
+        assert counts(second) == [(b"a", 1), (b"b", 1)]
+
+
+def test_an_acknowledgement_ends_the_lease_of_any_hand(bench: Bench) -> None:
+    """9.2: the ack of a message in another hand counts."""
+    ids = send(bench.client, *letters(4))
+    one = bench.client.consumer("t", "s", type="shared", name="one")
+    two = bench.client.consumer("t", "s", name="two")
+    assert got(one) == letters(4)
+    two.acknowledge([ids[1]])
+    bench.client.acknowledge("t", "s", [ids[3]], txn=begin(bench.client))
+    assert in_hand(bench.client) == [("one", 2), ("two", 0)]
+    one.close()
+    assert counts(two) == [(b"a", 1), (b"c", 1)]
+
+
+def test_messages_of_a_marker_are_leased_one_by_one(bench: Bench) -> None:
+    marker, inner = send_txn(bench.client, *letters(5))
+    one = bench.client.consumer("t", "s", type="shared", name="one")
+    two = bench.client.consumer("t", "s", name="two")
+    assert got(one, 3) == [b"a", b"b", b"c"]
+    assert got(two) == [b"d", b"e"]
+    two.acknowledge([inner[1], inner[3]])
+    assert in_hand(bench.client) == [("one", 2), ("two", 1)]
+    one.negative_acknowledge([marker])
+    assert in_hand(bench.client) == [("one", 0), ("two", 1)]
+    assert counts(two) == [(b"a", 1), (b"c", 1)]
+    bench.client.acknowledge("t", "s", [marker])
+    assert in_hand(bench.client) == [("one", 0), ("two", 0)]
+
+
+def test_close_counts_what_was_seen_only(bench: Bench) -> None:
+    send(bench.client, *letters(4))
+    one = bench.client.consumer("t", "s", type="shared", receiver_queue_size=3)
+    seen = one.receive()
+    assert seen is not None
+    assert seen.value == b"a"
+    one.close()
+    with bench.client.consumer("t", "s") as two:
+        assert counts(two) == [(b"a", 1), (b"b", 0), (b"c", 0), (b"d", 0)]
+
+
+def test_an_abort_gives_back_to_any_consumer(bench: Bench) -> None:
+    send(bench.client, *letters(3))
+    one = bench.client.consumer("t", "s", type="shared")
+    two = bench.another().consumer("t", "s")
+    txn = begin(bench.client)
+    one.acknowledge(one.receive_batch(2), txn=txn)
+    assert got(two) == [b"c"]
+    bench.client.abort(txn)
+    assert counts(two) == [(b"a", 1), (b"b", 1)]
+
+
+def test_cumulative_is_refused_on_shared(bench: Bench) -> None:
+    send(bench.client, b"a")
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        message = consumer.receive()
+        assert message is not None
+        with pytest.raises(NotAllowed):
+            consumer.acknowledge_cumulative(message)
+
+
+def test_the_type_changes_only_while_nobody_lives(bench: Bench) -> None:
+    one = bench.client.consumer("t", "s", type="shared")
+    with pytest.raises(ConsumerBusy, match="shared, not exclusive"):
+        bench.client.consumer("t", "s", type="exclusive")
+    one.close()
+    assert bench.client.subscriptions("t")[0]["type"] == "shared"
+    with bench.client.consumer("t", "s", type="key-shared") as other:
+        assert other.kind == "key-shared"
+    assert bench.client.subscriptions("t")[0]["type"] == "key-shared"
+    with pytest.raises(InvalidArgument):
+        bench.client.consumer("t", "s", type="round-robin")
+
+
+def test_unacked_max_stops_a_consumer_and_says_why(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", unacked_max=3)
+    bench.client.create_topic("t", 2)
+    bench.client.create_subscription("t", "s", type="shared")
+    for partition in (0, 1):
+        send(bench.client, b"a", b"b", partition=partition)
+    with bench.client.consumer("t", "s") as one, bench.client.consumer("t", "s") as two:
+        taken = one.receive_batch(10)
+        assert taken.num_rows == 3
+        assert got(one) == []
+        assert one.blocked == "unacked_max"
+        assert len(got(two)) == 1
+        assert two.blocked is None
+        one.acknowledge(taken)
+        assert got(one) == []
+        assert one.blocked is None
+
+
+def test_leases_outlive_processes_and_checkpoints(bench: Bench) -> None:
+    send(bench.client, *letters(4))
+    one = bench.client.consumer("t", "s", type="shared", name="one")
+    assert got(one, 2) == [b"a", b"b"]
+    bench.client.checkpoint()
+    other = bench.another()
+    assert in_hand(other) == [("one", 2)]
+    with other.consumer("t", "s") as two:
+        assert got(two) == [b"c", b"d"]
+
+
+# --- exclusive and failover -------------------------------------------------------------------
+
+
+def test_a_nack_rewinds_an_exclusive_consumer(bench: Bench) -> None:
+    """9.1: again from the lowest returned position on; only what was returned counts up."""
+    ids = send(bench.client, *letters(5))
+    with bench.client.consumer("t", "s") as consumer:
+        assert got(consumer, 4) == letters(4)
+        consumer.acknowledge([ids[0], ids[2]])
+        assert consumer.negative_acknowledge([ids[1]]).returned == 1
+        assert counts(consumer) == [(b"b", 1), (b"d", 0), (b"e", 0)]
+        assert got(consumer) == []
+
+
+def test_a_rewind_does_not_go_below_what_was_returned(bench: Bench) -> None:
+    ids = send(bench.client, *letters(4))
+    with bench.client.consumer("t", "s") as consumer:
+        first = [consumer.receive(), consumer.receive()]
+        assert [m.value for m in first if m] == [b"a", b"b"]
+        consumer.negative_acknowledge([ids[1]])
+        again = [consumer.receive() for _ in range(4)]
+        assert [(m.value, m.redelivery_count) for m in again if m] == [
+            (b"b", 1), (b"c", 0), (b"d", 0)
+        ]  # fmt: skip
+
+
+def test_a_stale_cumulative_acknowledgement_loses_nothing(bench: Bench) -> None:
+    """9.1, apache/pulsar #10431: acking 5 would lose the returned 1 to 3."""
+    ids = send(bench.client, *letters(5))
+    with bench.client.consumer("t", "s") as consumer:
+        assert got(consumer) == letters(5)
+        consumer.negative_acknowledge(ids[:3])
+        answer = consumer.acknowledge_cumulative(ids[4])
+        assert (answer.acked, answer.stale) == (0, 1)
+        assert got(consumer, 3) == letters(3)
+        assert consumer.acknowledge_cumulative(ids[3]).stale == 1  # not again yet
+        assert consumer.acknowledge_cumulative(ids[2]).acked == 3
+        assert got(consumer) == [b"d", b"e"]
+        answer = consumer.acknowledge_cumulative(ids[4])
+        assert (answer.acked, answer.stale) == (2, 0)
+
+
+def test_a_stale_cumulative_acknowledgement_aborts_its_transaction(bench: Bench) -> None:
+    """9.1, apache/pulsar #14371."""
+    ids = send(bench.client, *letters(3))
+    with bench.client.consumer("t", "s") as consumer:
+        assert got(consumer) == letters(3)
+        first = begin(bench.client)
+        consumer.acknowledge_cumulative(ids[1], txn=first)
+        bench.client.abort(first)
+        second = begin(bench.client)
+        with pytest.raises(TransactionConflict, match="came back"):
+            consumer.acknowledge_cumulative(ids[2], txn=second)
+        assert bench.client.show_transaction(second)["reason"] == "conflict"
+        assert counts(consumer) == [(b"a", 1), (b"b", 1), (b"c", 0)]
+
+
+def test_a_cumulative_acknowledgement_by_id_is_taken_as_meant(bench: Bench) -> None:
+    ids = send(bench.client, *letters(3))
+    with bench.client.consumer("t", "s") as consumer:
+        assert got(consumer) == letters(3)
+        consumer.negative_acknowledge(ids)
+        assert bench.client.acknowledge("t", "s", [ids[1]], cumulative=True)["acked"] == 2
+        assert counts(consumer) == [(b"c", 1)]
+
+
+def test_failover_has_one_active_consumer_a_partition(tmp_path: Path) -> None:
+    """9.1: the live ones of the best priority by (name, id), the one at `partition mod n`."""
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t", 3)
+    bench.client.create_subscription("t", "s", type="failover")
+    b = bench.client.consumer("t", "s", name="b")
+    a = bench.another().consumer("t", "s", name="a")
+    spare = bench.another().consumer("t", "s", name="0", priority=1)
+    for number in range(3):
+        send(bench.client, b"%d" % number, partition=number)
+    assert sorted(got(a)) == [b"0", b"2"]
+    assert got(b) == [b"1"]
+    assert got(spare) == []
+    kill(a)
+    assert sorted(counts(b)) == [(b"0", 1), (b"2", 1)]
+    kill(b)
+    assert sorted(counts(spare)) == [(b"0", 2), (b"1", 1), (b"2", 2)]
+
+
+def test_failover_hands_over_without_duplicates(bench: Bench) -> None:
+    """A new active consumer waits until the one before has nothing of the partition in hand."""
+    send(bench.client, *letters(4))
+    old = bench.client.consumer("t", "s", type="failover", name="z")
+    taken = old.receive_batch(2)
+    new = bench.another().consumer("t", "s", name="a")
+    assert got(old) == got(new) == []
+    old.acknowledge(taken)
+    assert got(old) == []
+    assert got(new) == [b"c", b"d"]
+
+
+# --- nack and time-outs -----------------------------------------------------------------------
+
+
+def test_a_nack_waits_its_delay(bench: Bench) -> None:
+    ids = send(bench.client, *letters(3))
+    one = bench.client.consumer("t", "s", type="shared")
+    two = bench.another().consumer("t", "s")
+    assert got(one, 2) == [b"a", b"b"]
+    assert one.negative_acknowledge(ids, delay_ms=500).returned == 2  # c is in no hand
+    assert got(two) == [b"c"]
+    bench.clock.advance(499)
+    assert got(two) == []
+    bench.clock.advance(1)
+    assert counts(two) == [(b"a", 1), (b"b", 1)]
+
+
+def test_a_nack_with_delay_rewinds_an_exclusive_consumer_when_it_is_due(bench: Bench) -> None:
+    ids = send(bench.client, *letters(4))
+    with bench.client.consumer("t", "s", nack_delay_ms=500) as consumer:
+        assert got(consumer, 3) == letters(3)
+        consumer.negative_acknowledge([ids[1]])
+        assert got(consumer) == [b"d"]
+        bench.clock.advance(500)
+        assert consumer.acknowledge_cumulative(ids[3]).stale == 1
+        assert counts(consumer) == [(b"b", 1), (b"c", 0), (b"d", 0)]
+        assert consumer.acknowledge_cumulative(ids[3]).acked == 4
+
+
+def test_a_waiting_message_may_be_acknowledged(bench: Bench) -> None:
+    ids = send(bench.client, *letters(2))
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        assert got(consumer) == letters(2)
+        consumer.negative_acknowledge(ids, delay_ms=10)
+        assert consumer.acknowledge([ids[0]]).acked == 1
+        bench.clock.advance(10)
+        assert counts(consumer) == [(b"b", 1)]
+
+
+def test_a_delay_outlives_a_checkpoint_and_a_boot(bench: Bench) -> None:
+    """By the clock since boot in one boot, else by the wall clock."""
+    ids = send(bench.client, *letters(2))
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        got(consumer)
+        consumer.negative_acknowledge(ids, delay_ms=1000)
+    bench.client.checkpoint()
+    bench.close()
+    bench.clock.reboot("next", bench.clock.now().wall_ms + 999)
+    client = bench.another()
+    with client.consumer("t", "s") as consumer:
+        assert got(consumer) == []
+        bench.clock.advance(1)
+        assert counts(consumer) == [(b"a", 1), (b"b", 1)]
+
+
+def test_an_acknowledgement_time_out_runs_from_the_hand_out(bench: Bench) -> None:
+    ids = send(bench.client, *letters(3))
+    one = bench.client.consumer("t", "s", type="shared", ack_timeout_ms=2000)
+    two = bench.another().consumer("t", "s")
+    assert got(one, 1) == [b"a"]
+    bench.clock.advance(1500)
+    assert got(one) == [b"b", b"c"]
+    one.acknowledge([ids[1]])
+    bench.clock.advance(500)
+    assert counts(two) == [(b"a", 1)]
+    bench.clock.advance(1500)
+    assert counts(two) == [(b"c", 1)]
+    with pytest.raises(InvalidArgument):
+        bench.client.consumer("t", "s", ack_timeout_ms=999)
+
+
+def test_a_time_out_rewinds_an_exclusive_consumer(bench: Bench) -> None:
+    ids = send(bench.client, *letters(3))
+    with bench.client.consumer("t", "s", ack_timeout_ms=1000) as consumer:
+        assert got(consumer) == letters(3)
+        consumer.acknowledge([ids[1]])
+        bench.clock.advance(1000)
+        assert counts(consumer) == [(b"a", 1), (b"c", 1)]
+        assert got(consumer) == []
+
+
+def test_redeliver_gives_the_whole_hand_back(bench: Bench) -> None:
+    send(bench.client, *letters(3))
+    with bench.client.consumer("t", "s", type="shared", receiver_queue_size=3) as consumer:
+        assert consumer.receive() is not None
+        assert consumer.redeliver_unacknowledged_messages().returned == 3
+        assert counts(consumer) == [(b"a", 1), (b"b", 0), (b"c", 0)]
+
+
+def test_buffered_messages_that_were_taken_away_are_not_received(bench: Bench) -> None:
+    ids = send(bench.client, *letters(3))
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        first = consumer.receive()
+        assert first is not None
+        bench.client.acknowledge("t", "s", [ids[1]])
+        second = consumer.receive()
+        assert second is not None
+        assert (first.value, second.value) == (b"a", b"c")
+
+
+def test_the_counter_of_redeliveries_is_right(bench: Bench) -> None:
+    ids = send(bench.client, *letters(4))
+    one = bench.client.consumer("t", "s", type="shared", receiver_queue_size=3)
+    message = one.receive()
+    assert message is not None
+    one.negative_acknowledge(message)
+    one.close()  # b, c: never seen
+    two = bench.client.consumer("t", "s")
+    assert len(batch(two)) == 4
+    kill(two)
+    with bench.client.consumer("t", "s") as three:
+        assert len(batch(three)) == 4
+        three.acknowledge(ids)
+    total = bench.client._store.read(lambda view: view.cursor(1, 1).figures.redelivered)
+    assert total == 1 + 4
+
+
+def test_what_a_dead_writer_left_is_durable_before_it_is_handed_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K2, Law 3: a message whose frame nobody flushed; a power cut must not take it back."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "flush", lambda self, **given: None)
+        send(bench.another(), b"a")
+    assert values(bench.another(read_only=True)) == []
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        assert got(consumer) == [b"a"]
+        assert values(bench.another(read_only=True)) == [b"a"]
+
+
+# --- key-shared -------------------------------------------------------------------------------
+
+
+def keyed(client: Client, *pairs: tuple[bytes | None, bytes]) -> list[MessageId]:
+    """Send (key, value) one by one; returns the ids."""
+    producer = client.producer("t")
+    sent = [producer.send(value, key=key, partition=0).message_id for key, value in pairs]
+    return [one for one in sent if one is not None]
+
+
+def keys_of(consumer: Consumer, *others: Consumer) -> list[bytes]:
+    """Two keys that the first of these consumers owns, then two that the next owns, …"""
+    members = tuple(sorted(one.id for one in (consumer, *others)))
+    out: list[bytes] = []
+    for one in (consumer, *others):
+        owned = slots_of(members, one.id)
+        out += [key for key in (b"%d" % n for n in range(99)) if slot_of(key) in owned][:2]
+    return out
+
+
+def test_slots_are_split_evenly_and_without_a_gap() -> None:
+    for count in (1, 2, 3, 7, 8):
+        members = tuple(range(5, 5 + count))
+        parts = [slots_of(members, one) for one in members]
+        assert [slot for part in parts for slot in part] == list(range(SLOTS))
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_each_key_goes_to_its_owner_in_order(bench: Bench) -> None:
+    one = bench.client.consumer("t", "s", type="key-shared")
+    two = bench.another().consumer("t", "s")
+    k1, k2, l1, l2 = keys_of(one, two)
+    keyed(bench.client, (k1, b"a"), (l1, b"b"), (k2, b"c"), (k1, b"d"), (l2, b"e"), (l1, b"f"))
+    assert got(one, 2) == [b"a", b"c"]
+    assert got(two) == [b"b", b"e", b"f"]
+    assert got(one) == [b"d"]
+    assert got(one) == got(two) == []
+
+
+def test_messages_without_a_key_go_to_anyone(bench: Bench) -> None:
+    one = bench.client.consumer("t", "s", type="key-shared")
+    two = bench.another().consumer("t", "s")
+    keyed(bench.client, (None, b"a"), (None, b"b"), (None, b"c"))
+    assert got(one, 1) == [b"a"]
+    assert got(two) == [b"b", b"c"]
+    assert got(one) == []
+
+
+def test_a_slot_moves_only_when_the_old_consumer_holds_nothing_of_it(bench: Bench) -> None:
+    """9.1: in hand first, then held by a transaction that acknowledged it there."""
+    one = bench.client.consumer("t", "s", type="key-shared")
+    probe = bench.client.consumer("t", "s")
+    _, _, key, _ = keys_of(one, probe)  # the second of two owns it
+    probe.close()
+    ids = keyed(bench.client, (key, b"a"), (key, b"b"), (key, b"c"))
+    assert got(one, 2) == [b"a", b"b"]
+    two = bench.another().consumer("t", "s")
+    assert slot_of(key) in slots_of((one.id, two.id), two.id)
+    assert got(one) == got(two) == []
+    one.acknowledge([ids[0]])
+    assert got(two) == []
+    txn = begin(bench.client)
+    one.acknowledge([ids[1]], txn=txn)
+    assert got(two) == []  # pending through another consumer
+    bench.client.commit(txn)
+    assert got(two) == [b"c"]
+
+
+def test_an_abort_after_the_hand_over_keeps_the_order(bench: Bench) -> None:
+    one = bench.client.consumer("t", "s", type="key-shared")
+    ids = keyed(bench.client, (b"k", b"a"), (b"k", b"b"))
+    assert got(one, 1) == [b"a"]
+    txn = begin(bench.client)
+    one.acknowledge([ids[0]], txn=txn)
+    assert got(one) == [b"b"]  # its own pending acknowledgement does not stop it
+    one.negative_acknowledge([ids[1]])
+    kill(one)
+    two = bench.another().consumer("t", "s")
+    assert got(two) == []
+    bench.client.abort(txn)
+    assert counts(two) == [(b"a", 1), (b"b", 1)]
+
+
+def test_a_death_keeps_the_order_of_a_key(bench: Bench) -> None:
+    one = bench.client.consumer("t", "s", type="key-shared")
+    two = bench.another().consumer("t", "s")
+    mine, _, other, _ = keys_of(one, two)
+    keyed(bench.client, (mine, b"a"), (other, b"b"), (mine, b"c"), (mine, b"d"))
+    assert got(one, 2) == [b"a", b"c"]
+    assert got(two) == [b"b"]
+    kill(one)
+    assert counts(two) == [(b"a", 1), (b"c", 1), (b"d", 0)]
+
+
+def test_a_nack_delay_holds_its_key_up_and_no_other(bench: Bench) -> None:
+    with bench.client.consumer("t", "s", type="key-shared") as consumer:
+        ids = keyed(bench.client, (b"k", b"a"), (b"l", b"b"), (b"k", b"c"), (b"l", b"d"))
+        assert got(consumer, 1) == [b"a"]
+        consumer.negative_acknowledge([ids[0]], delay_ms=100)
+        assert got(consumer) == [b"b", b"d"]
+        bench.clock.advance(100)
+        assert counts(consumer) == [(b"a", 1), (b"c", 0)]
+
+
+def test_keys_inside_a_transaction(bench: Bench) -> None:
+    """Messages of a marker have keys of their own."""
+    one = bench.client.consumer("t", "s", type="key-shared")
+    two = bench.another().consumer("t", "s")
+    mine, _, other, _ = keys_of(one, two)
+    producer = bench.client.producer("t")
+    with bench.client.transaction() as txn:
+        for key, value in ((mine, b"a"), (other, b"b"), (mine, b"c"), (other, b"d")):
+            producer.send(value, key=key, txn=txn)
+    taken = batch(one)
+    assert [(m.value, m.message_id and m.message_id.index) for m in taken] == [(b"a", 1), (b"c", 3)]
+    assert got(two) == [b"b", b"d"]
+    one.acknowledge(taken)
+    one.close()
+    assert counts(two) == []
+
+
+def test_keys_over_a_checkpoint(bench: Bench) -> None:
+    """The keys are read from files as from frames."""
+    one = bench.client.consumer("t", "s", type="key-shared")
+    two = bench.another().consumer("t", "s")
+    mine, _, other, _ = keys_of(one, two)
+    keyed(bench.client, *[(mine if at % 2 else other, b"%d" % at) for at in range(20)])
+    bench.client.checkpoint(roll_all=True)
+    keyed(bench.client, *[(mine if at % 2 else other, b"%d" % at) for at in range(20, 30)])
+    assert got(one) == [b"%d" % at for at in range(1, 30, 2)]
+    assert got(two) == [b"%d" % at for at in range(0, 30, 2)]
