@@ -18,8 +18,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.engine_kit import Bench, ids, pending, read
-from txlog import Bound, Client, MessageId, Range, TxnId
+from tests.engine_kit import Bench, ids, pending, read, rows
+from txlog import Bound, Client, Consumer, MessageId, Range, TxnId
 from txlog.errors import (
     ExpiredTransaction,
     InvalidTxnStatus,
@@ -32,6 +32,7 @@ from txlog.errors import (
 
 PARTITIONS = 2
 SUBSCRIPTIONS = ("s", "u")
+SHARED = "h"  # with consumers that live on between the rules
 KEYS = ("k", "l")
 OPEN, COMMITTED = "open", "committed"
 
@@ -58,6 +59,15 @@ class ModelKey:
     bound: ModelTxn | None = None
 
 
+@dataclass
+class ModelConsumer:
+    """A consumer of the shared subscription, and what is in its hand."""
+
+    who: int
+    real: Consumer
+    hand: set[tuple[int, MessageId]] = field(default_factory=set)
+
+
 class EngineAgainstDicts(RuleBasedStateMachine):
     """Every rule does the same to the engine and to the dicts, and compares the answers."""
 
@@ -66,7 +76,9 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.folder = tempfile.mkdtemp()
         self.log: list[list[tuple[MessageId, bytes]]] = [[] for _ in range(PARTITIONS)]
         self.txns: list[ModelTxn] = []
-        self.deleted: dict[str, set[MessageId]] = {name: set() for name in SUBSCRIPTIONS}
+        self.deleted: dict[str, set[MessageId]] = {name: set() for name in (*SUBSCRIPTIONS, SHARED)}
+        self.hands: list[ModelConsumer] = []
+        self.waiting: dict[MessageId, int] = {}
         self.counts: dict[tuple[str, MessageId], int] = {}
         self.sequences: dict[tuple[int, str], dict[int, MessageId]] = {}
         self.keys = {name: ModelKey() for name in KEYS}
@@ -83,6 +95,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.clients[0].create_topic("t", PARTITIONS)
         for name in SUBSCRIPTIONS:
             self.clients[0].create_subscription("t", name)
+        self.clients[0].create_subscription("t", SHARED, type="shared")
 
     # --- the model ---------------------------------------------------------------------------
 
@@ -452,6 +465,8 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         assert {**answer, "dry_run": True} == plan
         del self.log[number][: len(going)]
         self.gone.update(going)
+        for one in self.hands:
+            one.hand = {pair for pair in one.hand if pair[1] not in self.gone}
         for txn in self.txns:
             if txn.state == OPEN:
                 for (_, of), held in txn.held.items():
@@ -463,9 +478,100 @@ class EngineAgainstDicts(RuleBasedStateMachine):
 
     @rule(who=clients_by_number)
     def reopen(self, who: int) -> None:
+        for one in [one for one in self.hands if one.who == who]:
+            one.real.close()
+            self.come_back(one.hand)
+            self.hands.remove(one)
         self.clients[who].close()
         self.bench.clients.remove(self.clients[who])
         self.clients[who] = self.bench.another()
+
+    # --- a shared subscription ---------------------------------------------------------------
+
+    def come_back(self, hand: set[tuple[int, MessageId]], due_ms: int = 0) -> None:
+        """One redelivery more for each; due_ms: not before."""
+        for _, one in hand:
+            self.counts[SHARED, one] = self.counts.get((SHARED, one), 0) + 1
+            if due_ms > self.now:
+                self.waiting[one] = due_ms
+
+    @precondition(lambda self: len(self.hands) < 3)
+    @rule(who=clients_by_number)
+    def join(self, who: int) -> None:
+        self.hands.append(ModelConsumer(who, self.clients[who].consumer("t", SHARED)))
+
+    @precondition(lambda self: self.hands)
+    @rule(at=anything, is_clean=st.booleans())
+    def leave(self, at: int, is_clean: bool) -> None:
+        """K10: what was in hand comes back, whether it closed or died."""
+        one = self.hands.pop(at % len(self.hands))
+        if is_clean:
+            one.real.close()
+        else:
+            lock = one.real._member._lock
+            assert lock is not None
+            lock.close()
+            self.hands.append(ModelConsumer(one.who, self.clients[one.who].consumer("t", SHARED)))
+        self.come_back(one.hand)
+
+    @precondition(lambda self: self.hands)
+    @rule(at=anything, count=st.integers(1, 9))
+    def take(self, at: int, count: int) -> None:
+        """I-12: whatever is deliverable is delivered, to one, in order of position."""
+        self.expire()
+        taker = self.hands[at % len(self.hands)]
+        self.settle(self.clients[taker.who])
+        away = {one for other in self.hands for _, one in other.hand}
+        ready = [
+            [one for one, _ in self.log[number]
+             if one not in self.deleted[SHARED] and one not in self.holders(SHARED, number)
+             and one not in away and self.waiting.get(one, 0) <= self.now]
+            for number in range(PARTITIONS)
+        ]  # fmt: skip
+        found = rows([taker.real.receive_batch(count)])
+        assert len(found) == min(count, sum(map(len, ready)))
+        for number in range(PARTITIONS):
+            mine = [(m.message_id, m.redelivery_count) for m in found if m.partition == number]
+            assert mine == [
+                (one, self.counts.get((SHARED, one), 0)) for one in ready[number][: len(mine)]
+            ]
+        for message in found:
+            assert message.message_id is not None
+            taker.hand.add((message.partition, message.message_id))
+            self.waiting.pop(message.message_id, None)
+
+    @precondition(lambda self: any(one.hand for one in self.hands))
+    @rule(at=anything, count=st.integers(1, 5), which=st.none() | anything)
+    def acknowledge_hand(self, at: int, count: int, which: int | None) -> None:
+        """An acknowledgement ends the lease; in a transaction until that aborts."""
+        self.expire()
+        one = self.hands[at % len(self.hands)]
+        picked = sorted(one.hand)[:count]
+        txn = None if which is None or not self.txns else self.txn_at(which)
+        if not picked or (txn is not None and txn.state != OPEN):
+            return
+        done = [message for _, message in picked]
+        answer = one.real.acknowledge(done, txn=None if txn is None else txn.number)
+        assert answer.acked == len(picked)
+        one.hand.difference_update(picked)
+        for number, message in picked:
+            if txn is None:
+                self.deleted[SHARED].add(message)
+            else:
+                txn.held.setdefault((SHARED, number), set()).add(message)
+
+    @precondition(lambda self: any(one.hand for one in self.hands))
+    @rule(at=anything, count=st.integers(1, 5), delay_ms=st.sampled_from((0, 700)))
+    def refuse(self, at: int, count: int, delay_ms: int) -> None:
+        """A nack touches only what is in this hand."""
+        one = self.hands[at % len(self.hands)]
+        others = [pair for other in self.hands if other is not one for pair in sorted(other.hand)]
+        picked = sorted(one.hand)[:count]
+        asked = [message for _, message in (*picked, *others[:2])]
+        if asked:
+            assert one.real.negative_acknowledge(asked, delay_ms).returned == len(picked)
+            one.hand.difference_update(picked)
+            self.come_back(set(picked), self.now + delay_ms)
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -500,6 +606,10 @@ class EngineAgainstDicts(RuleBasedStateMachine):
                 (one, value, self.counts.get((name, one), 0)) for one, value in self.log[number]
                 if one not in self.deleted[name] and one not in holders
             ]  # fmt: skip
+        for message in found:  # it closed with them in hand
+            assert message.message_id is not None
+            key = (name, message.message_id)
+            self.counts[key] = self.counts.get(key, 0) + 1
 
     @rule(who=clients_by_number, name=subscriptions)
     def read_unacked(self, who: int, name: str) -> None:
