@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ def aborted(client: Client, *given: bytes) -> None:
 def seen(client: Client) -> dict[str, Any]:
     """Everything that can be seen, ids and order and what is pending included."""
     topics = [{**row, "sidecar": None} for row in client.topics()]
+    waiting = [replace(message, redelivery_count=0) for message in pending(client)]  # a look counts
     return {
-        "read": read(client), "pending": pending(client), "topics": topics,
+        "read": read(client), "pending": waiting, "topics": topics,
         "subs": [{**row, "consumers": 0} for row in client.subscriptions()],
         "txns": client.transactions(all=True),
         "shown": [client.show_transaction(row["txn"]) for row in client.transactions(all=True)],
