@@ -7,8 +7,8 @@ Six processes, two of them with two threads, consume one subscription of a topic
 partitions. Each takes a batch and, in one transaction, acknowledges it and sends its messages on;
 on Shared every other one acknowledges plainly and keeps a log instead. Now and then one gives a
 batch back, with and without a delay, or leaves and joins again. A producer sends keyed messages all
-the while, some in transactions. At the end every message must have been passed on exactly once (plain:
-acknowledged exactly once, logged at least once), and with Key_Shared in the order of its key.
+the while, some in transactions. At the end every message must have been passed on exactly once
+(plain: acknowledged exactly once, logged at least once), with Key_Shared in the order of its key.
 
 Then two figures: how long after a SIGKILL another consumer has the messages of the dead one, and
 how many messages a second 1, 2 and 4 processes take from a Shared subscription, beside SQLite as a
