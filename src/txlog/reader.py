@@ -15,6 +15,7 @@ from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received, requests_
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.preview import START, PreviewPlace, check_isolation, preview
+from txlog.engine.folds.catalog import number_of
 from txlog.engine.folds.cursor import covers
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Mark
@@ -92,7 +93,7 @@ class Reader:
                 self._through_lsn = view.lsn
 
     def _number(self, view: View, partition: int) -> int:
-        return find_topic(view, self.topic).first_partition + partition
+        return number_of(find_topic(view, self.topic), partition)
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.

@@ -16,7 +16,7 @@ from txlog.engine.flow.participants import participants, place_name, unavailable
 from txlog.engine.flow.resolve import unrecorded_markers
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.catalog import Subscription, Topic, numbers
 from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
 from txlog.engine.liveness import dead_consumers, writer
 from txlog.engine.store import Store
@@ -31,15 +31,10 @@ def short(topic: Topic) -> str:
     return TopicName.parse(topic.name).short
 
 
-def numbers(topic: Topic) -> range:
-    """The store-wide numbers of a topic's partitions."""
-    return range(topic.first_partition, topic.first_partition + topic.partitions)
-
-
 def partition_name(view: View, number: int) -> str:
     """`topic/partition` of a store-wide partition number."""
     topic = catalogs.topic_of(view.catalog, number)
-    return f"{short(topic)}/{number - topic.first_partition}"
+    return f"{short(topic)}/{catalogs.index_of(topic, number)}"
 
 
 def file_bytes(view: View, ledgers: Sequence[int]) -> int:
@@ -174,7 +169,7 @@ def ended(view: View, answer: EndAnswer) -> Answer:
 def _marker_row(view: View, marker: tuple[int, int, int, int]) -> Answer:
     number, ledger, entry, count = marker
     found = catalogs.topic_of(view.catalog, number)
-    return {"topic": short(found), "partition": number - found.first_partition,
+    return {"topic": short(found), "partition": catalogs.index_of(found, number),
             "marker": MessageId(ledger, entry), "messages": count}  # fmt: skip
 
 
@@ -264,7 +259,7 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
         marker = markers.get(number)
         found = catalogs.topic_of(view.catalog, number)
         partitions.append({
-            "topic": short(found), "partition": number - found.first_partition,
+            "topic": short(found), "partition": catalogs.index_of(found, number),
             "messages": held.count if held else marker[3] if marker else 0,
             "size_bytes": held.payload_bytes if held else 0,
             "marker": MessageId(marker[1], marker[2]) if marker else None,
@@ -276,7 +271,7 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
         found = catalogs.topic_of(view.catalog, number)
         cumulative = pending.cumulative if pending else None
         acks.append({
-            "topic": short(found), "partition": number - found.first_partition,
+            "topic": short(found), "partition": catalogs.index_of(found, number),
             "subscription": view.catalog.subscriptions[subscription].name,
             "acks": pending.count if pending else 0,
             "cumulative": MessageId(*cumulative) if cumulative else None,

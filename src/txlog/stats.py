@@ -191,7 +191,7 @@ def log_row(view: View, row: Answer) -> Answer:
     return {
         "lsn": row["lsn"], "time": row["time"], "op": row["op"],
         "topic": None if topic is None else report.short(topic),
-        "partition": None if topic is None else number - topic.first_partition,
+        "partition": None if topic is None else catalogs.index_of(topic, number),
         "subscription": None if subscription is None
         else view.catalog.subscriptions[subscription].name,
         "count": row["count"], "detail": row["detail"],

@@ -12,7 +12,7 @@ from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.preview import check_isolation
 from txlog.engine.flow.trim import POLICIES
-from txlog.engine.folds.catalog import Topic, consumers_of
+from txlog.engine.folds.catalog import Topic, consumers_of, numbers
 from txlog.engine.model.ops import (
     CursorOpened,
     IsolationSet,
@@ -129,9 +129,9 @@ def create_subscription(
     draft = Draft(view, settings, now.wall_ms)
     number = view.catalog.next_subscription
     draft.ops.append(SubscriptionCreated(number, topic.number, name, type, isolation))
-    for partition in range(topic.partitions):
-        behind = resolve_bound(view, topic, partition, position or START)
-        draft.ops.append(CursorOpened(number, topic.first_partition + partition, behind))
+    for index, partition in enumerate(numbers(topic)):
+        behind = resolve_bound(view, topic, index, position or START)
+        draft.ops.append(CursorOpened(number, partition, behind))
     return draft.decision(True, sync=True)
 
 
@@ -157,7 +157,7 @@ def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | Non
     """Decide to close the open ledgers of these topics (None: of all), for sealing."""
     draft = Draft(view, settings, now.wall_ms)
     for topic in view.catalog.topics.values() if topics is None else topics:
-        for number in range(topic.first_partition, topic.first_partition + topic.partitions):
+        for number in numbers(topic):
             for role in ("p", "s"):
                 state = view.topic(number) if role == "p" else view.buffer(number)
                 if state.ledgers and state.ledgers[-1].entries:

@@ -15,7 +15,7 @@ from txlog.engine.flow.acksets import is_trimmed
 from txlog.engine.flow.dispatch import plan
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.participants import check_available
-from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
 from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.view import View
@@ -46,7 +46,7 @@ def resolve_range(
         held = _subscription(view, topic, wanted.subscription)
         out = {}
         for partition in partitions:
-            cursor = view.cursor(held.number, topic.first_partition + partition)
+            cursor = view.cursor(held.number, number_of(topic, partition))
             out[partition] = Place(cursor.mark_delete, end_of(view, topic, partition), held.number)
         return out
     named = [
@@ -69,7 +69,7 @@ def resolve_range(
 
 def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mark:
     """The position just before the bound in a partition."""
-    number = topic.first_partition + partition
+    number = number_of(topic, partition)
     if bound.kind == "start":
         return start_of(view, number)
     if bound.kind == "end":
@@ -119,17 +119,17 @@ def check_retained(view: View, topic: Topic, number: int, place: Mark) -> None:
     short = TopicName.parse(topic.name).short
     behind = f"behind {first}" if first is not None and place[1] >= 0 else "from the start"
     raise MessageNotFound(
-        f"messages of {short}/{number - topic.first_partition} {behind} up to "
+        f"messages of {short}/{index_of(topic, number)} {behind} up to "
         f"{MessageId(*last)} were trimmed",
         hint="read again from start, the first message that is still there", topic=short,
-        partition=number - topic.first_partition, message_id=MessageId(*last),
+        partition=index_of(topic, number), message_id=MessageId(*last),
         first=None if first is None or place[1] < 0 else first, last=MessageId(*last),
     )  # fmt: skip
 
 
 def end_of(view: View, topic: Topic, partition: int) -> Mark:
     """The first position that nothing is at yet."""
-    last = view.topic(topic.first_partition + partition).ledgers[-1]
+    last = view.topic(number_of(topic, partition)).ledgers[-1]
     return (last.ledger, last.entries, 0)
 
 
@@ -156,8 +156,8 @@ def _behind_time(view: View, number: int, time_ms: int) -> Mark:
 def partition_of(view: View, topic: Topic, wanted: MessageId) -> int:
     """The partition (from 0) of the topic that an id is of; raises MessageNotFound."""
     owner = view.catalog.owners.get(wanted.ledger)
-    partition = -1 if owner is None or owner[1] != "p" else owner[0] - topic.first_partition
-    if not 0 <= partition < topic.partitions:
+    partition = -1 if owner is None or owner[1] != "p" else index_of(topic, owner[0])
+    if partition < 0:
         raise MessageNotFound(
             f"message {wanted} does not exist in {TopicName.parse(topic.name).short}",
             message_id=wanted,
@@ -182,7 +182,7 @@ def _of_txn(view: View, topic: Topic, wanted: Range, partitions: list[int]) -> d
     pair = (wanted.txn.coordinator, wanted.txn.sequence)
     out: dict[int, Place] = {}
     for partition in partitions:
-        for ledger, known in view.buffer(topic.first_partition + partition).markers.items():
+        for ledger, known in view.buffer(number_of(topic, partition)).markers.items():
             for marker in known:
                 if (marker.coordinator, marker.sequence) == pair:
                     out[partition] = Place(

@@ -100,7 +100,7 @@ def check_available(view: View, topic: Topic, partition: int) -> None:
 
 def unavailable_error(catalog: Catalog, topic: Topic, partition: int) -> PartitionUnavailable:
     """The error of a call that needs a partition which is offline or quarantined."""
-    name, index = TopicName.parse(topic.name).short, partition - topic.first_partition
+    name, index = TopicName.parse(topic.name).short, catalogs.index_of(topic, partition)
     is_damaged = catalog.unavailable[partition].reason == "damage"
     how = "quarantined: a file of it is damaged" if is_damaged else "offline"
     return PartitionUnavailable(
@@ -115,7 +115,7 @@ def place_name(catalog: Catalog, place: Place) -> str:
     partition, subscription = place
     if catalogs.has_partition(catalog, partition):
         topic = catalogs.topic_of(catalog, partition)
-        text = f"{TopicName.parse(topic.name).short}/{partition - topic.first_partition}"
+        text = f"{TopicName.parse(topic.name).short}/{catalogs.index_of(topic, partition)}"
     else:
         text = f"partition {partition}"
     if not subscription:
