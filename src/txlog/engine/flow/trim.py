@@ -26,8 +26,9 @@ from txlog.errors import Refused
 from txlog.ids import MessageId, TopicName
 from txlog.settings import Settings
 
-# What a topic may be told: keep so long, keep so many bytes, keep until acknowledged by all.
-POLICIES = ("retention_ms", "retention_bytes", "retention_acked")
+# What a topic may be told: keep so long, keep so many bytes, keep until acknowledged by all;
+# acknowledge what is older (expiry.py).
+POLICIES = ("retention_ms", "retention_bytes", "retention_acked", "ttl_ms")
 
 
 @dataclass(slots=True)

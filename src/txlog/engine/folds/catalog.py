@@ -3,7 +3,7 @@
 Ledger: system/catalog. Ops
   SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
   SubscriptionTypeSet, PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet,
-  IsolationSet,
+  IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet, SubscriptionDeleted,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
@@ -28,11 +28,15 @@ from txlog.engine.model.ops import (
     Op,
     PartitionAvailable,
     PartitionOffline,
+    PartitionsAdded,
     PolicySet,
     SettingSet,
     SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionPolicySet,
     SubscriptionTypeSet,
     TopicCreated,
+    TopicDeleted,
     TxnOpened,
 )
 
@@ -133,8 +137,12 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         )
         state.topics[op.topic].subscriptions.append(op.subscription)
         state.next_subscription = op.subscription + 1
-    elif isinstance(op, ConsumerAttached | ConsumerDetached | IsolationSet | SubscriptionTypeSet):
-        _subscription(state, time_ms, op)
+    elif isinstance(op, PartitionsAdded | TopicDeleted | SubscriptionDeleted):
+        _reshape(state, lsn, op)
+    elif isinstance(op, ConsumerAttached | ConsumerDetached):
+        _consumer(state, time_ms, op)
+    elif isinstance(op, IsolationSet | SubscriptionTypeSet | SubscriptionPolicySet):
+        _subscription(state, op)
     elif isinstance(op, PartitionOffline | PartitionAvailable):
         _switch(state, lsn, time_ms, op)
     elif isinstance(op, SettingSet):
@@ -144,17 +152,24 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
 
 
 def _subscription(
-    state: Catalog, time_ms: int,
-    op: ConsumerAttached | ConsumerDetached | IsolationSet | SubscriptionTypeSet,
-) -> None:  # fmt: skip
+    state: Catalog, op: IsolationSet | SubscriptionTypeSet | SubscriptionPolicySet
+) -> None:
+    held = state.subscriptions[op.subscription]
+    if isinstance(op, IsolationSet):
+        held.isolation = op.isolation
+    elif isinstance(op, SubscriptionTypeSet):
+        held.type = op.kind
+    else:
+        held.policies.pop(op.name, None)
+        if op.value is not None:
+            held.policies[op.name] = op.value
+
+
+def _consumer(state: Catalog, time_ms: int, op: ConsumerAttached | ConsumerDetached) -> None:
     if isinstance(op, ConsumerAttached):
         _attach(state, time_ms, op)
-    elif isinstance(op, ConsumerDetached):
-        state.consumers.pop(op.consumer, None)
-    elif isinstance(op, IsolationSet):
-        state.subscriptions[op.subscription].isolation = op.isolation
     else:
-        state.subscriptions[op.subscription].type = op.kind
+        state.consumers.pop(op.consumer, None)
 
 
 def _attach(state: Catalog, time_ms: int, op: ConsumerAttached) -> None:
@@ -165,6 +180,35 @@ def _attach(state: Catalog, time_ms: int, op: ConsumerAttached) -> None:
         op.consumer, op.subscription, op.name, op.kind, op.priority, time_ms
     )
     state.next_consumer = op.consumer + 1
+
+
+def _reshape(
+    state: Catalog, lsn: int, op: PartitionsAdded | TopicDeleted | SubscriptionDeleted
+) -> None:
+    """A topic grows or goes, a subscription goes."""
+    if isinstance(op, SubscriptionDeleted):
+        gone = state.subscriptions.pop(op.subscription)
+        state.topics[gone.topic].subscriptions.remove(op.subscription)
+        for one in consumers_of(state, op.subscription):
+            del state.consumers[one.number]
+        return
+    topic = state.topics[op.topic]
+    if isinstance(op, PartitionsAdded):
+        if op.first_partition < state.next_partition:
+            raise broken("catalog", lsn, f"partition {op.first_partition} was given out before")
+        topic.added.append((op.first_partition, op.partitions))
+        topic.partitions += op.partitions
+        state.first_of.append((op.first_partition, op.topic))
+        state.next_partition = op.first_partition + op.partitions
+        return
+    if topic.subscriptions:
+        raise broken("catalog", lsn, f"topic {topic.name} is deleted with its subscriptions")
+    gone_ones = set(op.partitions)
+    del state.topics[op.topic], state.by_name[topic.name.casefold()]
+    state.first_of = [one for one in state.first_of if one[1] != op.topic]
+    state.owners = {k: own for k, own in state.owners.items() if own[0] not in gone_ones}
+    state.unavailable = {k: why for k, why in state.unavailable.items() if k not in gone_ones}
+    state.policies.pop(op.topic, None)
 
 
 def _set(state: Catalog, op: SettingSet) -> None:

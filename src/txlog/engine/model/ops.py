@@ -45,6 +45,22 @@ class TopicCreated(_Op, tag="topic", frozen=True, array_like=True, gc=False):
     partitions: int
 
 
+class PartitionsAdded(_Op, tag="padd", frozen=True, array_like=True, gc=False):
+    """A topic has more partitions, numbered from first_partition; the frame makes their ledgers."""
+
+    topic: int
+    first_partition: int
+    partitions: int
+
+
+class TopicDeleted(_Op, tag="tdel", frozen=True, array_like=True, gc=False):
+    """A topic is gone with its partitions and these ledgers, those of sidecars too."""
+
+    topic: int
+    partitions: list[int]
+    ledgers: list[int]
+
+
 class SubscriptionCreated(_Op, tag="sub", frozen=True, array_like=True, gc=False):
     """A durable subscription exists on a topic."""
 
@@ -53,6 +69,21 @@ class SubscriptionCreated(_Op, tag="sub", frozen=True, array_like=True, gc=False
     name: str
     kind: str
     isolation: str
+
+
+class SubscriptionPolicySet(_Op, tag="spol", frozen=True, array_like=True, gc=False):
+    """A policy of a subscription has this value; null: it has none any more."""
+
+    subscription: int
+    name: str
+    value: int | str | None
+
+
+class SubscriptionDeleted(_Op, tag="sdel", frozen=True, array_like=True, gc=False):
+    """A subscription is gone with its cursors on these partitions, and what was pending there."""
+
+    subscription: int
+    partitions: list[int]
 
 
 class ConsumerAttached(_Op, tag="con", frozen=True, array_like=True, gc=False):
@@ -186,7 +217,10 @@ class SubscriptionAdded(_Op, tag="adds", frozen=True, array_like=True, gc=False)
 
 
 class StatusUpdated(_Op, tag="stat", frozen=True, array_like=True, gc=False):
-    """The status changed from expected to status; markers as (partition, ledger, entry, count)."""
+    """The status changed from expected to status; markers as (partition, ledger, entry, count).
+
+    skipped: with the last status, participants that were deleted before: (partition, subscription)
+    """
 
     coordinator: int
     sequence: int
@@ -196,6 +230,7 @@ class StatusUpdated(_Op, tag="stat", frozen=True, array_like=True, gc=False):
     messages: int = 0
     acks: int = 0
     markers: list[tuple[int, int, int, int]] = []
+    skipped: list[tuple[int, int]] = []
 
 
 class TxnsForgotten(_Op, tag="forg", frozen=True, array_like=True, gc=False):
@@ -454,6 +489,14 @@ class Returned(_Op, tag="ret", frozen=True, array_like=True, gc=False):
     due: Due | None = None
 
 
+class Sought(_Op, tag="seek", frozen=True, array_like=True, gc=False):
+    """Up to this position everything is DELETED, behind it nothing; counts and leases are void."""
+
+    subscription: int
+    partition: int
+    mark_delete: Mark
+
+
 class IsolationSet(_Op, tag="iso", frozen=True, array_like=True, gc=False):
     """The isolation of a subscription is another one; no consumer of it lived."""
 
@@ -471,6 +514,8 @@ Op = (
     | Deduplicated | PartitionOffline | PartitionAvailable
     | LedgerReserved | LedgerTrimmed | Compacted | PolicySet | CursorTrimmed
     | IsolationSet | SubscriptionTypeSet | Leased | Returned
+    | PartitionsAdded | TopicDeleted | SubscriptionPolicySet | SubscriptionDeleted
+    | Sought
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
