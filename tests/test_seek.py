@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
-from txlog import Bound, Client, MessageId, Range
+from txlog import Bound, Client, MessageId, Range, TxnId
 from txlog.bounds import END, START
 from txlog.errors import (
     InvalidTxnStatus,
@@ -260,7 +260,7 @@ def test_random_seeks_against_a_set(tmp_path: Path, seed: int) -> None:
     client, handle = bench.client, bench.client.subscription("t", "s")
     known: list[MessageId] = []
     unacked: set[int] = set()
-    held: dict[object, set[int]] = {}
+    held: dict[TxnId, set[int]] = {}
     for step in range(80):
         act = chance.randrange(8)
         try:
@@ -282,9 +282,9 @@ def test_random_seeks_against_a_set(tmp_path: Path, seed: int) -> None:
                 client.acknowledge("t", "s", [known[at]], txn=txn)
                 held[txn] = {at}
             elif act == 4 and held:
-                txn = chance.choice(list(held))
-                client.commit(txn)  # type: ignore[arg-type]
-                unacked -= held.pop(txn)
+                ending = chance.choice(list(held))
+                client.commit(ending)
+                unacked -= held.pop(ending)
             elif act == 5 and known:
                 to, force = chance.randrange(len(known)), chance.random() < 0.5
                 answer = handle.seek(known[to], force=force)
