@@ -239,14 +239,15 @@ class Admin:
         """
         return topicadmin.update(self._store, name, partitions, policies)
 
-    def delete_topic(self, name: str, *, force: bool = False) -> Answer:
+    def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> Answer:
         """Delete a topic with its messages; the fields of `txlog topic delete`.
 
         force:  also its subscriptions, and what unfinished transactions have there: they name it
                 as skipped
+        dry_run: say what would go
         raises: TopicNotFound, StillInUse
         """
-        return topicadmin.delete(self._store, name, force=force)
+        return topicadmin.delete(self._store, name, force=force, dry_run=dry_run)
 
     # --- availability ------------------------------------------------------------------------
 

@@ -211,7 +211,7 @@ class SubscriptionHandle:
         assert isinstance(answer, dict)
         return answer
 
-    def delete(self, *, force: bool = False) -> Answer:
+    def delete(self, *, force: bool = False, dry_run: bool = False) -> Answer:
         """Delete the subscription; the fields of `sub delete`.
 
         What open transactions have acknowledged here is let go; they name it as skipped.
@@ -224,18 +224,20 @@ class SubscriptionHandle:
                 number for number in look(store, lambda view: consumers_of(self._find(view)[1]))
                 if not is_held(store.disk, f"consumers/{number}.lock")
             ]  # fmt: skip
-            try:
-                answer = store.write(
-                    lambda view, now, dead=dead: delete_subscription(  # type: ignore[misc]
-                        view, store.settings, now, *self._find(view), dead=dead, force=force
-                    )
+
+            def decide(view: View, now: Instant, dead: list[int] = dead) -> Decision:
+                return delete_subscription(
+                    view, store.settings, now, *self._find(view), dead=dead, force=force
                 )
+
+            try:
+                answer = self._decided(decide, dry_run=dry_run)
                 break
             except ConsumerBusy:
                 if not left or not look(store, self._has_dead):
                     raise
         assert isinstance(answer, DeletedSubscription)
-        for number in dead:
+        for number in () if dry_run or store.dry_run else dead:
             store.disk.unlink(f"consumers/{number}.lock")
         return {"topic": answer.topic, "subscription": answer.subscription,
                 "backlog": answer.backlog, "deleted": True}  # fmt: skip

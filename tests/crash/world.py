@@ -336,7 +336,7 @@ class Workload:
         # steps over ids
         known = [one for one in model.unclaimed() if one in self.ids]
         taken = rng.choice(known) if known else None
-        value, partition, sequence = self._new_value(rng)
+        value, partition, sequence = self._new_value(model, rng)
         model.txns[expected] = "committed"
         model.log[partition].append(value)
         if taken is not None:

@@ -93,10 +93,9 @@ def delete_topic(
         for side in sides for coordinator, held in side.held.items() for sequence in held
     }  # fmt: skip
     if not force and (subscriptions or txns):
-        what = [f"{len(subscriptions)} subscriptions"] if subscriptions else []
-        what += [f"{len(txns)} unfinished transactions"] if txns else []
         raise StillInUse(
-            f"topic {short} has {' and '.join(what)}", hint="--force deletes it all the same",
+            f"topic {short} has subscriptions ({len(subscriptions)}) or unfinished transactions "
+            f"({len(txns)})", hint="--force deletes it all the same",
             topic=short,
         )  # fmt: skip
     answer = DeletedTopic(
