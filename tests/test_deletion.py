@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from txlog import Client, TxnId
-from txlog.engine.upkeep import compact
+from txlog.engine.upkeep import checkpoint, compact
 from txlog.errors import (
     ConsumerBusy,
     MessageNotFound,
@@ -338,6 +338,32 @@ def test_maintenance_meets_a_topic_that_went_meanwhile(
     client.checkpoint()
     assert files(bench) == []
     assert bench.reopen().topics() == []
+
+
+def test_a_deletion_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest was cut before it and names the dumps; nobody who knows better takes them."""
+    bench = bench_of(tmp_path)
+    client, other = bench.client, bench.another()
+    client.acknowledge("t", "s", send(client, b"0", b"1")[:1])
+    write_state = checkpoint._write_state
+
+    def delete_then(*given: object) -> object:
+        if [row["topic"] for row in other.topics()] == ["t"]:
+            other.admin.delete_topic("t", force=True)
+        return write_state(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checkpoint, "_write_state", delete_then)
+    client.checkpoint()
+    for one in (client, other, bench.another()):
+        one.create_topic("u", if_not_exists=True)
+        kinds = one._store.read(lambda view: {key[:2] for key in view.known() if key[2] or key[1]})
+        assert kinds == {("topic", 2)}
+    client.checkpoint()
+    manifest = client._store.read(lambda view: view.manifest)
+    assert {(ref.kind, ref.a) for ref in manifest.dumps} == {("catalog", 0), ("topic", 2)}
+    assert values(bench.reopen(), "u") == []
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -106,7 +106,7 @@ class View:
         self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
         self._sealed: dict[int, FileRef] = {}
         self._gone: set[int] = set()  # ledgers that the manifest may still name
-        self._forgotten: set[Component] = set()  # deleted, and the manifest may still have dumps
+        self._forgotten: dict[Component, int] = {}  # deleted, by which LSN: a manifest may know it
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
         self._deadline: tuple[str, int] = ("", 0)
         self._changed: dict[Component, int] = {}  # the LSN of the last op since the manifest
@@ -166,9 +166,9 @@ class View:
         self._changed = {k: lsn for k, lsn in self._changed.items() if lsn > newer.cut_lsn}
         self.manifest = newer
         self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in newer.dumps}
-        self._forgotten &= self._dumps.keys()
+        self._forgotten = {k: lsn for k, lsn in self._forgotten.items() if lsn > newer.cut_lsn}
         for key in self._forgotten:
-            del self._dumps[key]
+            self._dumps.pop(key, None)
         self._sealed = {
             ledger: ref for ledger, ref in self._sealed.items()
             if not any(known.path == ref.path for known in newer.files.get(ledger, []))
@@ -256,9 +256,8 @@ class View:
                 self._topics.pop(number, None)
                 self._buffers.pop(number, None)
             for key in keys:
-                if self._dumps.pop(key, None) is not None:
-                    self._forgotten.add(key)
-                for known in (self._loaded, self._waiting, self._changed):
+                self._forgotten[key] = self.lsn
+                for known in (self._dumps, self._loaded, self._waiting, self._changed):
                     known.pop(key, None)
 
     def _close_files(self, partition: int) -> None:
