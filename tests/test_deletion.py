@@ -74,8 +74,8 @@ def test_a_live_consumer_keeps_it_unless_forced(tmp_path: Path) -> None:
 def test_a_dead_consumer_is_not_in_the_way(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     consumer = bench.another().consumer("t", "s")
-    assert consumer._liveness is not None
-    consumer._liveness.close()  # as the kernel does when the process dies
+    assert consumer._member._lock is not None
+    consumer._member._lock.close()  # as the kernel does when the process dies
     assert bench.client.subscription("t", "s").delete()["deleted"]
 
 

@@ -7,13 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog import locks, report
-from txlog.engine.flow.acksets import backlog, messages_in, runs_of_bitmap
-from txlog.engine.flow.deletion import consumers_of
+from txlog import report
+from txlog.consumerreport import consumers
+from txlog.engine.flow.acksets import backlog, messages_in
 from txlog.engine.flow.dispatch import Piece, plan, requests_of
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.ops import Mark
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.store import Store
@@ -41,20 +40,11 @@ def describe(view: View, store: Store, topic: Topic, held: Subscription) -> Answ
     ]  # fmt: skip
     return {
         **row, "policies": dict(sorted(held.policies.items())),
-        "consumer_list": [_consumer(store, held, number) for number in sorted(consumers_of(held))],
+        "consumer_list": consumers(view, held, store),
         "partition_list": [
             _partition(view, held, index, number)
             for index, number in enumerate(catalogs.numbers(topic))
         ],
-    }  # fmt: skip
-
-
-def _consumer(store: Store, held: Subscription, number: int) -> Answer:
-    holder = locks.holder(store, f"consumers/{number}.lock")
-    return {
-        "name": held.consumer_name, "pid": None if holder is None else holder[0],
-        "command": None if holder is None else holder[1], "alive": holder is not None,
-        "leased": 0, "since_time": held.consumer_since_ms,
     }  # fmt: skip
 
 
@@ -64,19 +54,11 @@ def _partition(view: View, held: Subscription, index: int, number: int) -> Answe
     return {
         "partition": index, "mark_delete": MessageId(*mark) if mark[1] >= 0 else None,
         "backlog": backlog(view, held.number, number),
-        "acked_beyond": _acked_beyond(view, number, cursor), "delayed": 0,
+        "acked_beyond": messages_in(view, number, cursor.acked.runs()), "delayed": 0,
         "pending_acks": sum(pending.count for pending in cursor.pending.values()),
-        "leased": 0, "watermark": None,
+        "leased": sum(lease.count() for lease in cursor.hands.leases.values()),
+        "watermark": None,
     }  # fmt: skip
-
-
-def _acked_beyond(view: View, number: int, cursor: Cursor) -> int:
-    """Messages that are acknowledged behind the mark-delete position."""
-    whole = sum(
-        messages_in(view, number, runs_of_bitmap(ledger, known))
-        for ledger, known in cursor.acked.entries.items()
-    )
-    return whole + sum(map(len, cursor.acked.inner.values()))
 
 
 def backlog_groups(

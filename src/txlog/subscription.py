@@ -14,16 +14,17 @@ from txlog.bounds import Bound
 from txlog.clock import Instant
 from txlog.consumer import acknowledge_runs
 from txlog.engine.flow.acknowledge import runs_of_ids
-from txlog.engine.flow.deletion import DeletedSubscription, consumers_of, delete_subscription
+from txlog.engine.flow.deletion import DeletedSubscription, delete_subscription
 from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.lease import Back, negative_acknowledge, redeliver
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.policies import set_policies
 from txlog.engine.flow.seek import SeekAnswer, seek
 from txlog.engine.flow.skip import ALL, Amount, cutoff, skip
 from txlog.engine.flow.sweep import Uses
-from txlog.engine.folds.catalog import Subscription, Topic, number_of
-from txlog.engine.liveness import is_held
+from txlog.engine.folds.catalog import Subscription, Topic, consumers_of, number_of
+from txlog.engine.liveness import consumer_lock, dead_consumers
 from txlog.engine.store import Decide, Store
 from txlog.engine.view import View
 from txlog.errors import ConsumerBusy, InvalidArgument
@@ -33,6 +34,12 @@ from txlog.transaction import Transaction
 
 Answer = dict[str, Any]
 DELETE_TRIES = 3
+
+
+def _durable(decision: Decision) -> Decision:
+    """The same, durable: who asked from outside looks next from outside."""
+    decision.sync = True
+    return decision
 
 
 class SubscriptionHandle:
@@ -197,6 +204,43 @@ class SubscriptionHandle:
         )
         return {"acked": answer.acked, "already": answer.already, "dropped": answer.dropped}
 
+    def negative_acknowledge(
+        self, ids: Sequence[MessageId], delay_ms: int | None = None, *, dry_run: bool = False
+    ) -> Answer:
+        """Let messages that are in a consumer's hand come again; the fields of `sub nack`.
+
+        delay_ms: not before so long; None: as the subscription says. Each counts as a redelivery;
+                  what is in nobody's hand is ignored
+        raises:   MessageNotFound, PartitionUnavailable, InvalidArgument
+        """
+        if delay_ms is not None and delay_ms < 0:
+            raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)
+        runs, store = runs_of_ids(list(ids)), self._store
+
+        def decide(view: View, now: Instant) -> Decision:
+            return _durable(
+                negative_acknowledge(view, store.settings, now, self._find, runs, delay_ms)
+            )
+
+        answer = self._decided(decide, dry_run=dry_run)
+        assert isinstance(answer, Back)
+        return {"topic": self.short, "subscription": self.name, "nacked": answer.returned,
+                "ignored": answer.missed}  # fmt: skip
+
+    def redeliver(self, ids: Sequence[MessageId] | None = None, *, dry_run: bool = False) -> Answer:
+        """Let what is in hand come again at once, None: all of it; the fields of `sub redeliver`.
+
+        raises: MessageNotFound, PartitionUnavailable
+        """
+        runs, store = None if ids is None else runs_of_ids(list(ids)), self._store
+
+        def decide(view: View, now: Instant) -> Decision:
+            return _durable(redeliver(view, store.settings, now, self._find, runs))
+
+        answer = self._decided(decide, dry_run=dry_run)
+        assert isinstance(answer, Back)
+        return {"topic": self.short, "subscription": self.name, "redelivered": answer.returned}
+
     # --- the subscription itself -------------------------------------------------------------
 
     def set_policies(self, **policies: int | str | None) -> dict[str, int | str]:
@@ -220,10 +264,7 @@ class SubscriptionHandle:
         """
         store = self._store
         for left in reversed(range(DELETE_TRIES)):
-            dead = [
-                number for number in look(store, lambda view: consumers_of(self._find(view)[1]))
-                if not is_held(store.disk, f"consumers/{number}.lock")
-            ]  # fmt: skip
+            dead = self._dead()
 
             def decide(view: View, now: Instant, dead: list[int] = dead) -> Decision:
                 return delete_subscription(
@@ -234,15 +275,19 @@ class SubscriptionHandle:
                 answer = self._decided(decide, dry_run=dry_run)
                 break
             except ConsumerBusy:
-                if not left or not look(store, self._has_dead):
+                if not left or not self._dead():
                     raise
         assert isinstance(answer, DeletedSubscription)
         for number in () if dry_run or store.dry_run else dead:
-            store.disk.unlink(f"consumers/{number}.lock")
+            store.disk.unlink(consumer_lock(number))
         return {"topic": answer.topic, "subscription": answer.subscription,
                 "backlog": answer.backlog, "deleted": True}  # fmt: skip
 
-    def _has_dead(self, view: View) -> bool:
-        """True when a consumer that the catalog has is dead by now: worth another try."""
-        found = consumers_of(self._find(view)[1])
-        return any(not is_held(self._store.disk, f"consumers/{one}.lock") for one in found)
+    def _dead(self) -> list[int]:
+        """The consumers that the catalog has and nobody is any more."""
+
+        def known(view: View) -> list[int]:
+            found = consumers_of(view.catalog, self._find(view)[1].number)
+            return [one.number for one in found]
+
+        return dead_consumers(self._store.disk, look(self._store, known))

@@ -16,7 +16,7 @@ from txlog.engine.flow.acksets import backlog
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.participants import Place, in_order, participants, waiting_for
 from txlog.engine.flow.resolve import finish_ops
-from txlog.engine.folds.catalog import Subscription, Topic, numbers
+from txlog.engine.folds.catalog import Subscription, Topic, consumers_of, numbers
 from txlog.engine.model.ops import SubscriptionDeleted, TopicDeleted
 from txlog.engine.view import View
 from txlog.errors import ConsumerBusy, StillInUse
@@ -44,11 +44,6 @@ class DeletedTopic:
     subscriptions: int
 
 
-def consumers_of(held: Subscription) -> set[int]:
-    """The consumers that the catalog has of a subscription; whether they live, locks tell."""
-    return {held.consumer} if held.consumer else set()
-
-
 def delete_subscription(
     view: View, settings: Settings, now: Instant, topic: Topic, held: Subscription, *,
     dead: Collection[int], force: bool,
@@ -60,7 +55,8 @@ def delete_subscription(
     raises:  ConsumerBusy
     """
     short = TopicName.parse(topic.name).short
-    if not force and consumers_of(held) - set(dead):
+    known = {one.number for one in consumers_of(view.catalog, held.number)}
+    if not force and known - set(dead):
         raise ConsumerBusy(
             f"subscription {held.name} of {short} has a live consumer",
             hint="close it, or --force", topic=short, subscription=held.name,

@@ -15,10 +15,11 @@ from txlog.engine.view import View
 Pair = tuple[int, int]
 
 
-def expire_due(store: Store, pairs: Sequence[Pair] | None = None) -> int:
+def expire_due(store: Store, pairs: Sequence[Pair] | None = None, *, fresh: bool = True) -> int:
     """Acknowledge what is past the time to live, and say how many messages that was.
 
     pairs: (topic, subscription) numbers, None for all; a store that may not be written is left
+    fresh: follow the journal first
     cost:  a look at a policy for topics without a time to live, else at one row a partition
     """
     if store.disk.read_only and not store.dry_run:
@@ -33,7 +34,7 @@ def expire_due(store: Store, pairs: Sequence[Pair] | None = None) -> int:
         now = store.clock.now()
         return [pair for pair in timed if expire(view, store.settings, now, [pair]).ops]
 
-    wanted = store.read(due)
+    wanted = store.read(due, fresh=fresh)
     if not wanted:
         return 0
     answer = store.write(lambda view, now: expire(view, store.settings, now, wanted))
