@@ -241,7 +241,7 @@ def test_field_help_needs_no_store(
             continue  # its fields are those of what it finds
         needed = {
             "sub create": ["x", "-t", "x"], "sub ack": ["x", "1:1"],
-            "sub seek": ["x", "--to", "start"],
+            "sub seek": ["x", "--to", "start"], "sub nack": ["x", "1:1"],
             "admin list-transaction-keys": [], "admin scale-transaction-coordinators": ["4"],
             "admin pending-ack-stats": ["x", "x"], "metrics": [],
             "admin position-in-pending-ack": ["x", "x", "1:1"],

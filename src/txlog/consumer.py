@@ -222,9 +222,13 @@ class Consumer:
     def _lease(self, wants: Wants, uses: Uses) -> Handed:
         store = self._store
         while True:
-            answer = store.write(
-                lambda view, now: receive(view, store.settings, now, wants), uses=uses
-            )
+            try:
+                answer = store.write(
+                    lambda view, now: receive(view, store.settings, now, wants), uses=uses
+                )
+            except AlreadyClosed:
+                store.read(self._target, fresh=False)  # deleted: this says so
+                raise
             if answer is None:
                 self._member.take_back([])
                 continue

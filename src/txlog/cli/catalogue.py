@@ -41,6 +41,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "sub expire": Entry("submove", "expire", "acknowledge what is too old"),
     "sub backlog": Entry("sublook", "backlog", "what is not acknowledged, by key, age or ledger"),
     "sub ack": Entry("sub", "ack", "acknowledge messages"),
+    "sub nack": Entry("subhands", "nack", "let messages in hand come again, after a delay"),
+    "sub redeliver": Entry("subhands", "redeliver", "let messages in hand come again at once"),
     "sub delete": Entry("submove", "delete", "delete subscriptions"),
     "txn connect": Entry("txn", "connect", "take a transaction key and print its epoch"),
     "txn begin": Entry("txn", "begin", "begin a transaction and print its id"),
