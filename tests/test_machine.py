@@ -476,6 +476,64 @@ class EngineAgainstDicts(RuleBasedStateMachine):
                     if txn.cumulative[pair] < 0:
                         del txn.cumulative[pair]
 
+    @precondition(lambda self: any(self.log))
+    @rule(who=clients_by_number, name=subscriptions, number=partitions, at=anything,
+          force=st.booleans())  # fmt: skip
+    def seek(self, who: int, name: str, number: int, at: int, force: bool) -> None:
+        """What lies before is deleted, nothing from there on; who holds something is in the way."""
+        self.expire()
+        if not self.log[number]:
+            return
+        self.settle(self.clients[who])
+        known = [one for one, _ in self.log[number]]
+        place = at % len(known)
+        handle, holders = self.clients[who].subscription("t", name), self.holders(name, number)
+        if holders and not force:
+            with pytest.raises(NotAllowed):
+                handle.seek(known[place])
+            return
+        answer = handle.seek(known[place], force=force)
+        stopped = {txn.number: txn for txn in holders.values()}
+        assert set(answer["aborted_list"]) == stopped.keys()
+        for txn in stopped.values():
+            self.model_abort(txn, "user")
+        deleted = self.deleted[name]
+        assert answer["redeliver"] == len(deleted & set(known[place:]))
+        assert answer["skip"] == len(set(known[:place]) - deleted)
+        deleted.update(known[:place])
+        deleted.difference_update(known[place:])
+        for one in known:
+            self.counts.pop((name, one), None)
+
+    @rule(who=clients_by_number, name=subscriptions, count=st.integers(1, 5))
+    def skip(self, who: int, name: str, count: int) -> None:
+        """The next messages of each partition that nobody holds."""
+        self.expire()
+        self.settle(self.clients[who])
+        skipped: set[MessageId] = set()
+        for number in range(PARTITIONS):
+            holders = self.holders(name, number)
+            skipped.update([
+                one for one, _ in self.log[number]
+                if one not in self.deleted[name] and one not in holders
+            ][:count])  # fmt: skip
+        assert self.clients[who].subscription("t", name).skip(count)["skipped"] == len(skipped)
+        self.deleted[name] |= skipped
+
+    @rule(who=clients_by_number, name=subscriptions)
+    def delete_subscription(self, who: int, name: str) -> None:
+        """Made again it starts anew; open transactions hold nothing there any more."""
+        self.expire()
+        self.settle(self.clients[who])
+        self.clients[who].subscription("t", name).delete()
+        self.clients[who].create_subscription("t", name)
+        self.deleted[name].clear()
+        self.counts = {pair: count for pair, count in self.counts.items() if pair[0] != name}
+        for txn in self.txns:
+            if txn.state == OPEN:
+                txn.held = {pair: held for pair, held in txn.held.items() if pair[0] != name}
+                txn.cumulative = {p: at for p, at in txn.cumulative.items() if p[0] != name}
+
     @rule(who=clients_by_number)
     def reopen(self, who: int) -> None:
         for one in [one for one in self.hands if one.who == who]:

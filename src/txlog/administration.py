@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from txlog import figures, keyreport, locks, partitionstats, spacing, stats
+from txlog import figures, keyreport, locks, partitionstats, spacing, stats, topicadmin
 from txlog.bounds import Bound
 from txlog.engine.call import Decide
 from txlog.engine.flow import admin, availability, keys, lookup
@@ -226,6 +226,28 @@ class Admin:
             )
         )
         return bool(changed)
+
+    def update_topic(
+        self, name: str, partitions: int | None = None, **policies: int | None
+    ) -> Answer:
+        """Give a topic more partitions, and policies (None takes one away).
+
+        Producers and consumers that are open go on with the new partitions; a key goes to
+        crc32(key) mod partitions from then on. Policies are those of Client.set_policies.
+        returns: {topic, partitions, policies, changed}
+        raises:  TopicNotFound, NotAllowed (fewer partitions), LimitExceeded, InvalidArgument
+        """
+        return topicadmin.update(self._store, name, partitions, policies)
+
+    def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> Answer:
+        """Delete a topic with its messages; the fields of `txlog topic delete`.
+
+        force:  also its subscriptions, and what unfinished transactions have there: they name it
+                as skipped
+        dry_run: say what would go
+        raises: TopicNotFound, StillInUse
+        """
+        return topicadmin.delete(self._store, name, force=force, dry_run=dry_run)
 
     # --- availability ------------------------------------------------------------------------
 

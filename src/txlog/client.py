@@ -35,6 +35,7 @@ from txlog.looking import look
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
 from txlog.settings import Settings
+from txlog.subscription import SubscriptionHandle
 from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
 
@@ -203,9 +204,11 @@ class Client(TransactionClient):
 
     def create_subscription(
         self, topic: str, name: str, *, type: str = "exclusive", isolation: str = "committed",
-        position: Bound | None = None, if_not_exists: bool = False,
+        position: Bound | None = None, if_not_exists: bool = False, **policies: int | str | None,
     ) -> bool:  # fmt: skip
         """Create a durable subscription; returns whether it was created.
+
+        policies: as those of SubscriptionHandle.set_policies
 
         position: where it starts; the first retained message when left out
         raises:   AlreadyExists, TopicNotFound, InvalidArgument
@@ -216,6 +219,7 @@ class Client(TransactionClient):
             lambda view, now: admin.create_subscription(
                 view, self._store.settings, now, find_topic(view, wanted), name, type=type,
                 isolation=isolation, position=position, if_not_exists=if_not_exists,
+                policies=policies,
             )
         )  # fmt: skip
         return bool(created)
@@ -228,6 +232,13 @@ class Client(TransactionClient):
                 view, None if name is None else find_topic(view, name), self._store
             )
         )
+
+    def subscription(self, topic: str, name: str) -> SubscriptionHandle:
+        """A handle for seek, skip, backlog, policies and deletion; of `orders/2`, one partition.
+
+        raises: TopicNotFound, SubscriptionNotFound
+        """
+        return SubscriptionHandle(self._store, topic, name)
 
     def acknowledge(
         self, topic: str, subscription: str, ids: Sequence[MessageId], *,

@@ -30,6 +30,7 @@ from txlog.engine.flow.lease import (
     negative_acknowledge,
     receive,
 )
+from txlog.engine.flow.lookup import live_subscription, live_topic
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.place import Place, Standing
@@ -42,6 +43,7 @@ from txlog.engine.model.idset import Id
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.store import Store
 from txlog.engine.sweeper import is_sweep_due
+from txlog.engine.upkeep.expiry import expire_due
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed
 from txlog.handing import read_handed
@@ -178,6 +180,8 @@ class Consumer:
     def _hand(self, limit: int) -> Handed:
         """Have messages leased; one that found nothing before looks first, without the lock."""
         store = self._store
+        self._topic, self._subscription = store.read(self._target, fresh=self._is_idle)
+        expire_due(store, [(self._topic.number, self._subscription.number)], fresh=False)
         numbers = self._numbers()
         order = [*numbers[self._turn :], *numbers[: self._turn]]
         subscription = self._subscription.number
@@ -218,9 +222,13 @@ class Consumer:
     def _lease(self, wants: Wants, uses: Uses) -> Handed:
         store = self._store
         while True:
-            answer = store.write(
-                lambda view, now: receive(view, store.settings, now, wants), uses=uses
-            )
+            try:
+                answer = store.write(
+                    lambda view, now: receive(view, store.settings, now, wants), uses=uses
+                )
+            except AlreadyClosed:
+                store.read(self._target, fresh=False)  # deleted: this says so
+                raise
             if answer is None:
                 self._member.take_back([])
                 continue
@@ -302,8 +310,11 @@ class Consumer:
     # --- acknowledging -----------------------------------------------------------------------
 
     def _target(self, view: View) -> tuple[Topic, Subscription]:
-        catalog = view.catalog
-        return catalog.topics[self._topic.number], catalog.subscriptions[self._subscription.number]
+        held = self._subscription
+        return (
+            live_topic(view, self._topic.number, self.short),
+            live_subscription(view, held.number, held.name, self.short),
+        )
 
     def _standing(self) -> Standing:
         return Standing(self._member.number, self._places, self._highest)

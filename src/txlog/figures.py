@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.catalog import Subscription, Topic, numbers
 from txlog.engine.folds.coordinator import (
     ABORTED,
     ABORTING,
@@ -140,7 +140,7 @@ def _partition_families(view: View) -> Iterator[Family]:
         ({"topic": _short(topic), "partition": str(index)}, view.topic(number),
          view.buffer(number))
         for topic in _topics(view)
-        for index, number in enumerate(_numbers(topic))
+        for index, number in enumerate(numbers(topic))
     ]  # fmt: skip
     yield Family("pulsar_txn_tb_active_total", "gauge", "open transactions with messages there", [
         ("", labels, sum(map(len, side.held.values()))) for labels, _, side in places
@@ -200,10 +200,6 @@ def _topics(view: View) -> list[Topic]:
     return sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
 
 
-def _numbers(topic: Topic) -> range:
-    return range(topic.first_partition, topic.first_partition + topic.partitions)
-
-
 def _subscriptions(view: View) -> list[Subscription]:
     return [view.catalog.subscriptions[n] for t in _topics(view) for n in t.subscriptions]
 
@@ -213,5 +209,5 @@ def _labels(view: View, held: Subscription) -> dict[str, str]:
 
 
 def _cursors(view: View, held: Subscription) -> list[Cursor]:
-    numbers = _numbers(view.catalog.topics[held.topic])
-    return [view.cursor(held.number, number) for number in numbers]
+    topic = view.catalog.topics[held.topic]
+    return [view.cursor(held.number, number) for number in numbers(topic)]

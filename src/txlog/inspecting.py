@@ -100,7 +100,7 @@ def _message(view: View, wanted: MessageId) -> Answer:
     if owner is None or owner[1] != "p":
         raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
     topic = catalogs.topic_of(view.catalog, owner[0])
-    index = owner[0] - topic.first_partition
+    index = catalogs.index_of(topic, owner[0])
     place = resolve_range(view, topic, Range(start=Bound("id", wanted)), [index])[index]
     found = plan(view, owner[0], place.behind, 1)
     piece = found.pieces[0] if found.pieces else None
@@ -143,7 +143,7 @@ def _ledger(view: View, number: int) -> Answer:
         rows = end.entries
     return {
         "kind": "ledger", "ledger": number, "topic": report.short(topic),
-        "partition": owner[0] - topic.first_partition, "sidecar": owner[1] == "s",
+        "partition": catalogs.index_of(topic, owner[0]), "sidecar": owner[1] == "s",
         "state": status, "rows": rows,
         "size_bytes": report.file_bytes(view, [number]),
         "file_list": [{"file": ref.path, "rows": ref.rows, "size_bytes": ref.bytes,

@@ -30,18 +30,22 @@ def locks(view: View, store: Store) -> list[Answer]:
 def _row(
     store: Store, name: str, path: str, subscription: str | None, since_ms: int | None
 ) -> Answer:
+    found = holder(store, path)
+    return {
+        "name": name, "path": path, "held": found is not None,
+        "pid": None if found is None else found[0],
+        "command": None if found is None else found[1],
+        "since_time": since_ms if found is not None else None, "subscription": subscription,
+    }  # fmt: skip
+
+
+def holder(store: Store, path: str) -> tuple[int, str] | None:
+    """(process, command) of whoever holds a lock file, None when nobody does."""
     try:
         lock = store.disk.lock_file(path, create=False)
     except MissingFile:
-        holder = None
-    else:
-        try:
-            holder = lock.holder()
-        finally:
-            lock.close()
-    return {
-        "name": name, "path": path, "held": holder is not None,
-        "pid": None if holder is None else holder[0],
-        "command": None if holder is None else holder[1],
-        "since_time": since_ms if holder is not None else None, "subscription": subscription,
-    }  # fmt: skip
+        return None
+    try:
+        return lock.holder()
+    finally:
+        lock.close()

@@ -12,7 +12,7 @@ from txlog import stats
 from txlog.engine.flow import lookup
 from txlog.engine.flow.acksets import checked_run
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
 from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.ops import Run
 from txlog.engine.store import Store
@@ -51,7 +51,7 @@ def _indexes(found: Topic, asked: TopicName, partition: int | None) -> list[int]
 
 
 def _buffer_row(view: View, store: Store, topic: Topic, index: int, txn_id: TxnId | None) -> Answer:
-    number = topic.first_partition + index
+    number = number_of(topic, index)
     side, state = buffers.Buffer(), NONE
     last: tuple[int, int, int] | None = None
     try:
@@ -120,7 +120,7 @@ def _pending_row(
     view: View, store: Store, topic: Topic, held: Subscription, index: int, txn_id: TxnId | None,
     internal: bool,
 ) -> Answer:  # fmt: skip
-    number = topic.first_partition + index
+    number = number_of(topic, index)
     cursor, state = Cursor(), NONE
     try:
         cursor = view.cursor(held.number, number)
@@ -168,8 +168,7 @@ def _position_state(
     view: View, topic: Topic, held: Subscription, position: MessageId
 ) -> tuple[str, TxnId | None]:
     owner = view.catalog.owners.get(position.ledger)
-    ours = range(topic.first_partition, topic.first_partition + topic.partitions)
-    if owner is None or owner[1] != "p" or owner[0] not in ours:
+    if owner is None or owner[1] != "p" or index_of(topic, owner[0]) < 0:
         return "InvalidPosition", None
     if owner[0] in view.catalog.unavailable:
         return "PendingAckNotReady", None

@@ -12,11 +12,13 @@ from txlog.clock import Instant
 from txlog.engine.flow import produce
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.enter import Use
+from txlog.engine.flow.lookup import live_topic
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.produce import Stored
 from txlog.engine.flow.producers import Named, open_producer
 from txlog.engine.flow.route import COLUMNS, Routed, route
 from txlog.engine.flow.sweep import Uses
+from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, InvalidMessage
@@ -100,6 +102,26 @@ class BatchReceipt:
         return SendReceipt(partition, MessageId(*original), None, True)
 
 
+class _Routing:
+    """Rows and where they go; routed again when the topic has more partitions by then."""
+
+    __slots__ = ("_data", "_most", "_turn", "partitions", "routed")
+
+    def __init__(
+        self, data: pa.Table | pa.RecordBatch, partitions: int, turn: int, most: int
+    ) -> None:
+        self._data, self._turn, self._most = data, turn, most
+        self.partitions = partitions
+        self.routed: Routed = route(data, partitions, turn, most)
+
+    def over(self, partitions: int) -> Routed:
+        """The rows over so many partitions."""
+        if partitions != self.partitions:
+            self.routed = route(self._data, partitions, self._turn, self._most)
+            self.partitions = partitions
+        return self.routed
+
+
 class Producer:
     """Sends to a topic. With a name, sends are idempotent: a repeated sequence is stored once.
 
@@ -138,7 +160,7 @@ class Producer:
         number = self._number
         named = self._store.write(
             lambda view, now: open_producer(
-                view, self._store.settings, now, view.catalog.topics[number], name
+                view, self._store.settings, now, live_topic(view, number, self._short()), name
             )
         )
         assert isinstance(named, Named)
@@ -157,10 +179,7 @@ class Producer:
         return self._store.read(
             lambda view: max(
                 known.sequence if (known := view.topic(number).producers.get(name)) else -1
-                for number in range(
-                    view.catalog.topics[self._number].first_partition,
-                    view.catalog.topics[self._number].first_partition + self._partitions,
-                )
+                for number in numbers(live_topic(view, self._number, self._short()))
             )
         )
 
@@ -202,15 +221,16 @@ class Producer:
         if txn is not None:
             decide, uses, receipt = self._in_txn(data)
             return receipt(in_transaction(self._store, txn, decide, uses))
-        routed = self._route(data)
-        number, named, store = self._number, self._named, self._store
-        answer = store.write(
-            lambda view, now: produce.send(
-                view, store.settings, now, view.catalog.topics[number], routed, named
-            )
-        )
+        routing = self._route(data)
+        named, store = self._named, self._store
+
+        def decide(view: View, now: Instant) -> Decision:
+            topic, routed = self._routed(view, routing)
+            return produce.send(view, store.settings, now, topic, routed, named)
+
+        answer = store.write(decide)
         assert isinstance(answer, list)
-        return BatchReceipt(routed, answer, in_txn=False)
+        return BatchReceipt(routing.routed, answer, in_txn=False)
 
     def send_batch_async(
         self, data: pa.Table | pa.RecordBatch, *, txn: Transaction
@@ -222,31 +242,54 @@ class Producer:
         """
         return txn.leave(*self._in_txn(data))
 
-    def _route(self, data: pa.Table | pa.RecordBatch) -> Routed:
+    def _route(self, data: pa.Table | pa.RecordBatch) -> _Routing:
+        """Route over the partitions that are known; the decision looks whether there are more."""
         if self.topic.partition is not None:
             fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
             data = data.append_column("partition", fixed)
-        routed = route(data, self._partitions, self._turn, self._store.settings.max_message_bytes)
+        most, turn = self._store.settings.max_message_bytes, self._turn
         self._turn += 1
-        return routed
+        try:
+            return _Routing(data, self._partitions, turn, most)
+        except InvalidArgument:  # it may name a partition that was added
+            before = self._partitions
+            self._partitions = self._store.read(self._count)
+            if self._partitions == before:
+                raise
+            return _Routing(data, self._partitions, turn, most)
+
+    def _routed(self, view: View, routing: _Routing) -> tuple[Topic, Routed]:
+        """The topic, and the rows over the partitions it has: under the lock a key has one place.
+
+        raises: TopicNotFound when it was deleted
+        """
+        topic = live_topic(view, self._number, self._short())
+        self._partitions = topic.partitions
+        return topic, routing.over(topic.partitions)
+
+    def _count(self, view: View) -> int:
+        return live_topic(view, self._number, self._short()).partitions
+
+    def _short(self) -> str:
+        return self.topic.topic.short
 
     def _in_txn(
         self, data: pa.Table | pa.RecordBatch
     ) -> tuple[DecideIn, Uses, Callable[[object], BatchReceipt]]:
         """What sends rows in a transaction: the decision, what it uses, the answer's receipt."""
-        routed = self._route(data)
+        routing = self._route(data)
         number, named, store = self._number, self._named, self._store
         uid = store.disk.owner()[0]
 
         def decide(view: View, now: Instant, use: Use) -> Decision:
-            topic = view.catalog.topics[number]
+            topic, routed = self._routed(view, routing)
             return produce.send_in_txn(view, store.settings, now, uid, topic, routed, named, use)
 
         def receipt(answer: object) -> BatchReceipt:
             assert isinstance(answer, list)
-            return BatchReceipt(routed, answer, in_txn=True)
+            return BatchReceipt(routing.routed, answer, in_txn=True)
 
-        return decide, Uses(sends=(number, routed.slices)), receipt
+        return decide, Uses(sends=(number, routing.routed.slices)), receipt
 
     def flush(self) -> None:
         """Make everything written so far durable."""

@@ -8,13 +8,14 @@ from types import TracebackType
 import pyarrow as pa
 
 from txlog.bounds import Bound, Range
-from txlog.engine.flow.bounds import check_retained, resolve_range
+from txlog.engine.flow.bounds import check_retained, resolve_range, start_of
 from txlog.engine.flow.damage import damage_error, find_damage, quarantine_wall
 from txlog.engine.flow.damage import wall as damage_wall
 from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received, requests_of
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.preview import START, PreviewPlace, check_isolation, preview
+from txlog.engine.folds.catalog import number_of
 from txlog.engine.folds.cursor import covers
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Mark
@@ -44,8 +45,8 @@ class Reader:
     """
 
     __slots__ = (
-        "_buffered", "_damage", "_of_txn", "_places", "_previews", "_skips", "_stops", "_store",
-        "_through_lsn", "_turn", "short", "topic",
+        "_buffered", "_damage", "_grows", "_of_txn", "_places", "_previews", "_skips", "_stops",
+        "_store", "_through_lsn", "_turn", "short", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +66,10 @@ class Reader:
         self._previews: dict[int, PreviewPlace] = {}
         self._through_lsn: int | None = None
         self._of_txn = wanted.txn
+        of_all = partitions is None and self.topic.partition is None
+        self._grows = of_all and wanted.stop is None and wanted.kind == "range" and (
+            wanted.start.kind != "id"
+        )  # fmt: skip
         store.settle()
         store.read(lambda view: self._start(view, wanted, partitions, isolation))
 
@@ -91,8 +96,19 @@ class Reader:
             if wanted.stop is not None or wanted.kind != "range":
                 self._through_lsn = view.lsn
 
+    def _notice(self, view: View) -> None:
+        """Begin with partitions that were added since, if it reads the whole topic for ever."""
+        if not self._grows:
+            return
+        found = find_topic(view, self.topic)
+        for partition in range(len(self._places), found.partitions):
+            self._places[partition] = start_of(view, number_of(found, partition))
+            self._stops[partition] = self._skips[partition] = None
+            if self._previews:
+                self._previews[partition] = START
+
     def _number(self, view: View, partition: int) -> int:
-        return find_topic(view, self.topic).first_partition + partition
+        return number_of(find_topic(view, self.topic), partition)
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.
@@ -110,6 +126,7 @@ class Reader:
 
     def _take(self, view: View, limit: int, *, is_gone: bool = False) -> pa.Table:
         """One batch. MissingFile leaves nothing behind: the file may have been replaced (R21)."""
+        self._notice(view)
         places, previews = dict(self._places), dict(self._previews)
         tables: list[pa.Table] = []
         failed: TxlogError | None = None
@@ -210,6 +227,7 @@ class Reader:
         """True when a visible message follows."""
 
         def look(view: View) -> bool:
+            self._notice(view)
             return any(
                 self._plan(view, partition, number, 1, quarantine_wall(view, number)).messages
                 for partition in self._places

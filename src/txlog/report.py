@@ -6,17 +6,22 @@ are the fields that the commands print.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from txlog.engine.flow import lookup
 from txlog.engine.flow.acksets import backlog
 from txlog.engine.flow.end_txn import EndAnswer
-from txlog.engine.flow.participants import participants, place_name, unavailable_error
+from txlog.engine.flow.participants import (
+    participants,
+    place_name,
+    skipped_by,
+    unavailable_error,
+)
 from txlog.engine.flow.resolve import unrecorded_markers
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.catalog import Subscription, Topic, numbers
 from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
 from txlog.engine.liveness import dead_consumers, writer
 from txlog.engine.store import Store
@@ -31,15 +36,20 @@ def short(topic: Topic) -> str:
     return TopicName.parse(topic.name).short
 
 
-def numbers(topic: Topic) -> range:
-    """The store-wide numbers of a topic's partitions."""
-    return range(topic.first_partition, topic.first_partition + topic.partitions)
-
-
 def partition_name(view: View, number: int) -> str:
-    """`topic/partition` of a store-wide partition number."""
-    topic = catalogs.topic_of(view.catalog, number)
-    return f"{short(topic)}/{number - topic.first_partition}"
+    """`topic/partition` of a store-wide partition number; the number, if it was deleted."""
+    return place_name(view.catalog, (number, 0))
+
+
+def subscription_name(view: View, number: int) -> str:
+    """The name of a subscription; its number, if it was deleted."""
+    held = view.catalog.subscriptions.get(number)
+    return f"subscription {number}" if held is None else held.name
+
+
+def there(view: View, partitions: Iterable[int]) -> list[int]:
+    """Those of some partitions that were not deleted, in order."""
+    return sorted(number for number in partitions if catalogs.has_partition(view.catalog, number))
 
 
 def file_bytes(view: View, ledgers: Sequence[int]) -> int:
@@ -164,7 +174,10 @@ def ended(view: View, answer: EndAnswer) -> Answer:
     return {
         "txn": answer.txn_id, "state": answer.status.lower(), "already": answer.already,
         "reason": answer.reason, "messages": answer.messages, "acks": answer.acks,
-        "marker_list": [_marker_row(view, marker) for marker in answer.markers],
+        "marker_list": [
+            _marker_row(view, marker) for marker in answer.markers
+            if catalogs.has_partition(view.catalog, marker[0])
+        ],
         "waiting_list": [place_name(view.catalog, place) for place in answer.waiting],
         "skipped_list": [place_name(view.catalog, place) for place in answer.skipped],
         "open_ms": answer.open_ms,
@@ -174,7 +187,7 @@ def ended(view: View, answer: EndAnswer) -> Answer:
 def _marker_row(view: View, marker: tuple[int, int, int, int]) -> Answer:
     number, ledger, entry, count = marker
     found = catalogs.topic_of(view.catalog, number)
-    return {"topic": short(found), "partition": number - found.first_partition,
+    return {"topic": short(found), "partition": catalogs.index_of(found, number),
             "marker": MessageId(ledger, entry), "messages": count}  # fmt: skip
 
 
@@ -235,7 +248,7 @@ def _txn_row(view: View, store: Store, txn: Txn) -> Answer:
         "epoch": txn.epoch if txn.key is not None else None, "coordinator": txn.coordinator,
         "overdue": lookup.is_overdue(txn, now), "reason": txn.reason,
         "subscription_list": sorted(
-            {view.catalog.subscriptions[s].name for s, _ in txn.subscriptions}
+            {subscription_name(view, subscription) for subscription, _ in txn.subscriptions}
         ),
         "size_bytes": size or 0, "begin_time": txn.wall_ms,
         "timeout_at": txn.wall_ms + txn.timeout_ms,
@@ -245,7 +258,7 @@ def _txn_row(view: View, store: Store, txn: Txn) -> Answer:
 
 def topics_of(view: View, txn: Txn) -> list[str]:
     """The topics to which a transaction has sent."""
-    return sorted({short(catalogs.topic_of(view.catalog, number)) for number in txn.partitions})
+    return sorted({short(catalogs.topic_of(view.catalog, n)) for n in there(view, txn.partitions)})
 
 
 def _pair(txn: Txn) -> tuple[int, int]:
@@ -259,12 +272,12 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
     found_markers = [*txn.markers, *(unrecorded_markers(view, txn) if decided else ())]
     markers = {marker[0]: marker for marker in found_markers}
     partitions: list[Answer] = []
-    for number in sorted(txn.partitions):
+    for number in there(view, txn.partitions):
         held = buffers.find_held(view.buffer(number), *_pair(txn))
         marker = markers.get(number)
         found = catalogs.topic_of(view.catalog, number)
         partitions.append({
-            "topic": short(found), "partition": number - found.first_partition,
+            "topic": short(found), "partition": catalogs.index_of(found, number),
             "messages": held.count if held else marker[3] if marker else 0,
             "size_bytes": held.payload_bytes if held else 0,
             "marker": MessageId(marker[1], marker[2]) if marker else None,
@@ -272,11 +285,13 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
         })  # fmt: skip
     acks: list[Answer] = []
     for subscription, number in sorted(txn.subscriptions):
+        if subscription not in view.catalog.subscriptions:
+            continue  # it is in the list of what was skipped
         pending = view.cursor(subscription, number).pending.get(_pair(txn))
         found = catalogs.topic_of(view.catalog, number)
         cumulative = pending.cumulative if pending else None
         acks.append({
-            "topic": short(found), "partition": number - found.first_partition,
+            "topic": short(found), "partition": catalogs.index_of(found, number),
             "subscription": view.catalog.subscriptions[subscription].name,
             "acks": pending.count if pending else 0,
             "cumulative": MessageId(*cumulative) if cumulative else None,
@@ -286,7 +301,7 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
         **_txn_row(view, store, txn), "timeout_ms": txn.timeout_ms,
         "decision_lsn": txn.decision_lsn or None, "partition_list": partitions, "ack_list": acks,
         "skipped_list": [
-            place_name(view.catalog, place) for place in participants(view, txn).skipped
+            place_name(view.catalog, place) for place in skipped_by(view, txn)
         ],
     }  # fmt: skip
 

@@ -12,6 +12,7 @@ from txlog.bounds import Bound
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.trim import TrimmedPartition
+from txlog.engine.folds import catalog as catalogs
 from txlog.engine.store import Store
 from txlog.engine.upkeep.checkpoint import CheckpointReport, maintenance_lock
 from txlog.engine.upkeep.checkpoint import checkpoint as write_checkpoint
@@ -44,7 +45,7 @@ def compact(store: Store, topic: str, partition: int | None, *, dry_run: bool) -
                 f"{name.topic.short} has no partition {wanted}, it has {found.partitions}",
                 topic=name.topic.short, partition=wanted,
             )  # fmt: skip
-        every = range(found.first_partition, found.first_partition + found.partitions)
+        every = catalogs.numbers(found)
         return [every[wanted]] if wanted is not None else [*every]
 
     def check_available(view: View) -> None:

@@ -136,11 +136,11 @@ def transaction_metadata(view: View, store: Store, txn_id: TxnId) -> Answer:
     acked: dict[str, Answer] = {}
     for subscription, number in sorted(txn.subscriptions):
         place = acked.setdefault(report.partition_name(view, number), {})
-        name = view.catalog.subscriptions[subscription].name
+        name = report.subscription_name(view, subscription)
         place[name] = in_pending_ack(view, txn, subscription, number)
     produced = {
         report.partition_name(view, number): in_buffer(view, txn, number)
-        for number in sorted(txn.partitions)
+        for number in report.there(view, txn.partitions)
     }
     return {
         "txn": txn_id, "status": txn.status, "open_time": txn.wall_ms,
@@ -187,13 +187,14 @@ def in_pending_ack(view: View, txn: Txn, subscription: int, partition: int) -> A
 def log_row(view: View, row: Answer) -> Answer:
     """A row of the history with names for numbers: the fields of `txn log`."""
     number, subscription = row["partition"], row["subscription"]
-    topic = None if number is None else catalogs.topic_of(view.catalog, number)
+    is_there = number is not None and catalogs.has_partition(view.catalog, number)
+    topic = catalogs.topic_of(view.catalog, number) if is_there else None
     return {
         "lsn": row["lsn"], "time": row["time"], "op": row["op"],
         "topic": None if topic is None else report.short(topic),
-        "partition": None if topic is None else number - topic.first_partition,
+        "partition": None if topic is None else catalogs.index_of(topic, number),
         "subscription": None if subscription is None
-        else view.catalog.subscriptions[subscription].name,
+        else report.subscription_name(view, subscription),
         "count": row["count"], "detail": row["detail"],
     }  # fmt: skip
 

@@ -56,11 +56,19 @@ WORKLOADS = {
     "roll": "create create send begin txn_send commit begin txn_send roll commit roll send",
     "keys": "create create send connect key_begin txn_send txn_ack connect key_begin send "
     "key_begin txn_send commit key_delete connect checkpoint key_begin",
+    "seek": "create create send begin txn_send commit seek ack begin txn_ack send seek roll seek",
+    "skip": "create create send begin txn_send txn_send commit skip begin txn_ack skip checkpoint",
+    "grow": "create create send grow begin send txn_send txn_ack grow txn_send commit roll send",
+    "delete sub": "create create send ack begin txn_ack txn_send delete_sub commit create roll ack",
+    "delete topic": "create create send begin txn_send roll txn_ack txn_send delete_topic commit "
+    "checkpoint create send create checkpoint",
+    "delete and roll": "create send begin txn_send checkpoint delete_topic roll create send roll",
     "lazy key": "create send connect key_begin txn_send begin connect connect key_begin commit",
 }
 STEPS = [
     "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",
     "checkpoint", "roll", "connect", "key_begin", "key_delete", "compact", "trim", "joined",
+    "seek", "skip", "grow", "delete_sub", "delete_topic",
 ]  # fmt: skip
 
 

@@ -229,7 +229,7 @@ class Workload:
         """A plain message with an explicit sequence."""
         if not model.topics:
             return None
-        value, partition, sequence = self._new_value(rng)
+        value, partition, sequence = self._new_value(model, rng)
         model.log[partition].append(value)
 
         def call() -> None:
@@ -295,7 +295,7 @@ class Workload:
         if not (model.topics and model.open_txns()):
             return None
         txn = model.open_txns()[-1]
-        value, partition, sequence = self._new_value(rng)
+        value, partition, sequence = self._new_value(model, rng)
         model.held.setdefault(txn, []).append((partition, value))
         return model, lambda: void(
             self.client.producer(TOPIC, PRODUCER).send(
@@ -336,7 +336,7 @@ class Workload:
         # steps over ids
         known = [one for one in model.unclaimed() if one in self.ids]
         taken = rng.choice(known) if known else None
-        value, partition, sequence = self._new_value(rng)
+        value, partition, sequence = self._new_value(model, rng)
         model.txns[expected] = "committed"
         model.log[partition].append(value)
         if taken is not None:
@@ -374,8 +374,64 @@ class Workload:
         """Trim everything that is there, whoever still wants it."""
         if not model.topics:
             return None
-        model.log = {n: [] for n in range(PARTITIONS)}
+        model.log = {n: [] for n in model.log}
         return model, lambda: void(self.client.admin.trim(TOPIC, END, force_unacked=True))
+
+    def seek(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Stand before a message; transactions that are in the way are aborted."""
+        if not (model.subs and any(model.log.values())):
+            return None
+        partition = rng.choice([n for n, part in model.log.items() if part])
+        part = model.log[partition]
+        at = rng.randrange(len(part))
+        for txn in [one for one, held in model.pending.items() if held & set(part)]:
+            model.end(txn, "aborted")
+        model.acked = (model.acked | set(part[:at])) - set(part[at:])
+
+        def call() -> None:
+            where = observe_ids(self.client)[part[at]]
+            self.client.subscription(TOPIC, SUB).seek(where, force=True)
+
+        return model, call
+
+    def skip(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Skip one message of each partition."""
+        if not model.subs:
+            return None
+        free = set(model.unclaimed())
+        for part in model.log.values():
+            model.acked |= set([value for value in part if value in free][:1])
+        return model, lambda: void(self.client.subscription(TOPIC, SUB).skip(1))
+
+    def grow(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Add a partition."""
+        if not model.topics:
+            return None
+        model.log[len(model.log)] = []
+        count = len(model.log)
+        return model, lambda: void(self.client.admin.update_topic(TOPIC, count))
+
+    def delete_sub(
+        self, model: Model, rng: random.Random
+    ) -> tuple[Model, Callable[[], None]] | None:
+        """Delete the subscription; what is pending there is let go."""
+        if not model.subs:
+            return None
+        model.subs.clear()
+        model.acked.clear()
+        model.pending.clear()
+        return model, lambda: void(self.client.subscription(TOPIC, SUB).delete())
+
+    def delete_topic(
+        self, model: Model, rng: random.Random
+    ) -> tuple[Model, Callable[[], None]] | None:
+        """Delete the topic with everything."""
+        if not model.topics:
+            return None
+        for held in (model.topics, model.subs, model.acked, model.pending, model.held):
+            held.clear()
+        model.log = {n: [] for n in range(PARTITIONS)}
+        return model, lambda: void(self.client.admin.delete_topic(TOPIC, force=True))
 
     def _end(self, model: Model, state: str) -> tuple[Model, Callable[[], None]] | None:
         if not model.open_txns():
@@ -389,9 +445,9 @@ class Workload:
         where = observe_ids(self.client)[value]
         self.client.acknowledge(TOPIC, SUB, [where], txn=txn)
 
-    def _new_value(self, rng: random.Random) -> tuple[str, int, int]:
+    def _new_value(self, model: Model, rng: random.Random) -> tuple[str, int, int]:
         self.sent += 1
-        return f"v{self.sent}", rng.randrange(PARTITIONS), self.sent
+        return f"v{self.sent}", rng.randrange(len(model.log)), self.sent
 
 
 def void(answer: object) -> None:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 SEEDS = range(4)
 STEPS = 110
 # how often each act of a history comes: sends and acknowledgements most
-ACTS = (3, 3, 3, 5, 5, 5, 2, 3, 3, 2, 1, 1, 2, 2, 1, 1, 1)
+ACTS = (3, 3, 3, 5, 5, 5, 2, 3, 3, 2, 1, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1)
 Dumps = dict[Component, object]
 
 
@@ -65,7 +65,7 @@ def plain(key: Component, blob: bytes) -> object:
         {k: list(v) for k, v in state.held.inner.items() if v},
         sort_dicts(msgspec.to_builtins(state.pending, str_keys=False)),
         state.mark_delete, state.redelivered, state.round, state.acked_count, state.last_ack_ms,
-        msgspec.to_builtins(state.figures),
+        msgspec.to_builtins(state.figures), state.epoch,
     ]  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
     for step in range(STEPS):
         known = ids(client)
         txn = chance.choice(open_ones) if open_ones and chance.random() < 0.7 else None
-        act = chance.choices(range(17), ACTS)[0]
+        act = chance.choices(range(21), ACTS)[0]
         with contextlib.suppress(TxlogError):
             if act <= 2:
                 producer = client.producer("t", chance.choice((None, "a", "b")))
@@ -139,6 +139,20 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 client.admin.trim("t", bound, force_unacked=chance.random() < 0.5)
             elif act == 16 and checkpoints:
                 client.admin.compact("t")
+            elif act == 17 and known:
+                client.subscription("t", "s").seek(
+                    chance.choice(known), force=chance.random() < 0.5
+                )
+            elif act == 18:
+                client.subscription("t", "s").skip(chance.randint(1, 3))
+            elif act == 19 and chance.random() < 0.4:
+                client.subscription("t", "s").delete()
+                client.create_subscription("t", "s", max_redeliver_count=chance.randint(1, 3))
+            elif act == 20:
+                client.admin.update_topic(
+                    "t", chance.randint(2, 5), ttl_ms=chance.choice((900, None))
+                )
+                client.admin.delete_topic(f"more-{chance.randrange(step + 1)}")
             elif act == 11 and chance.random() < 0.3:
                 client.create_topic(f"more-{step}", chance.randint(1, 2))
                 with client.consumer("t", "s") as consumer:

@@ -27,12 +27,23 @@ COMMANDS: Final[dict[str, Entry]] = {
     "topic create": Entry("topic", "create", "create topics"),
     "topic list": Entry("topic", "list_topics", "list topics with counts and sizes"),
     "topic describe": Entry("topic", "describe", "one topic, its partitions and subscriptions"),
+    "topic update": Entry("topicchange", "update", "more partitions, other policies"),
+    "topic delete": Entry("topicchange", "delete", "delete topics with their messages"),
     "produce": Entry("produce", "produce", "write messages from stdin, files or -m"),
     "consume": Entry("consume", "consume", "read messages, or take and acknowledge them with -s"),
     "peek": Entry("consume", "peek", "look at a few messages and change nothing"),
     "sub create": Entry("sub", "create", "create subscriptions"),
     "sub list": Entry("sub", "list_subscriptions", "list subscriptions with their backlog"),
+    "sub describe": Entry("sublook", "describe", "one subscription, its consumers and partitions"),
+    "sub seek": Entry("submove", "seek", "move a subscription forward or back"),
+    "sub skip": Entry("submove", "skip", "acknowledge what comes next"),
+    "sub clear-backlog": Entry("submove", "clear_backlog", "acknowledge everything"),
+    "sub expire": Entry("submove", "expire", "acknowledge what is too old"),
+    "sub backlog": Entry("sublook", "backlog", "what is not acknowledged, by key, age or ledger"),
     "sub ack": Entry("sub", "ack", "acknowledge messages"),
+    "sub nack": Entry("subhands", "nack", "let messages in hand come again, after a delay"),
+    "sub redeliver": Entry("subhands", "redeliver", "let messages in hand come again at once"),
+    "sub delete": Entry("submove", "delete", "delete subscriptions"),
     "txn connect": Entry("txn", "connect", "take a transaction key and print its epoch"),
     "txn begin": Entry("txn", "begin", "begin a transaction and print its id"),
     "txn commit": Entry("txn", "commit", "commit transactions"),
@@ -107,9 +118,9 @@ txlog: a transactional message log for one machine, in one directory
 usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
 
   begin       init  status  demo          make a store, look at it, see it work
-  topics      topic create|list|describe
+  topics      topic create|list|describe|update|delete
   messages    produce  consume  peek      write, read, look
-  consumers   sub create|list|ack         subscriptions and acknowledgements
+  consumers   sub create|list|describe|ack|seek|skip|delete
   atomic      txn connect|begin|commit|abort|list|show|wait|log|run
   look        inspect                     any topic, transaction, id, file
   upkeep      admin VERB  metrics         space, keys, figures; Prometheus

@@ -8,8 +8,10 @@ from txlog.cli.options import Call, is_terminal
 from txlog.errors import Refused
 
 
-def confirm(call: Call, plan: str) -> None:
+def confirm(call: Call, plan: str, *, word: str | None = None) -> None:
     """Return when the user agrees: -y, or y at the question on a terminal.
+
+    word: what has to be typed instead of y
 
     raises: Refused (901), and nothing was done
     """
@@ -17,7 +19,9 @@ def confirm(call: Call, plan: str) -> None:
         return
     if call.flags.no_input or not is_terminal(0):
         raise Refused(f"not asked: {plan}", code=901, hint="--yes does it")
-    sys.stderr.write(f"{plan}\ngo on? [y/N] ")
+    question = "go on? [y/N]" if word is None else f"type {word} to go on:"
+    sys.stderr.write(f"{plan}\n{question} ")
     sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    answer = sys.stdin.readline().strip()
+    if not (answer.lower() in ("y", "yes") if word is None else answer == word):
         raise Refused("not confirmed, nothing was done", code=901, hint="--yes does not ask")

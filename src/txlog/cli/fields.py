@@ -20,7 +20,7 @@ RECORD_FIELDS: Final = (
 _STRINGS: Final = frozenset(
     "topic subscription producer owner transaction_key key path file state type kind class name "
     "command code message hint detail value uuid durability isolation reason format_name "
-    "key_encoding value_encoding txn_state status op cause repair".split()
+    "key_encoding value_encoding txn_state status op cause repair group".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -169,6 +169,15 @@ MEANINGS: Final[dict[str, str]] = {
     "cumulative_ack_position": "acknowledged by it up to here",
     "individual_acks": "messages it acknowledged beside",
     "held": "some process has it",
+    "group": "the key, age or ledger",
+    "oldest_time": "when the oldest became visible",
+    "consumer_list": "its consumers: name, pid, command, alive, leased, since_time",
+    "policies": "what it was told, by name",
+    "nacked": "messages that come again",
+    "ignored": "messages in nobody's hand",
+    "redelivered": "messages that come again",
+    "redeliver": "messages that come again",
+    "skip": "messages that never come",
     "pid": "the process",
     "labels": "labels and their values",
     "problem_list": "what is wrong: code, message, hint",

@@ -41,9 +41,24 @@ def create(
     type: Annotated[str, Option("--type", metavar="|".join(TYPES))] = "exclusive",
     isolation: Annotated[str, Option("--isolation", metavar="I")] = "committed",
     position: Annotated[str, Option("--position", metavar="BOUND")] = "start",
+    ack_timeout: Annotated[
+        str | None, Option("--ack-timeout", metavar="DUR", help="then a message comes again")
+    ] = None,
+    max_redeliver: Annotated[
+        int | None, Option("--max-redeliver", metavar="N", help="then it is a dead letter")
+    ] = None,
+    dead_letter: Annotated[
+        str | None, Option("--dead-letter", metavar="T", help="where dead letters go")
+    ] = None,
     if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
 ) -> None:
     """Create subscriptions."""
+    given = {
+        "ack_timeout_ms": call.duration(ack_timeout),
+        "max_redeliver_count": max_redeliver,
+        "dead_letter_topic": dead_letter,
+    }
+    policies = {policy: value for policy, value in given.items() if value is not None}
     call.check_choice("--type", type, TYPES)
     call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
     bound = parse_bound(position, call.now_ms())
@@ -58,6 +73,7 @@ def create(
             isolation=isolation,
             position=bound,
             if_not_exists=if_not_exists,
+            **policies,
         )
         kind, mark = type, None
         for row in client.subscriptions(topic):

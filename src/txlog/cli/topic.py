@@ -42,10 +42,14 @@ def create(
     retention_bytes: Annotated[
         str | None, Option("--retention-bytes", metavar="SIZE", help="how much is kept")
     ] = None,
+    ttl: Annotated[
+        str | None, Option("--ttl", metavar="DUR", help="older messages are acknowledged")
+    ] = None,
     if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
 ) -> None:
     """Create topics."""
     given = {
+        "ttl_ms": call.duration(ttl),
         "retention_ms": call.duration(retention),
         "retention_bytes": None if retention_bytes is None else parse_size(retention_bytes),
     }

@@ -32,6 +32,8 @@ from txlog.engine.model.ops import (
     PartitionAvailable,
     PartitionOffline,
     StatusUpdated,
+    SubscriptionDeleted,
+    TopicDeleted,
     TxnOpened,
     decode_ops,
 )
@@ -63,16 +65,26 @@ APPLY = {kind: fold.apply for kind, fold in FOLDS.items()}
 STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
 RELOADS_MAX = 20
-NOTED = frozenset([StatusUpdated, TxnOpened, PartitionOffline, PartitionAvailable])
+NOTED = frozenset([
+    StatusUpdated, TxnOpened, PartitionOffline, PartitionAvailable, SubscriptionDeleted,
+    TopicDeleted,
+])  # fmt: skip
 Request = tuple[int, int, int]  # ledger, first row, row after the last
+
+
+def _going(op: LedgerTrimmed | Compacted | TopicDeleted) -> list[int]:
+    """The ledgers that an op lets go."""
+    if isinstance(op, LedgerTrimmed):
+        return [op.ledger]
+    return op.old if isinstance(op, Compacted) else op.ledgers
 
 
 class View:
     """One consistent state of the store; used by one thread at a time."""
 
     __slots__ = (
-        "_buffers", "_catalog", "_changed", "_coordinators", "_deadline", "_dumps", "_gone",
-        "_loaded", "_readers", "_sealed", "_topics", "_waiting", "disk", "journal", "lsn",
+        "_buffers", "_catalog", "_changed", "_coordinators", "_deadline", "_dumps", "_forgotten",
+        "_gone", "_loaded", "_readers", "_sealed", "_topics", "_waiting", "disk", "journal", "lsn",
         "manifest", "reports", "salt", "tail",
     )  # fmt: skip
 
@@ -94,6 +106,7 @@ class View:
         self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
         self._sealed: dict[int, FileRef] = {}
         self._gone: set[int] = set()  # ledgers that the manifest may still name
+        self._forgotten: dict[Component, int] = {}  # deleted, by which LSN: a manifest may know it
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
         self._deadline: tuple[str, int] = ("", 0)
         self._changed: dict[Component, int] = {}  # the LSN of the last op since the manifest
@@ -153,6 +166,9 @@ class View:
         self._changed = {k: lsn for k, lsn in self._changed.items() if lsn > newer.cut_lsn}
         self.manifest = newer
         self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in newer.dumps}
+        self._forgotten = {k: lsn for k, lsn in self._forgotten.items() if lsn > newer.cut_lsn}
+        for key in self._forgotten:
+            self._dumps.pop(key, None)
         self._sealed = {
             ledger: ref for ledger, ref in self._sealed.items()
             if not any(known.path == ref.path for known in newer.files.get(ledger, []))
@@ -223,10 +239,26 @@ class View:
                 (op.boot_id, min(self._deadline[1], op.boot_ms + op.timeout_ms))
                 if op.boot_id == self._deadline[0] else ("", 0)
             )  # fmt: skip
-        else:
-            assert isinstance(op, PartitionOffline | PartitionAvailable)
+        elif isinstance(op, PartitionOffline | PartitionAvailable):
             self._close_files(op.partition)
+        else:
+            assert isinstance(op, SubscriptionDeleted | TopicDeleted)
+            self._forget(op)
         return 0
+
+    def _forget(self, op: SubscriptionDeleted | TopicDeleted) -> None:
+        """What was deleted has no state any more, and no dump."""
+        for number in op.partitions:
+            keys: list[Component] = [("topic", number, 0), ("buffer", number, 0)]
+            if isinstance(op, SubscriptionDeleted):
+                keys = [("cursor", op.subscription, number)]
+            else:
+                self._topics.pop(number, None)
+                self._buffers.pop(number, None)
+            for key in keys:
+                self._forgotten[key] = self.lsn
+                for known in (self._dumps, self._loaded, self._waiting, self._changed):
+                    known.pop(key, None)
 
     def _close_files(self, partition: int) -> None:
         """Its files may be put in place again before it comes back: they are opened anew."""
@@ -234,17 +266,18 @@ class View:
             return
         owners = self.catalog.owners
         for path, (file, reader) in list(self._readers.items()):
-            if owners[reader.ref.ledger][0] == partition:
+            owner = owners.get(reader.ref.ledger)
+            if owner is None or owner[0] == partition:
                 file.close()
                 del self._readers[path]
 
     def _name_files(self, op: Op) -> None:
         """Which files the ledgers have from now on; a ledger that is gone has none."""
-        assert isinstance(op, LedgerSealed | LedgerTrimmed | Compacted)
-        if not isinstance(op, LedgerTrimmed):
+        assert isinstance(op, LedgerSealed | LedgerTrimmed | Compacted | TopicDeleted)
+        if isinstance(op, LedgerSealed | Compacted):
             self._sealed[op.file.ledger] = op.file
         if not isinstance(op, LedgerSealed):
-            for ledger in op.old if isinstance(op, Compacted) else [op.ledger]:
+            for ledger in _going(op):
                 for ref in self.files(ledger):
                     if ref.path in self._readers:  # an open descriptor would hold its space
                         self._readers.pop(ref.path)[0].close()
@@ -294,6 +327,10 @@ class View:
                 path=ref.path, offset=ref.offset, expected=ref.crc, found=crc32c(data),
             )  # fmt: skip
         return fold.load(data)
+
+    def dumped(self) -> dict[Component, DumpRef]:
+        """Where the manifest has the dumps of what was not deleted since."""
+        return dict(self._dumps)
 
     def changed(self) -> list[Component]:
         """Components that have a state other than their dump, loaded here or not."""

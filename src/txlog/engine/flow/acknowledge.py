@@ -30,7 +30,7 @@ from txlog.engine.flow.participants import check_available
 from txlog.engine.flow.place import OUTSIDE, Standing, is_stale
 from txlog.engine.flow.resolve import abort_ops
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.catalog import Subscription, Topic, index_of
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.ops import AckConflicted, Acked, Mark, PendingAcked, Run, SubscriptionAdded
 from txlog.engine.view import View
@@ -143,10 +143,9 @@ def by_partition(view: View, topic: Topic, runs: list[Run]) -> dict[int, list[Ru
     """
     out: dict[int, list[Run]] = {}
     owners = view.catalog.owners
-    ours = range(topic.first_partition, topic.first_partition + topic.partitions)
     for run in runs:
         owner = owners.get(run[0])
-        if owner is None or owner[1] != "p" or owner[0] not in ours:
+        if owner is None or owner[1] != "p" or index_of(topic, owner[0]) < 0:
             wanted = MessageId(run[0], run[1], run[3])
             raise MessageNotFound(
                 f"message {wanted} does not exist in this topic", message_id=wanted

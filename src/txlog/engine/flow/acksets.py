@@ -216,6 +216,11 @@ def advanced(view: View, subscription: int, partition: int, mark: Mark) -> Mark:
     return _advanced(view, partition, mark, cursor.acked, IdSet())
 
 
+def resting(view: View, partition: int, mark: Mark) -> Mark:
+    """Where a mark-delete position comes to rest behind which nothing is acknowledged."""
+    return _advanced(view, partition, mark, IdSet(), IdSet())
+
+
 def _advanced(view: View, partition: int, mark: Mark, acked: IdSet, extra: IdSet) -> Mark:
     """Mark-delete moved over everything that is acknowledged without a gap."""
     ledgers = ledger_entries(view, partition)

@@ -10,9 +10,11 @@ from txlog.clock import Instant
 from txlog.engine.flow.bounds import resolve_bound
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.lookup import subscription as find_subscription
+from txlog.engine.flow.policies import Policies
+from txlog.engine.flow.policies import policy_ops as subscription_policies
 from txlog.engine.flow.preview import check_isolation
 from txlog.engine.flow.trim import POLICIES
-from txlog.engine.folds.catalog import Topic, consumers_of
+from txlog.engine.folds.catalog import Topic, consumers_of, numbers
 from txlog.engine.model.ops import (
     CursorOpened,
     IsolationSet,
@@ -80,7 +82,7 @@ def create_topic(
     draft.ops.append(TopicCreated(catalog.next_topic, name.full, first, partitions))
     for number in range(first, first + partitions):
         draft.ops.append(LedgerRolled(number, "p", 0, draft.new_ledger()))
-    draft.ops += _policy_ops(catalog.next_topic, policies)
+    draft.ops += policy_ops(catalog.next_topic, policies)
     return draft.decision(True, sync=True)
 
 
@@ -88,10 +90,11 @@ def set_policies(view: View, topic: Topic, policies: Mapping[str, int | None]) -
     """Decide policies of a topic, None to take one away; answers those it has then."""
     known = {**view.catalog.policies.get(topic.number, {}), **policies}
     answer = {name: value for name, value in known.items() if value is not None}
-    return Decision([*_policy_ops(topic.number, policies)], None, True, answer)
+    return Decision([*policy_ops(topic.number, policies)], None, True, answer)
 
 
-def _policy_ops(topic: int, policies: Mapping[str, int | None]) -> list[PolicySet]:
+def policy_ops(topic: int, policies: Mapping[str, int | None]) -> list[PolicySet]:
+    """The ops of policies of a topic; raises InvalidArgument."""
     for name, value in policies.items():
         if name not in POLICIES:
             raise InvalidArgument(f"{name} is not a policy", hint=", ".join(POLICIES))
@@ -112,6 +115,7 @@ def check_type(type: str) -> str:
 def create_subscription(
     view: View, settings: Settings, now: Instant, topic: Topic, name: str, *, type: str,
     isolation: str, position: Bound | None, if_not_exists: bool,
+    policies: Policies = NO_POLICIES,
 ) -> Decision:  # fmt: skip
     """Decide a new subscription; answers whether it was created."""
     check_type(type)
@@ -129,9 +133,10 @@ def create_subscription(
     draft = Draft(view, settings, now.wall_ms)
     number = view.catalog.next_subscription
     draft.ops.append(SubscriptionCreated(number, topic.number, name, type, isolation))
-    for partition in range(topic.partitions):
-        behind = resolve_bound(view, topic, partition, position or START)
-        draft.ops.append(CursorOpened(number, topic.first_partition + partition, behind))
+    for index, partition in enumerate(numbers(topic)):
+        behind = resolve_bound(view, topic, index, position or START)
+        draft.ops.append(CursorOpened(number, partition, behind))
+    draft.ops += subscription_policies(number, topic.name, name, policies)
     return draft.decision(True, sync=True)
 
 
@@ -157,7 +162,7 @@ def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | Non
     """Decide to close the open ledgers of these topics (None: of all), for sealing."""
     draft = Draft(view, settings, now.wall_ms)
     for topic in view.catalog.topics.values() if topics is None else topics:
-        for number in range(topic.first_partition, topic.first_partition + topic.partitions):
+        for number in numbers(topic):
             for role in ("p", "s"):
                 state = view.topic(number) if role == "p" else view.buffer(number)
                 if state.ledgers and state.ledgers[-1].entries:

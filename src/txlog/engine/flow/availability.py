@@ -14,6 +14,7 @@ from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import waiting_for
 from txlog.engine.flow.resolve import finish_ops
+from txlog.engine.folds.catalog import number_of
 from txlog.engine.folds.coordinator import ENDED
 from txlog.engine.model.ops import PartitionAvailable, PartitionOffline
 from txlog.engine.view import View
@@ -42,7 +43,7 @@ def partition_number(view: View, name: TopicName) -> int:
             f"{name.short} has {found.partitions} partitions: which one?", code=205,
             hint=f"{name.short}/0", topic=name.short,
         )  # fmt: skip
-    return found.first_partition + (name.partition or 0)
+    return number_of(found, name.partition or 0)
 
 
 def set_offline(view: View, name: TopicName) -> Decision:

@@ -15,7 +15,8 @@ from txlog.engine.flow.acksets import is_trimmed
 from txlog.engine.flow.dispatch import plan
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.participants import check_available
-from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
 from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.view import View
@@ -46,7 +47,7 @@ def resolve_range(
         held = _subscription(view, topic, wanted.subscription)
         out = {}
         for partition in partitions:
-            cursor = view.cursor(held.number, topic.first_partition + partition)
+            cursor = view.cursor(held.number, number_of(topic, partition))
             out[partition] = Place(cursor.mark_delete, end_of(view, topic, partition), held.number)
         return out
     named = [
@@ -62,14 +63,14 @@ def resolve_range(
     for partition in partitions:
         stop = None
         if wanted.stop is not None:
-            stop = _behind_to_stop(resolve_bound(view, topic, partition, wanted.stop))
+            stop = stop_behind(resolve_bound(view, topic, partition, wanted.stop))
         out[partition] = Place(resolve_bound(view, topic, partition, wanted.start), stop)
     return out
 
 
 def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mark:
     """The position just before the bound in a partition."""
-    number = topic.first_partition + partition
+    number = number_of(topic, partition)
     if bound.kind == "start":
         return start_of(view, number)
     if bound.kind == "end":
@@ -88,9 +89,7 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
         wanted = bound.value
         if is_trimmed(view, number, wanted.ledger):
             return start_of(view, number)  # an id below the first one moves to that end
-        if wanted.index > 1:
-            return (wanted.ledger, wanted.entry, wanted.index - 1)
-        return (wanted.ledger, wanted.entry - 1, 0)
+        return _behind_id(view, number, wanted)
     if bound.kind == "sub":
         name = bound.value
         assert name is None or isinstance(name, str)
@@ -98,7 +97,24 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
     assert bound.kind == "time"
     check_available(view, topic, number)  # the time of a position is in its row
     assert isinstance(bound.value, int)
-    return _behind_time(view, number, bound.value)
+    return behind_time(view, number, bound.value)
+
+
+def _behind_id(view: View, number: int, wanted: MessageId) -> Mark:
+    """The position before an id; one behind the last entry of its ledger moves to that end.
+
+    raises: MessageNotFound for a message that its transaction does not have
+    """
+    ledger, entry, index = wanted.ledger, wanted.entry, wanted.index
+    entries = next(end.entries for end in view.topic(number).ledgers if end.ledger == ledger)
+    if entry >= entries:
+        return (ledger, entries - 1, 0)
+    if index <= 1:
+        return (ledger, entry - 1, 0)
+    marker = buffers.find_marker(view.buffer(number), ledger, entry)
+    if marker is None or index > marker.count:
+        raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
+    return (ledger, entry, index - 1)
 
 
 def start_of(view: View, number: int) -> Mark:
@@ -119,31 +135,33 @@ def check_retained(view: View, topic: Topic, number: int, place: Mark) -> None:
     short = TopicName.parse(topic.name).short
     behind = f"behind {first}" if first is not None and place[1] >= 0 else "from the start"
     raise MessageNotFound(
-        f"messages of {short}/{number - topic.first_partition} {behind} up to "
+        f"messages of {short}/{index_of(topic, number)} {behind} up to "
         f"{MessageId(*last)} were trimmed",
         hint="read again from start, the first message that is still there", topic=short,
-        partition=number - topic.first_partition, message_id=MessageId(*last),
+        partition=index_of(topic, number), message_id=MessageId(*last),
         first=None if first is None or place[1] < 0 else first, last=MessageId(*last),
     )  # fmt: skip
 
 
 def end_of(view: View, topic: Topic, partition: int) -> Mark:
     """The first position that nothing is at yet."""
-    last = view.topic(topic.first_partition + partition).ledgers[-1]
+    last = view.topic(number_of(topic, partition)).ledgers[-1]
     return (last.ledger, last.entries, 0)
 
 
-def _behind_to_stop(behind: Mark) -> Mark:
+def stop_behind(behind: Mark) -> Mark:
+    """The first position that is not passed, of one that is the last to be."""
     ledger, entry, index = behind
     return (ledger, entry, index + 1) if index else (ledger, entry + 1, 0)
 
 
-def _behind_time(view: View, number: int, time_ms: int) -> Mark:
+def behind_time(view: View, number: int, time_ms: int) -> Mark:
+    """The position before the first entry of that time or later; cost: the times of a ledger."""
     behind = start_of(view, number)
     for end in view.topic(number).ledgers:
         if end.entries and end.last_ms >= time_ms:
             at = 0
-            for table in view.rows([(end.ledger, 0, end.entries)]):
+            for table in view.rows([(end.ledger, 0, end.entries)], ["publish_time"]):
                 later = pc.greater_equal(table.column("publish_time").cast("int64"), time_ms)
                 found = pc.index(later, True).as_py()
                 if found >= 0:
@@ -156,8 +174,8 @@ def _behind_time(view: View, number: int, time_ms: int) -> Mark:
 def partition_of(view: View, topic: Topic, wanted: MessageId) -> int:
     """The partition (from 0) of the topic that an id is of; raises MessageNotFound."""
     owner = view.catalog.owners.get(wanted.ledger)
-    partition = -1 if owner is None or owner[1] != "p" else owner[0] - topic.first_partition
-    if not 0 <= partition < topic.partitions:
+    partition = -1 if owner is None or owner[1] != "p" else index_of(topic, owner[0])
+    if partition < 0:
         raise MessageNotFound(
             f"message {wanted} does not exist in {TopicName.parse(topic.name).short}",
             message_id=wanted,
@@ -182,7 +200,7 @@ def _of_txn(view: View, topic: Topic, wanted: Range, partitions: list[int]) -> d
     pair = (wanted.txn.coordinator, wanted.txn.sequence)
     out: dict[int, Place] = {}
     for partition in partitions:
-        for ledger, known in view.buffer(topic.first_partition + partition).markers.items():
+        for ledger, known in view.buffer(number_of(topic, partition)).markers.items():
             for marker in known:
                 if (marker.coordinator, marker.sequence) == pair:
                     out[partition] = Place(

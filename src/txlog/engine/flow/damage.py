@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from txlog.engine.folds.catalog import topic_of
+from txlog.engine.folds.catalog import index_of, topic_of
 from txlog.engine.model.ops import Mark
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view import Request, View
@@ -72,7 +72,7 @@ def quarantine_wall(view: View, partition: int) -> Mark | None:
 def damage_error(view: View, partition: int) -> Corruption:
     """The error behind the last good row of a quarantined partition."""
     why, topic = view.catalog.unavailable[partition], topic_of(view.catalog, partition)
-    name, index = TopicName.parse(topic.name).short, partition - topic.first_partition
+    name, index = TopicName.parse(topic.name).short, index_of(topic, partition)
     paths = [ref.path for ref in view.files(why.ledger) if why.row < ref.first + ref.rows]
     path = paths[0] if paths else f"ledger {why.ledger}"
     return Corruption(

@@ -102,12 +102,12 @@ def _answer(txn_id: TxnId, outcome: Outcome, already: bool, open_ms: int) -> End
 
 
 def _recorded(view: View, txn_id: TxnId, txn: Txn, open_ms: int) -> EndAnswer:
-    found = participants(view, txn)
     if txn.status in ENDED:
         return EndAnswer(
             txn_id, txn.status, True, txn.reason, txn.messages, txn.acks, txn.markers,
-            txn.ended_ms - txn.wall_ms, [], found.skipped,
+            txn.ended_ms - txn.wall_ms, [], txn.skipped,
         )  # fmt: skip
+    found = participants(view, txn)
     markers = sorted([*txn.markers, *unrecorded_markers(view, txn)])
     return EndAnswer(
         txn_id, txn.status, True, txn.reason, txn.messages, txn.acks, markers, open_ms,

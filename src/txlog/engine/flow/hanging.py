@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from txlog.clock import Instant
 from txlog.engine.flow.lookup import is_overdue
 from txlog.engine.flow.participants import Place, participants
+from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
-from txlog.engine.folds.catalog import Topic
+from txlog.engine.folds.catalog import Topic, index_of
 from txlog.engine.folds.coordinator import ABORTED, ENDED, OPEN, Coordinator, Txn
 from txlog.engine.view import View
 
@@ -37,11 +38,7 @@ class Finding:
 def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -> list[Finding]:
     """What hangs in these topics, one finding a transaction and cause, by id."""
     view.load_coordinators()
-    numbers = {
-        number
-        for topic in topics
-        for number in range(topic.first_partition, topic.first_partition + topic.partitions)
-    }
+    numbers = {number for topic in topics for number in catalogs.numbers(topic)}
     every = len(topics) == len(view.catalog.topics)
     found: dict[tuple[int, int, str], Finding] = {}
     for _, state in view.loaded_coordinators():
@@ -77,7 +74,7 @@ def _contradictions(view: View, now: Instant, partition: int) -> Iterator[Findin
         for sequence in by_sequence:
             yield from _held(view, now, (coordinator, sequence), partition, 0)
     for topic in topic_of.values():
-        if topic.first_partition <= partition < topic.first_partition + topic.partitions:
+        if index_of(topic, partition) >= 0:
             for subscription in topic.subscriptions:
                 for pair in view.cursor(subscription, partition).pending:
                     yield from _held(view, now, pair, partition, subscription)

@@ -47,6 +47,24 @@ def topic(view: View, name: TopicName) -> Topic:
     return found
 
 
+def live_topic(view: View, number: int, short: str) -> Topic:
+    """The topic of a handle that was opened before; raises TopicNotFound when it was deleted."""
+    found = view.catalog.topics.get(number)
+    if found is None:
+        raise TopicNotFound(f"topic {short} was deleted", topic=short)
+    return found
+
+
+def live_subscription(view: View, number: int, name: str, short: str) -> Subscription:
+    """The subscription of a handle; raises SubscriptionNotFound when it was deleted."""
+    found = view.catalog.subscriptions.get(number)
+    if found is None:
+        raise SubscriptionNotFound(
+            f"subscription {name} of {short} was deleted", topic=short, subscription=name
+        )
+    return found
+
+
 def subscription(view: View, of: Topic, name: str) -> Subscription:
     """The subscription of the topic; raises SubscriptionNotFound."""
     found = catalogs.find_subscription(view.catalog, of, name)

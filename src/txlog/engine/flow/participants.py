@@ -8,13 +8,15 @@ Source: spec/transactions 5.1, 11.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.buffer import Held
 from txlog.engine.folds.catalog import Catalog, Topic
-from txlog.engine.folds.coordinator import Txn
+from txlog.engine.folds.coordinator import ENDED, Txn
 from txlog.engine.folds.cursor import Pending
 from txlog.engine.view import View
 from txlog.errors import PartitionUnavailable
@@ -39,16 +41,17 @@ class Participants(msgspec.Struct, gc=False):
         return bool(self.partitions or self.cursors or not self.waiting)
 
 
-def participants(view: View, txn: Txn, back: int = 0) -> Participants:
+def participants(view: View, txn: Txn, back: int = 0, gone: Collection[Place] = ()) -> Participants:
     """The participants of a transaction that are not done.
 
     back: a partition that this frame makes available
+    gone: what this frame deletes
     """
     out, pair = Participants(), (txn.coordinator, txn.sequence)
     catalog = view.catalog
     away = catalog.unavailable
     for partition in sorted(txn.partitions):
-        if not catalogs.has_partition(catalog, partition):
+        if (partition, 0) in gone or not catalogs.has_partition(catalog, partition):
             out.skipped.append((partition, 0))
             continue
         held = buffers.find_held(view.buffer(partition), *pair)
@@ -60,7 +63,7 @@ def participants(view: View, txn: Txn, back: int = 0) -> Participants:
         else:
             out.waiting.append((partition, 0))
     for subscription, partition in sorted(txn.subscriptions):
-        if subscription not in catalog.subscriptions:
+        if (partition, subscription) in gone or subscription not in catalog.subscriptions:
             out.skipped.append((partition, subscription))
             continue
         pending = view.cursor(subscription, partition).pending.get(pair)
@@ -72,6 +75,11 @@ def participants(view: View, txn: Txn, back: int = 0) -> Participants:
         else:
             out.waiting.append((partition, subscription))
     return out
+
+
+def skipped_by(view: View, txn: Txn) -> list[Place]:
+    """Participants that were deleted before the end; of an unfinished one, those that are now."""
+    return txn.skipped if txn.status in ENDED else participants(view, txn).skipped
 
 
 def waiting_for(view: View, partition: int) -> list[Txn]:
@@ -100,7 +108,7 @@ def check_available(view: View, topic: Topic, partition: int) -> None:
 
 def unavailable_error(catalog: Catalog, topic: Topic, partition: int) -> PartitionUnavailable:
     """The error of a call that needs a partition which is offline or quarantined."""
-    name, index = TopicName.parse(topic.name).short, partition - topic.first_partition
+    name, index = TopicName.parse(topic.name).short, catalogs.index_of(topic, partition)
     is_damaged = catalog.unavailable[partition].reason == "damage"
     how = "quarantined: a file of it is damaged" if is_damaged else "offline"
     return PartitionUnavailable(
@@ -115,7 +123,7 @@ def place_name(catalog: Catalog, place: Place) -> str:
     partition, subscription = place
     if catalogs.has_partition(catalog, partition):
         topic = catalogs.topic_of(catalog, partition)
-        text = f"{TopicName.parse(topic.name).short}/{partition - topic.first_partition}"
+        text = f"{TopicName.parse(topic.name).short}/{catalogs.index_of(topic, partition)}"
     else:
         text = f"partition {partition}"
     if not subscription:

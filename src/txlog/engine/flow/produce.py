@@ -20,7 +20,7 @@ from txlog.engine.flow.participants import check_available
 from txlog.engine.flow.producers import Named, check_producer, last_sent, make_room
 from txlog.engine.flow.route import PartitionSlice, Routed
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.catalog import Topic
+from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.coordinator import Txn
 from txlog.engine.model.ops import Appended, BufferAppended, Deduplicated, PartitionAdded
 from txlog.engine.view import View
@@ -61,7 +61,7 @@ def send(
     pieces: list[pa.RecordBatch] = []
     at = 0
     for piece in routed.slices:
-        number = topic.first_partition + piece.partition
+        number = number_of(topic, piece.partition)
         check_available(view, topic, number)
         last = -1
         if producer is not None:
@@ -109,14 +109,14 @@ def send_in_txn(
         return txn
     producer = _checked(view, topic, named)
     for piece in routed.slices:
-        check_available(view, topic, topic.first_partition + piece.partition)
+        check_available(view, topic, number_of(topic, piece.partition))
     _check_room(view, txn, routed)
     pair = (txn.coordinator, txn.sequence)
     stored: list[Stored] = []
     pieces: list[pa.RecordBatch] = []
     at = 0
     for piece in routed.slices:
-        number = topic.first_partition + piece.partition
+        number = number_of(topic, piece.partition)
         held = buffers.find_held(view.buffer(number), *pair)
         last, last_index = -1, 0
         if held is not None and producer is not None:

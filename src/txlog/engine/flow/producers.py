@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision, Draft
-from txlog.engine.folds.catalog import Topic
+from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.topic import LastSent
 from txlog.engine.model.ops import ProducerOpened, ProducersForgotten
 from txlog.engine.view import View
@@ -33,7 +33,7 @@ def open_producer(
 ) -> Decision:
     """Decide that a producer takes the name over; written, not flushed. Returns its Named."""
     draft = Draft(view, settings, now.wall_ms)
-    number = topic.first_partition
+    number = number_of(topic, 0)
     known = last_sent(draft, number, name)
     epoch = 1 if known is None else known.epoch + 1
     if known is None:
@@ -44,7 +44,7 @@ def open_producer(
 
 def check_producer(view: View, topic: Topic, producer: Named) -> None:
     """Raises ProducerFenced when another one of this name was opened later."""
-    known = view.topic(topic.first_partition).producers.get(producer.name)
+    known = view.topic(number_of(topic, 0)).producers.get(producer.name)
     if known is not None and known.epoch > producer.epoch:
         short = TopicName.parse(topic.name).short
         raise ProducerFenced(

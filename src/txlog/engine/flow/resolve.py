@@ -13,6 +13,8 @@ Source: PIP-31 "End transaction"; spec/transactions 5.1, 5.2, 11.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from txlog.clock import Instant
@@ -74,12 +76,13 @@ def abort_ops(draft: Draft, txn: Txn, reason: str) -> Outcome:
     return _outcome(draft, txn, ABORTING, reason, found, [], [])
 
 
-def finish_ops(draft: Draft, txn: Txn, back: int = 0) -> Outcome:
+def finish_ops(draft: Draft, txn: Txn, back: int = 0, gone: Collection[Place] = ()) -> Outcome:
     """Drive a decided transaction on: end what is available by now, and it when nothing waits.
 
     back: a partition that the same frame makes available
+    gone: participants that the same frame deletes
     """
-    found = participants(draft.view, txn, back)
+    found = participants(draft.view, txn, back, gone)
     if txn.status == ABORTING:
         draft.ops += _abort_body(draft, txn, found)
         return _outcome(draft, txn, ABORTING, txn.reason, found, [], [])
@@ -122,8 +125,9 @@ def _outcome(
     if not found.waiting:
         expected, status = status, COMMITTED if status == COMMITTING else ABORTED
         draft.ops.append(
-            StatusUpdated(txn.coordinator, txn.sequence, expected, status, markers=late)
-        )
+            StatusUpdated(txn.coordinator, txn.sequence, expected, status, markers=late,
+                          skipped=found.skipped)
+        )  # fmt: skip
         release_key(draft, txn)
     messages = txn.messages if txn.decision_lsn else found.messages
     acks = txn.acks if txn.decision_lsn else found.acks

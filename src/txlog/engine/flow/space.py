@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.trim import dead_ledgers
 from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.catalog import has_partition
 from txlog.engine.model.ops import Compacted, LedgerReserved, LedgerRolled, LedgerSealed
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view import View
@@ -47,7 +48,12 @@ def drop_dead(view: View, number: int) -> Decision:
 
 
 def reserve_ledger(view: View, number: int) -> Decision:
-    """Decide the id of a new sidecar ledger; it is used by the switch, or never."""
+    """Decide the id of a new sidecar ledger; it is used by the switch, or never.
+
+    returns: 0 when the topic was deleted since
+    """
+    if not has_partition(view.catalog, number):
+        return Decision([], None, True, 0)
     ledger = view.catalog.next_ledger
     return Decision([LedgerReserved(number, "s", ledger)], None, True, ledger)
 

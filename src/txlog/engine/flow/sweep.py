@@ -24,7 +24,7 @@ from txlog.engine.flow.lookup import is_overdue
 from txlog.engine.flow.participants import in_order, participants
 from txlog.engine.flow.resolve import abort_ops, finish_ops
 from txlog.engine.flow.route import PartitionSlice
-from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.catalog import Subscription, Topic, number_of
 from txlog.engine.folds.coordinator import COMMITTING, ENDED, OPEN, Txn
 from txlog.engine.model.ops import TxnsForgotten
 from txlog.engine.view import View
@@ -76,9 +76,10 @@ def load_used(view: View, settings: Settings, now: Instant, uses: Uses) -> bool:
         txn = view.coordinator(uses.txn[0]).ended.get(uses.txn[1])
         is_past = txn is not None and is_old(txn, settings, now.wall_ms)
     if uses.sends is not None:
-        first = view.catalog.topics[uses.sends[0]].first_partition
-        for piece in uses.sends[1]:
-            for number, held in view.buffer(first + piece.partition).held.items():
+        topic = view.catalog.topics.get(uses.sends[0])
+        for piece in uses.sends[1] if topic is not None else ():  # else the call itself says so
+            assert topic is not None
+            for number, held in view.buffer(number_of(topic, piece.partition)).held.items():
                 if held:
                     view.coordinator(number)
     for key in uses.cursors:

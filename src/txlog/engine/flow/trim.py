@@ -16,7 +16,7 @@ from txlog.engine.flow.bounds import partition_of, resolve_bound
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.catalog import Topic
+from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.cursor import covers
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import IdSet
@@ -26,8 +26,9 @@ from txlog.errors import Refused
 from txlog.ids import MessageId, TopicName
 from txlog.settings import Settings
 
-# What a topic may be told: keep so long, keep so many bytes, keep until acknowledged by all.
-POLICIES = ("retention_ms", "retention_bytes", "retention_acked")
+# What a topic may be told: keep so long, keep so many bytes, keep until acknowledged by all;
+# acknowledge what is older (expiry.py).
+POLICIES = ("retention_ms", "retention_bytes", "retention_acked", "ttl_ms")
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ def trim(
     for index in range(topic.partitions):
         row = TrimmedPartition(index)
         answer.partitions.append(row)
-        number = topic.first_partition + index
+        number = number_of(topic, index)
         ends = view.topic(number).ledgers
         row.first_before = row.first_after = _first(ends)
         if only is not None and index != only:

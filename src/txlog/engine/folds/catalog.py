@@ -3,7 +3,7 @@
 Ledger: system/catalog. Ops
   SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
   SubscriptionTypeSet, PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet,
-  IsolationSet,
+  IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet, SubscriptionDeleted,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
@@ -14,6 +14,7 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 import msgspec
 
@@ -27,11 +28,15 @@ from txlog.engine.model.ops import (
     Op,
     PartitionAvailable,
     PartitionOffline,
+    PartitionsAdded,
     PolicySet,
     SettingSet,
     SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionPolicySet,
     SubscriptionTypeSet,
     TopicCreated,
+    TopicDeleted,
     TxnOpened,
 )
 
@@ -39,7 +44,14 @@ NO_TOPIC = 1 << 62  # above every number
 
 
 class Topic(msgspec.Struct, array_like=True):
-    """A topic: name tenant/namespace/name, partitions first_partition.. in order."""
+    """A topic: name tenant/namespace/name.
+
+    Partition numbers are those of the store; which are a topic's is asked with number_of, index_of
+    and numbers, nowhere else.
+
+    partitions: how many there are, added ones included
+    added:      (first number, partitions) of each extent that came after the first
+    """
 
     number: int
     name: str
@@ -47,6 +59,7 @@ class Topic(msgspec.Struct, array_like=True):
     partitions: int
     created_ms: int
     subscriptions: list[int]
+    added: list[tuple[int, int]] = []
 
 
 class Subscription(msgspec.Struct, array_like=True):
@@ -124,8 +137,12 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         )
         state.topics[op.topic].subscriptions.append(op.subscription)
         state.next_subscription = op.subscription + 1
-    elif isinstance(op, ConsumerAttached | ConsumerDetached | IsolationSet | SubscriptionTypeSet):
-        _subscription(state, time_ms, op)
+    elif isinstance(op, PartitionsAdded | TopicDeleted | SubscriptionDeleted):
+        _reshape(state, lsn, op)
+    elif isinstance(op, ConsumerAttached | ConsumerDetached):
+        _consumer(state, time_ms, op)
+    elif isinstance(op, IsolationSet | SubscriptionTypeSet | SubscriptionPolicySet):
+        _subscription(state, op)
     elif isinstance(op, PartitionOffline | PartitionAvailable):
         _switch(state, lsn, time_ms, op)
     elif isinstance(op, SettingSet):
@@ -135,17 +152,24 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
 
 
 def _subscription(
-    state: Catalog, time_ms: int,
-    op: ConsumerAttached | ConsumerDetached | IsolationSet | SubscriptionTypeSet,
-) -> None:  # fmt: skip
+    state: Catalog, op: IsolationSet | SubscriptionTypeSet | SubscriptionPolicySet
+) -> None:
+    held = state.subscriptions[op.subscription]
+    if isinstance(op, IsolationSet):
+        held.isolation = op.isolation
+    elif isinstance(op, SubscriptionTypeSet):
+        held.type = op.kind
+    else:
+        held.policies.pop(op.name, None)
+        if op.value is not None:
+            held.policies[op.name] = op.value
+
+
+def _consumer(state: Catalog, time_ms: int, op: ConsumerAttached | ConsumerDetached) -> None:
     if isinstance(op, ConsumerAttached):
         _attach(state, time_ms, op)
-    elif isinstance(op, ConsumerDetached):
-        state.consumers.pop(op.consumer, None)
-    elif isinstance(op, IsolationSet):
-        state.subscriptions[op.subscription].isolation = op.isolation
     else:
-        state.subscriptions[op.subscription].type = op.kind
+        state.consumers.pop(op.consumer, None)
 
 
 def _attach(state: Catalog, time_ms: int, op: ConsumerAttached) -> None:
@@ -156,6 +180,35 @@ def _attach(state: Catalog, time_ms: int, op: ConsumerAttached) -> None:
         op.consumer, op.subscription, op.name, op.kind, op.priority, time_ms
     )
     state.next_consumer = op.consumer + 1
+
+
+def _reshape(
+    state: Catalog, lsn: int, op: PartitionsAdded | TopicDeleted | SubscriptionDeleted
+) -> None:
+    """A topic grows or goes, a subscription goes."""
+    if isinstance(op, SubscriptionDeleted):
+        gone = state.subscriptions.pop(op.subscription)
+        state.topics[gone.topic].subscriptions.remove(op.subscription)
+        for one in consumers_of(state, op.subscription):
+            del state.consumers[one.number]
+        return
+    topic = state.topics[op.topic]
+    if isinstance(op, PartitionsAdded):
+        if op.first_partition < state.next_partition:
+            raise broken("catalog", lsn, f"partition {op.first_partition} was given out before")
+        topic.added.append((op.first_partition, op.partitions))
+        topic.partitions += op.partitions
+        state.first_of.append((op.first_partition, op.topic))
+        state.next_partition = op.first_partition + op.partitions
+        return
+    if topic.subscriptions:
+        raise broken("catalog", lsn, f"topic {topic.name} is deleted with its subscriptions")
+    gone_ones = set(op.partitions)
+    del state.topics[op.topic], state.by_name[topic.name.casefold()]
+    state.first_of = [one for one in state.first_of if one[1] != op.topic]
+    state.owners = {k: own for k, own in state.owners.items() if own[0] not in gone_ones}
+    state.unavailable = {k: why for k, why in state.unavailable.items() if k not in gone_ones}
+    state.policies.pop(op.topic, None)
 
 
 def _set(state: Catalog, op: SettingSet) -> None:
@@ -205,35 +258,54 @@ def _own(state: Catalog, lsn: int, ledger: int, partition: int, role: str) -> No
     state.next_ledger = ledger + 1
 
 
-def topic_of(state: Catalog, partition: int) -> Topic:
-    """The topic that a partition number belongs to."""
-    low, high = 0, len(state.first_of)
-    while low < high:
-        middle = (low + high) // 2
-        if state.first_of[middle][0] <= partition:
-            low = middle + 1
-        else:
-            high = middle
-    return state.topics[state.first_of[low - 1][1]]
+def extents(topic: Topic) -> list[tuple[int, int]]:
+    """(first number, partitions) of each run of partition numbers, in order of the partitions."""
+    base = topic.partitions - sum(count for _, count in topic.added)
+    return [(topic.first_partition, base), *topic.added]
 
 
-def numbers(topic: Topic) -> range:
-    """The partitions of a topic by their store-wide numbers, in order."""
-    return range(topic.first_partition, topic.first_partition + topic.partitions)
+def numbers(topic: Topic) -> Sequence[int]:
+    """The store-wide numbers of a topic's partitions, in their order."""
+    if not topic.added:
+        return range(topic.first_partition, topic.first_partition + topic.partitions)
+    return [first + step for first, count in extents(topic) for step in range(count)]
+
+
+def number_of(topic: Topic, index: int) -> int:
+    """The store-wide number of the partition with this index (from 0), which exists."""
+    if not topic.added:
+        return topic.first_partition + index
+    return numbers(topic)[index]
 
 
 def index_of(topic: Topic, number: int) -> int:
-    """The partition of the topic, from 0, with this store-wide number."""
-    return number - topic.first_partition
+    """The index of a partition in its topic; -1: the number is not one of the topic's."""
+    before = 0
+    for first, count in extents(topic) if topic.added else [
+        (topic.first_partition, topic.partitions)
+    ]:  # fmt: skip
+        if first <= number < first + count:
+            return before + number - first
+        before += count
+    return -1
+
+
+def topic_of(state: Catalog, partition: int) -> Topic:
+    """The topic that a partition number belongs to, which exists."""
+    found = _find_topic_of(state, partition)
+    assert found is not None  # Law 2: an op before this one made the partition
+    return found
 
 
 def has_partition(state: Catalog, partition: int) -> bool:
     """True when a topic has this partition."""
-    if not state.first_of or partition < state.first_of[0][0]:
-        return False
-    low = bisect_right(state.first_of, (partition, NO_TOPIC))
-    topic = state.topics.get(state.first_of[low - 1][1])
-    return topic is not None and partition < topic.first_partition + topic.partitions
+    return _find_topic_of(state, partition) is not None
+
+
+def _find_topic_of(state: Catalog, partition: int) -> Topic | None:
+    at = bisect_right(state.first_of, (partition, NO_TOPIC)) - 1
+    topic = state.topics.get(state.first_of[at][1]) if at >= 0 else None
+    return topic if topic is not None and index_of(topic, partition) >= 0 else None
 
 
 def find_topic(state: Catalog, full_name: str) -> Topic | None:

@@ -69,6 +69,9 @@ class Txn(msgspec.Struct, array_like=True, gc=False):
     messages: int = 0
     acks: int = 0
     markers: list[tuple[int, int, int, int]] = []
+    skipped: list[
+        tuple[int, int]
+    ] = []  # (partition, subscription) that were deleted before its end
 
 
 class Coordinator(msgspec.Struct, array_like=True):
@@ -168,7 +171,7 @@ def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> No
     elif op.markers:
         txn.markers = sorted([*txn.markers, *op.markers])
     if op.status in ENDED:
-        txn.ended_ms = time_ms
+        txn.ended_ms, txn.skipped = time_ms, op.skipped
         del state.unfinished[op.sequence]
         _remember(state, txn)
         _count_end(state, txn, late=lsn > txn.decision_lsn)

@@ -2,7 +2,7 @@
 
 Ledger: _cursors/<subscription>. Ops
   CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted, AckConflicted,
-  CursorTrimmed, Leased, Returned.
+  CursorTrimmed, Leased, Returned, Sought.
 
     PENDING ──ack──> DELETED
        │  ▲
@@ -16,7 +16,8 @@ A PENDING message may be in a consumer's hand, or wait after a nack (model/hands
 these states, ended by any acknowledgement. Every return raises `round`.
 
 Invariants
-  1. Mark-delete never falls; a mark (ledger, entry, index) with index > 0 is inside that marker.
+  1. Only a seek moves mark-delete back; a mark (ledger, entry, index) with index > 0 is inside
+     that marker.
   2. A message is held by at most one transaction; another's end never touches it.
   3. What is DELETED or PENDING_ACK is in nobody's hand, and does not wait.
 Source: PIP-31 "Acknowledgement"; spec/transactions 9.
@@ -49,6 +50,7 @@ from txlog.engine.model.ops import (
     PendingCommitted,
     Returned,
     Run,
+    Sought,
 )
 
 BEFORE_ALL: Mark = (0, -1, 0)
@@ -89,8 +91,8 @@ class Cursor:
     """
 
     __slots__ = (
-        "_lowest_counts", "acked", "acked_count", "figures", "hands", "held", "last_ack_ms",
-        "mark_delete", "pending", "redelivered", "rewinds", "round",
+        "_lowest_counts", "acked", "acked_count", "epoch", "figures", "hands", "held",
+        "last_ack_ms", "mark_delete", "pending", "redelivered", "rewinds", "round",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -106,6 +108,7 @@ class Cursor:
         self.acked_count = 0  # messages DELETED by acknowledgement, for the backlog
         self.last_ack_ms = 0
         self.figures = Figures()
+        self.epoch = 0  # raised by each seek: what was handed out before it is void
 
     def count_again(self, ids: Iterable[Id]) -> None:
         """One redelivery more for each."""
@@ -163,6 +166,7 @@ class _Dumped(msgspec.Struct, array_like=True):
     leases: list[DumpedLease] = []
     waiting: list[tuple[Id, Due]] = []
     rewinds: list[tuple[int, Mark]] = []
+    epoch: int = 0
 
 
 def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
@@ -242,6 +246,17 @@ def _take_cursor_trimmed(state: Cursor, lsn: int, time_ms: int, op: CursorTrimme
     _trim(state, lsn, op)
 
 
+def _take_sought(state: Cursor, lsn: int, time_ms: int, op: Sought) -> None:
+    if state.pending:  # the frame aborts its holders before it
+        raise broken("cursor", lsn, "a seek over what a transaction holds")
+    state.mark_delete = op.mark_delete
+    state.acked, state.hands = IdSet(), Hands()
+    state.set_counts({})
+    state.round += 1
+    state.rewinds = [(state.round, BEFORE_ALL)]  # everybody goes on behind mark-delete
+    state.epoch += 1
+
+
 def _trim(state: Cursor, lsn: int, op: CursorTrimmed) -> None:
     for coordinator, sequence, runs, cumulative, count in op.pending:
         pending = state.pending.get((coordinator, sequence))
@@ -307,7 +322,7 @@ def _dump(state: Cursor) -> bytes:
             [(*key, pending) for key, pending in state.pending.items()],
             [(*key, count) for key, count in sorted(state.redelivered.items())],
             state.round, state.acked_count, state.last_ack_ms, state.figures, leases, waiting,
-            state.rewinds,
+            state.rewinds, state.epoch,
         )
     )  # fmt: skip
 
@@ -323,6 +338,7 @@ _TAKES: dict[type, Callable[[Cursor, int, int, Any], None]] = {
     CursorTrimmed: _take_cursor_trimmed,
     Leased: _take_leased,
     Returned: _take_returned,
+    Sought: _take_sought,
 }
 _decoder = msgspec.msgpack.Decoder(_Dumped)
 
@@ -341,7 +357,7 @@ def _load(data: bytes) -> Cursor:
     state.rewinds = dumped.rewinds
     state.round, state.acked_count = dumped.round, dumped.acked_count
     state.last_ack_ms = dumped.last_ack_ms
-    state.figures = dumped.figures
+    state.figures, state.epoch = dumped.figures, dumped.epoch
     return state
 
 

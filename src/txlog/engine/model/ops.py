@@ -14,6 +14,20 @@ from __future__ import annotations
 
 import msgspec
 
+from txlog.engine.model.catalog_ops import ConsumerAttached as ConsumerAttached
+from txlog.engine.model.catalog_ops import ConsumerDetached as ConsumerDetached
+from txlog.engine.model.catalog_ops import IsolationSet as IsolationSet
+from txlog.engine.model.catalog_ops import PartitionAvailable as PartitionAvailable
+from txlog.engine.model.catalog_ops import PartitionOffline as PartitionOffline
+from txlog.engine.model.catalog_ops import PartitionsAdded as PartitionsAdded
+from txlog.engine.model.catalog_ops import PolicySet as PolicySet
+from txlog.engine.model.catalog_ops import SettingSet as SettingSet
+from txlog.engine.model.catalog_ops import SubscriptionCreated as SubscriptionCreated
+from txlog.engine.model.catalog_ops import SubscriptionDeleted as SubscriptionDeleted
+from txlog.engine.model.catalog_ops import SubscriptionPolicySet as SubscriptionPolicySet
+from txlog.engine.model.catalog_ops import SubscriptionTypeSet as SubscriptionTypeSet
+from txlog.engine.model.catalog_ops import TopicCreated as TopicCreated
+from txlog.engine.model.catalog_ops import TopicDeleted as TopicDeleted
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption
 
@@ -24,59 +38,6 @@ Due = tuple[int, str, int]  # an instant to come: wall ms, boot id, boot ms
 
 class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pass
-
-
-class SettingSet(_Op, tag="set", frozen=True, array_like=True, gc=False):
-    """A setting of the store has this value."""
-
-    name: str
-    value: int | str | float
-
-
-class TopicCreated(_Op, tag="topic", frozen=True, array_like=True, gc=False):
-    """A topic exists; its partitions are numbered from first_partition.
-
-    The same frame holds a LedgerRolled for the first ledger of each.
-    """
-
-    topic: int
-    name: str
-    first_partition: int
-    partitions: int
-
-
-class SubscriptionCreated(_Op, tag="sub", frozen=True, array_like=True, gc=False):
-    """A durable subscription exists on a topic."""
-
-    subscription: int
-    topic: int
-    name: str
-    kind: str
-    isolation: str
-
-
-class ConsumerAttached(_Op, tag="con", frozen=True, array_like=True, gc=False):
-    """A consumer holds consumers/<id>.lock and receives on the subscription."""
-
-    subscription: int
-    consumer: int
-    name: str
-    kind: str = "exclusive"
-    priority: int = 0
-
-
-class ConsumerDetached(_Op, tag="coff", frozen=True, array_like=True, gc=False):
-    """The consumer closed itself, or was found dead."""
-
-    subscription: int
-    consumer: int
-
-
-class SubscriptionTypeSet(_Op, tag="styp", frozen=True, array_like=True, gc=False):
-    """The type of a subscription is another one; no consumer of it lived."""
-
-    subscription: int
-    kind: str
 
 
 class LedgerRolled(_Op, tag="roll", frozen=True, array_like=True, gc=False):
@@ -131,14 +92,6 @@ class Compacted(_Op, tag="comp", frozen=True, array_like=True, gc=False):
     moved: list[tuple[int, int, int, int]]
 
 
-class PolicySet(_Op, tag="pol", frozen=True, array_like=True, gc=False):
-    """A policy of a topic has this value; null: it has none any more."""
-
-    topic: int
-    name: str
-    value: int | None
-
-
 class IdsReserved(_Op, tag="ids", frozen=True, array_like=True, gc=False):
     """Sequences below this bound may be given out by the coordinator."""
 
@@ -186,7 +139,10 @@ class SubscriptionAdded(_Op, tag="adds", frozen=True, array_like=True, gc=False)
 
 
 class StatusUpdated(_Op, tag="stat", frozen=True, array_like=True, gc=False):
-    """The status changed from expected to status; markers as (partition, ledger, entry, count)."""
+    """The status changed from expected to status; markers as (partition, ledger, entry, count).
+
+    skipped: with the last status, participants that were deleted before: (partition, subscription)
+    """
 
     coordinator: int
     sequence: int
@@ -196,6 +152,7 @@ class StatusUpdated(_Op, tag="stat", frozen=True, array_like=True, gc=False):
     messages: int = 0
     acks: int = 0
     markers: list[tuple[int, int, int, int]] = []
+    skipped: list[tuple[int, int]] = []
 
 
 class TxnsForgotten(_Op, tag="forg", frozen=True, array_like=True, gc=False):
@@ -394,24 +351,6 @@ class Deduplicated(_Op, tag="dup", frozen=True, array_like=True, gc=False):
     missing: int
 
 
-class PartitionOffline(_Op, tag="poff", frozen=True, array_like=True, gc=False):
-    """A partition and its sidecar are not available: reason admin or damage.
-
-    ledger, row: with damage, the first row that cannot be read; nothing behind it is shown
-    """
-
-    partition: int
-    reason: str
-    ledger: int = 0
-    row: int = 0
-
-
-class PartitionAvailable(_Op, tag="pon", frozen=True, array_like=True, gc=False):
-    """A partition is available again; its frame ends every decided transaction that waited."""
-
-    partition: int
-
-
 class CursorTrimmed(_Op, tag="ctrm", frozen=True, array_like=True, gc=False):
     """Ledgers were trimmed: mark-delete moved over them, and what transactions still hold is this.
 
@@ -454,11 +393,12 @@ class Returned(_Op, tag="ret", frozen=True, array_like=True, gc=False):
     due: Due | None = None
 
 
-class IsolationSet(_Op, tag="iso", frozen=True, array_like=True, gc=False):
-    """The isolation of a subscription is another one; no consumer of it lived."""
+class Sought(_Op, tag="seek", frozen=True, array_like=True, gc=False):
+    """Up to this position everything is DELETED, behind it nothing; counts and leases are void."""
 
     subscription: int
-    isolation: str
+    partition: int
+    mark_delete: Mark
 
 
 Op = (
@@ -471,6 +411,8 @@ Op = (
     | Deduplicated | PartitionOffline | PartitionAvailable
     | LedgerReserved | LedgerTrimmed | Compacted | PolicySet | CursorTrimmed
     | IsolationSet | SubscriptionTypeSet | Leased | Returned
+    | PartitionsAdded | TopicDeleted | SubscriptionPolicySet | SubscriptionDeleted
+    | Sought
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -34,6 +34,7 @@ from txlog.engine.model.ops import (
     PartitionAdded,
     PartitionAvailable,
     PartitionOffline,
+    PartitionsAdded,
     PendingAborted,
     PendingAcked,
     PendingCommitted,
@@ -42,11 +43,15 @@ from txlog.engine.model.ops import (
     ProducersForgotten,
     Returned,
     SettingSet,
+    Sought,
     StatusUpdated,
     SubscriptionAdded,
     SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionPolicySet,
     SubscriptionTypeSet,
     TopicCreated,
+    TopicDeleted,
     TxnOpened,
     TxnsForgotten,
 )
@@ -97,6 +102,11 @@ def _trimmed(op: Op) -> tuple[Component, ...]:
     return (FILES, ("topic", op.partition, 0), buffer) if op.role == "p" else (FILES, buffer)
 
 
+def _deleted(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, TopicDeleted)
+    return (FILES, CATALOG)
+
+
 def _compacted(op: Op) -> tuple[Component, ...]:
     assert isinstance(op, Compacted)
     return (FILES, ("buffer", op.partition, 0))
@@ -122,6 +132,8 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     LedgerReserved: _catalog, LedgerTrimmed: _trimmed, Compacted:
     _compacted, PolicySet: _catalog, CursorTrimmed: _cursor,
     IsolationSet: _catalog, SubscriptionTypeSet: _catalog, Leased: _cursor, Returned: _cursor,
+    PartitionsAdded: _catalog, TopicDeleted: _deleted,
+    SubscriptionPolicySet: _catalog, SubscriptionDeleted: _catalog, Sought: _cursor,
 }  # fmt: skip
 
 

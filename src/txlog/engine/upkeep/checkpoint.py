@@ -134,7 +134,7 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
 
 def _state_at_cut(view: View) -> Cut:
     """What a checkpoint needs of the live view; threads of this process wait for it."""
-    manifest, kept = view.manifest, {(r.kind, r.a, r.b): r for r in view.manifest.dumps}
+    manifest, kept = view.manifest, view.dumped()
     if manifest.cut_lsn >= view.lsn:
         return Cut(manifest, [], {}, {}, {}, {}, set())
     changed = {key: view.dump(key) for key in view.changed()}

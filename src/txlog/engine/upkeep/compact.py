@@ -198,6 +198,8 @@ def _compact_group(
         return False
     ledger = store.write(lambda live, now: space.reserve_ledger(live, number))
     assert isinstance(ledger, int)
+    if not ledger:
+        return False
     data = encode_sealed(table, has_keys=_has_keys(table))
     generation = max([view.manifest.generation, *generations(store.disk)])
     path = sealed_path(ledger_dir(view.catalog, number, "s"), ledger, generation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txlog.engine.folds.catalog import Catalog, topic_of
+from txlog.engine.folds.catalog import Catalog, index_of, topic_of
 from txlog.ids import TopicName, encode_component
 
 
@@ -11,7 +11,7 @@ def partition_dir(catalog: Catalog, partition: int) -> str:
     topic = topic_of(catalog, partition)
     name = TopicName.parse(topic.name)
     parts = (name.tenant, name.namespace, name.name)
-    number = partition - topic.first_partition
+    number = index_of(topic, partition)
     return f"topics/{'/'.join(map(encode_component, parts))}/partition={number}"
 
 

@@ -30,9 +30,10 @@ def sealable(view: View, manifest: Manifest) -> list[tuple[int, str, int, int]]:
     out: list[tuple[int, str, int, int]] = []
     parts = {ledger for ledger, refs in manifest.files.items() if refs[0].form == "part"}
     for ledger in sorted(parts):
-        partition, role = view.catalog.owners[ledger]
-        if partition in view.catalog.unavailable:
-            continue
+        owner = view.catalog.owners.get(ledger)
+        if owner is None or owner[0] in view.catalog.unavailable:
+            continue  # its topic was deleted, or it is away
+        partition, role = owner
         state = view.topic(partition) if role == "p" else view.buffer(partition)
         for end in state.ledgers[:-1]:
             if end.ledger != ledger or end.sealed:

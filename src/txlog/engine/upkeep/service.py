@@ -1,6 +1,7 @@
 """When a checkpoint is due, and running one with everything that belongs to it.
 
-policies trim (frames) · checkpoint · sidecars past the ratio are compacted · ledgers are sealed
+policies expire and trim (frames)
+· checkpoint · sidecars past the ratio are compacted · ledgers are sealed
 · a second checkpoint lets go of what those replaced · files that nobody names are swept
 """
 
@@ -12,6 +13,7 @@ from dataclasses import asdict
 from txlog.engine.store import Store
 from txlog.engine.upkeep.checkpoint import CheckpointReport, checkpoint, maintenance_lock
 from txlog.engine.upkeep.compact import CompactReport, compact_sidecars
+from txlog.engine.upkeep.expiry import expire_due
 from txlog.engine.upkeep.retention import trim_by_policies
 from txlog.engine.upkeep.seal import seal_ledgers
 from txlog.engine.upkeep.sweep import free_gone, sweep_unnamed
@@ -48,6 +50,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
         try:
             store.expire()  # it knows every coordinator: the bound on ended ones is exact here
             changed = store.read(_changed_sidecars)  # only there may a share have grown
+            expire_due(store)
             trim_by_policies(store)
             report.freed_bytes += free_gone(store)
             manifest = checkpoint(store, report)

@@ -1,0 +1,421 @@
+"""Deleting subscriptions and topics: who is asked, what goes, and what transactions say of it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
+from txlog import Client, TxnId
+from txlog.engine.upkeep import checkpoint, compact
+from txlog.errors import (
+    ConsumerBusy,
+    MessageNotFound,
+    StillInUse,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TxlogError,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
+    given = {"ledger_entries_max": 4, "coordinators": 1, "reader_grace_ms": 0, **settings}
+    bench = Bench(folder / "store", **given)
+    bench.client.create_topic("t", partitions)
+    bench.client.create_subscription("t", "s")
+    return bench
+
+
+def files(bench: Bench) -> list[Path]:
+    """Every file of messages."""
+    return [path for path in Path(bench.path, "topics").rglob("*") if path.is_file()]
+
+
+# --- subscriptions ----------------------------------------------------------------------------
+
+
+def test_a_deleted_subscription_is_gone_and_may_be_made_again(tmp_path: Path) -> None:
+    """Its successor starts anew, with a cursor of its own (Law 6)."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    known = send(client, b"0", b"1", b"2")
+    client.acknowledge("t", "s", known[:2])
+    handle = client.subscription("t", "s")
+    assert handle.delete() == {"topic": "t", "subscription": "s", "backlog": 1, "deleted": True}
+    for call in (handle.delete, handle.describe, lambda: client.subscription("t", "s")):
+        with pytest.raises(SubscriptionNotFound):
+            call()
+    assert client.subscriptions() == []
+    client.create_subscription("t", "s")
+    assert [m.value for m in pending(client)] == [b"0", b"1", b"2"]
+    client.checkpoint()
+    assert [m.value for m in pending(bench.reopen())] == [b"0", b"1", b"2"]
+
+
+def test_a_live_consumer_keeps_it_unless_forced(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    client = bench.client
+    handle = client.subscription("t", "s")
+    consumer = bench.another().consumer("t", "s")
+    with pytest.raises(ConsumerBusy) as caught:
+        handle.delete()
+    assert caught.value.code == 505
+    handle.delete(force=True)
+    with pytest.raises(SubscriptionNotFound):
+        consumer.receive_batch()
+    consumer.close()
+    assert client.admin.locks()[2:] == []
+
+
+def test_a_dead_consumer_is_not_in_the_way(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    consumer = bench.another().consumer("t", "s")
+    assert consumer._member._lock is not None
+    consumer._member._lock.close()  # as the kernel does when the process dies
+    assert bench.client.subscription("t", "s").delete()["deleted"]
+
+
+def test_what_transactions_hold_on_it_is_skipped(tmp_path: Path) -> None:
+    """Spec 9.3: pending acknowledgements do not keep it; the transaction commits without them."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    known = send(client, b"0", b"1")
+    txn, other = begin(client), begin(client)
+    client.acknowledge("t", "s", known, txn=txn)
+    client.producer("t").send(b"out", txn=txn)
+    client.subscription("t", "s").delete()
+    assert client.show_transaction(txn)["skipped_list"] == ["t/0:subscription 1"]
+    client.create_subscription("t", "s")
+    client.acknowledge("t", "s", known[:1], txn=other)
+    answer = client.commit(txn)
+    assert (answer["state"], answer["messages"], answer["acks"]) == ("committed", 1, 0)
+    assert answer["skipped_list"] == ["t/0:subscription 1"]
+    again = bench.another().commit(txn)
+    assert again["already"] and again["skipped_list"] == answer["skipped_list"]
+    assert client.commit(other)["skipped_list"] == []
+    assert [m.value for m in pending(client)] == [b"1", b"out"]
+    client.checkpoint()
+    reopened = bench.reopen()
+    assert reopened.show_transaction(txn)["skipped_list"] == answer["skipped_list"]
+    assert reopened.admin.transaction_metadata(txn)["skipped_list"] == answer["skipped_list"]
+    assert reopened.show_transaction(other)["skipped_list"] == []
+    assert len(reopened.admin.transaction_log(txn)) > 3
+
+
+def test_a_later_deletion_does_not_change_how_a_transaction_ended(tmp_path: Path) -> None:
+    """Spec 5: the answer of an end depends on the record only."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    known = send(client, b"0")
+    txn = begin(client)
+    client.acknowledge("t", "s", known, txn=txn)
+    first = client.commit(txn)
+    client.subscription("t", "s").delete()
+    client.admin.delete_topic("t")
+    again = client.commit(txn)
+    assert again["already"]
+    assert (again["acks"], again["skipped_list"]) == (first["acks"], []) == (1, [])
+
+
+def test_its_dump_goes(tmp_path: Path) -> None:
+    """Nothing is kept of it in the state files, whichever side of a checkpoint it went on."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    client.acknowledge("t", "s", send(client, b"0"))
+    client.checkpoint()
+    for name in ("a", "b"):
+        client.create_subscription("t", name)
+    client.subscription("t", "s").delete()
+    client.subscription("t", "a").delete()
+    client.checkpoint()
+    for one in (client, bench.another()):
+        kinds = one._store.read(lambda view: [key for key in view.known() if key[0] == "cursor"])
+        assert kinds == [("cursor", 3, 1)]
+
+
+# --- topics -----------------------------------------------------------------------------------
+
+
+def test_a_topic_in_use_is_refused(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, 2)
+    client = bench.client
+    send(client, b"0")
+    with pytest.raises(
+        StillInUse, match=r"subscriptions \(1\) or unfinished transactions \(0\)"
+    ) as caught:
+        client.admin.delete_topic("t")
+    assert caught.value.code == 408
+    client.subscription("t", "s").delete()
+    txn = begin(client)
+    client.producer("t").send(b"open", partition=1, txn=txn)
+    with pytest.raises(StillInUse, match=r"\(0\) or unfinished transactions \(1\)"):
+        client.admin.delete_topic("t")
+    client.abort(txn)
+    assert client.admin.delete_topic("t") == {
+        "topic": "t", "partitions": 2, "messages": 1, "size_bytes": 1, "subscriptions": 0,
+        "deleted": True,
+    }  # fmt: skip
+    with pytest.raises(TopicNotFound):
+        client.admin.delete_topic("t")
+
+
+def test_a_deleted_topic_is_gone_for_every_handle(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    client = bench.client
+    (known,) = send(client, b"0")
+    producer, named, reader = client.producer("t"), client.producer("t", "p"), client.reader("t")
+    consumer = client.consumer("t", "s")
+    txn = begin(client)
+    client.admin.delete_topic("t", force=True)
+    for call in (
+        lambda: producer.send(b"x"), lambda: producer.send(b"x", txn=txn), named.last_sequence_id,
+        reader.read_next, reader.has_message_available, consumer.receive_batch,
+        lambda: consumer.acknowledge(known), lambda: client.describe_topic("t"),
+        lambda: read(client), lambda: client.acknowledge("t", "s", [known]),
+        lambda: client.admin.trim("t"), lambda: client.admin.compact("t"),
+    ):  # fmt: skip
+        with pytest.raises((TopicNotFound, SubscriptionNotFound, TxlogError)) as caught:
+            call()
+        assert caught.value.exit in (2, 3), caught.value
+    with pytest.raises(MessageNotFound):
+        client.inspect(f"msg:{known}")
+    consumer.close()
+    assert client.topics() == []
+    assert client.status()["topic_list"] == []
+    assert client.commit(txn)["state"] == "committed"
+
+
+def test_its_files_go_and_its_numbers_never_come_back(tmp_path: Path) -> None:
+    """Law 6: a topic of the same name has other partitions, ledgers and ids (R18: its files)."""
+    bench = bench_of(tmp_path, 2)
+    client = bench.client
+    send(client, *(b"%d" % n for n in range(9)))
+    send_txn(client, b"a", b"b", partition=1)
+    client.checkpoint(roll_all=True)
+    known = ids(client)
+    assert files(bench)
+    client.create_topic("other")
+    send(client, b"stays", topic="other")
+    client.admin.delete_topic("t", force=True)
+    client.checkpoint()
+    client.checkpoint()
+    assert {path.parts[-3] for path in files(bench)} == {"other"}
+    client.create_topic("t")
+    send(client, b"new")
+    assert not set(ids(client)) & set(known)
+    assert min(one.ledger for one in ids(client)) > max(one.ledger for one in known)
+    client.checkpoint(roll_all=True)
+    again = bench.reopen()
+    assert values(again) == [b"new"]
+    assert values(again, "other") == [b"stays"]
+    kinds = again._store.read(lambda view: {key for key in view.known() if key[0] == "topic"})
+    assert kinds == {("topic", 3, 0), ("topic", 4, 0)}
+
+
+def test_rows_that_never_reached_a_file_go_with_it(tmp_path: Path) -> None:
+    """A deletion between two checkpoints, and one that another process has not heard of."""
+    bench = bench_of(tmp_path)
+    other = bench.another()
+    client = bench.client
+    send(client, b"0")
+    client.checkpoint()
+    send(client, b"1")
+    assert values(other) == [b"0", b"1"]
+    client.admin.delete_topic("t", force=True)
+    client.create_topic("t")
+    send(client, b"2")
+    other.checkpoint()
+    assert values(other) == values(client) == values(bench.another()) == [b"2"]
+
+
+def test_open_transactions_go_on_without_it(tmp_path: Path) -> None:
+    """Spec 5.1: what is deleted counts as done, and is named as skipped; the rest commits."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    client.create_topic("u")
+    client.create_subscription("u", "s")
+    known, more = send(client, b"0"), send(client, b"0", topic="u")
+    txn, gone = begin(client), begin(client)
+    for one in (txn, gone):
+        client.producer("t").send(b"lost", txn=one)
+        client.producer("u").send(b"kept", txn=one)
+    client.acknowledge("t", "s", known, txn=txn)
+    client.acknowledge("u", "s", more, txn=txn)
+    client.admin.delete_topic("t", force=True)
+    assert client.transactions()[0]["messages"] == 1
+    answer = client.commit(txn)
+    assert (answer["state"], answer["messages"], answer["acks"]) == ("committed", 1, 1)
+    assert answer["skipped_list"] == ["partition 1", "partition 1:subscription 1"]
+    assert [row["topic"] for row in answer["marker_list"]] == ["u"]
+    assert client.abort(gone)["skipped_list"] == ["partition 1"]
+    assert values(client, "u") == [b"0", b"kept"]
+    assert [m.value for m in pending(client, "u")] == [b"kept"]
+    shown = bench.another().show_transaction(txn)
+    assert shown["topic_list"] == ["u"]
+    assert [row["topic"] for row in shown["partition_list"]] == ["u"]
+    metadata = client.admin.transaction_metadata(txn)
+    assert list(metadata["produced_partitions"]) == ["u/0"]
+    assert client.admin.message_keys(txn) == []
+    assert client.admin.find_hanging(0) == []
+
+
+@pytest.mark.parametrize("what", ["topic", "subscription"])
+def test_a_transaction_that_waits_for_it_is_complete(tmp_path: Path, what: str) -> None:
+    """I-17: after the frame a decided transaction has something to wait for, or has ended."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    client.create_topic("u")
+    known = send(client, b"0")
+    txn, wide = begin(client), begin(client)
+    client.acknowledge("t", "s", known, txn=txn)
+    client.producer("u").send(b"out", txn=txn)
+    client.producer("t").send(b"wide", txn=wide)
+    client.producer("u").send(b"wide", txn=wide)
+    client.admin.set_offline("t")
+    assert client.commit(txn)["waiting_list"] == ["t/0:s"]
+    client.admin.set_offline("u")
+    assert client.commit(wide)["waiting_list"] == ["t/0", "u/0"]
+    lsn = client.wait_for_change(0)
+    if what == "topic":
+        client.admin.delete_topic("t", force=True)
+    else:
+        client.subscription("t", "s").delete()
+    assert client.wait_for_change(0) == lsn + 1  # Law 4: one frame
+    row = client.show_transaction(txn)
+    assert (row["state"], row["waiting_list"]) == ("committed", [])
+    assert len(row["skipped_list"]) == 1
+    left = client.show_transaction(wide)
+    assert left["state"] == "committing"
+    assert left["waiting_list"] == (["u/0"] if what == "topic" else ["t/0", "u/0"])
+    client.admin.set_online("u")
+    state = client.show_transaction(wide)["state"]
+    assert state == ("committed" if what == "topic" else "committing")
+    assert values(client, "u") == [b"out", b"wide"]
+    client.checkpoint()
+    assert bench.reopen().commit(txn)["already"]
+
+
+def test_what_is_away_may_be_deleted_and_made_again(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    client = bench.client
+    client.admin.set_offline("t")
+    client.set_policies("t", retention_ms=5)
+    client.admin.delete_topic("t", force=True)
+    assert client.status()["problem_list"] == []
+    client.create_topic("t")
+    assert client.describe_topic("t")["policies"] == {}
+    send(client, b"0")
+    assert values(client) == [b"0"]
+
+
+def test_maintenance_meets_a_topic_that_went_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction and a sealing whose files are made while the topic goes change nothing."""
+    bench = bench_of(tmp_path, ledger_entries_max=20)
+    client, other = bench.client, bench.another()
+    send_txn(client, b"a", b"b")
+    txn = begin(client)
+    client.producer("t").send(b"gone", txn=txn)
+    client.producer("t").send(b"open", txn=begin(client))
+    client.abort(txn)
+    client.checkpoint()
+    built = compact._built
+
+    def delete_then(*given: object) -> object:
+        if other.topics():
+            other.admin.delete_topic("t", force=True)
+        return built(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compact, "_built", delete_then)
+    client.admin.compact("t")
+    assert client.topics() == []
+    client.checkpoint()
+    client.checkpoint()
+    assert files(bench) == []
+    assert bench.reopen().topics() == []
+
+
+def test_a_deletion_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest was cut before it and names the dumps; nobody who knows better takes them."""
+    bench = bench_of(tmp_path)
+    client, other = bench.client, bench.another()
+    client.acknowledge("t", "s", send(client, b"0", b"1")[:1])
+    write_state = checkpoint._write_state
+
+    def delete_then(*given: object) -> object:
+        if [row["topic"] for row in other.topics()] == ["t"]:
+            other.admin.delete_topic("t", force=True)
+        return write_state(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checkpoint, "_write_state", delete_then)
+    client.checkpoint()
+    for one in (client, other, bench.another()):
+        one.create_topic("u", if_not_exists=True)
+        kinds = one._store.read(lambda view: {key[:2] for key in view.known() if key[2] or key[1]})
+        assert kinds == {("topic", 2)}
+    client.checkpoint()
+    manifest = client._store.read(lambda view: view.manifest)
+    assert {(ref.kind, ref.a) for ref in manifest.dumps} == {("catalog", 0), ("topic", 2)}
+    assert values(bench.reopen(), "u") == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_histories(tmp_path: Path, seed: int) -> None:
+    """Topics and subscriptions come and go under transactions; every view agrees (Law 1)."""
+    chance = random.Random(seed)
+    bench = bench_of(tmp_path)
+    client = bench.client
+    open_ones: list[TxnId] = []
+    for step in range(90):
+        name, sub = chance.choice("tu"), chance.choice("sx")
+        txn = chance.choice(open_ones) if open_ones and chance.random() < 0.7 else None
+        act = chance.randrange(12)
+        try:
+            if act == 0:
+                client.create_topic(name, chance.randint(1, 2))
+            elif act == 1:
+                client.create_subscription(name, sub)
+            elif act == 2:
+                open_ones.append(begin(client))
+            elif act <= 5:
+                client.producer(name).send(b"%d" % step, txn=txn)
+            elif act == 6:
+                client.acknowledge(name, sub, ids(client, name)[:2], txn=txn)
+            elif act == 7 and txn is not None:
+                (client.commit if chance.random() < 0.5 else client.abort)(txn)
+            elif act == 8:
+                client.subscription(name, sub).delete()
+            elif act == 9 and chance.random() < 0.5:
+                client.admin.delete_topic(name, force=chance.random() < 0.7)
+            elif act == 10:
+                client.admin.update_topic(name, chance.randint(1, 4))
+            elif act == 11:
+                client.checkpoint(roll_all=chance.random() < 0.5)
+        except TxlogError:
+            continue
+        client.flush()
+        if step % 9 == 0:
+            shape = seen(client)
+            assert seen(bench.another()) == shape, f"seed {seed}, step {step}"
+    for txn in open_ones:
+        shown = client.show_transaction(txn)
+        if shown["state"] == "open":
+            assert client.commit(txn)["state"] == "committed"
+    client.checkpoint()
+    shape = seen(client)
+    assert seen(bench.reopen()) == shape, f"seed {seed}"
+
+
+def seen(client: Client) -> object:
+    return (
+        client.topics(), client.subscriptions(), client.transactions(all=True),
+        [values(client, row["topic"]) for row in client.topics()],
+        [client.show_transaction(row["txn"]) for row in client.transactions(all=True)],
+    )  # fmt: skip

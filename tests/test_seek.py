@@ -1,0 +1,306 @@
+"""Seek: where a subscription stands, what comes again, what is in the way, and what is undone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
+from txlog import Bound, Client, MessageId, Range, TxnId
+from txlog.bounds import END, START
+from txlog.errors import (
+    InvalidTxnStatus,
+    MessageNotFound,
+    NotAllowed,
+    PartitionUnavailable,
+    TxlogError,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
+    """A store with a topic and a subscription; ledgers of four entries."""
+    bench = Bench(folder / "store", ledger_entries_max=4, coordinators=1, **settings)
+    bench.client.create_topic("t", partitions)
+    bench.client.create_subscription("t", "s")
+    return bench
+
+
+def fill(client: Client) -> list[MessageId]:
+    """Nine messages: plain 0 to 2, a transaction of 3, plain 6 to 8; their ids."""
+    send(client, b"0", b"1", b"2")
+    send_txn(client, b"3", b"4", b"5")
+    send(client, b"6", b"7", b"8")
+    return ids(client)
+
+
+def left(client: Client, subscription: str = "s") -> list[bytes]:
+    """What is not acknowledged; the backlog says the same number (I-22)."""
+    found = values(client, range=Range(kind="unacked", subscription=subscription))
+    (row,) = [r for r in client.subscriptions("t") if r["subscription"] == subscription]
+    assert row["backlog"] == len(found)
+    return found
+
+
+def digits(start: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, 9)]
+
+
+@pytest.mark.parametrize("acked", ["nothing", "all", "some", "first"])
+@pytest.mark.parametrize("to", range(9))
+def test_a_message_sought_comes_next(tmp_path: Path, to: int, acked: str) -> None:
+    """Spec 9.1: everything before it is acknowledged, nothing from it on, whatever was before."""
+    bench = bench_of(tmp_path)
+    client, known = bench.client, fill(bench.client)
+    done = {"nothing": [], "all": list(range(9)), "some": [0, 4, 6, 8], "first": [0, 1]}[acked]
+    client.acknowledge("t", "s", [known[at] for at in done])
+    handle = client.subscription("t", "s")
+    plan = handle.seek(known[to], dry_run=True)
+    assert left(client) == [value for value in digits(0) if int(value) not in done]
+    answer = handle.seek(known[to])
+    assert answer == plan
+    assert answer["redeliver"] == len([at for at in done if at >= to])
+    assert answer["skip"] == len([at for at in range(to) if at not in done])
+    (row,) = answer["partition_list"]
+    assert row["to"] in (known[to], MessageId(known[to].ledger, known[to].entry))
+    assert left(client) == digits(to)
+    assert [m.value for m in pending(bench.another())] == digits(to)
+    client.checkpoint(roll_all=True)
+    assert left(bench.reopen()) == digits(to)
+
+
+def test_the_answer_of_a_seek_undoes_it(tmp_path: Path) -> None:
+    """CLI 8.4: `from` is where to seek to go back; acknowledgements beyond are not restored."""
+    bench = bench_of(tmp_path)
+    client, known = bench.client, fill(bench.client)
+    handle = client.subscription("t", "s")
+    for stand in range(9):
+        handle.seek(known[stand])
+        for to in (START, END, Bound("id", known[4]), Bound("skip", 2)):
+            (row,) = handle.seek(to)["partition_list"]
+            handle.seek(row["from"])
+            assert left(client) == digits(stand)
+
+
+def test_bounds_of_every_kind(tmp_path: Path) -> None:
+    """CLI 6: start, end, counts of each partition, times, another subscription's place."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    send(client, b"0", b"1", b"2")
+    bench.clock.advance(1000)
+    at_ms = bench.clock.now().wall_ms
+    send_txn(client, b"3", b"4", b"5")
+    bench.clock.advance(1000)
+    send(client, b"6", b"7", b"8")
+    handle = client.subscription("t", "s")
+    client.create_subscription("t", "other", position=Bound("skip", 5))
+    for bound, first in (
+        (END, 9), (START, 0), (Bound("skip", 4), 4), (Bound("last", 4), 5), (Bound("skip", 99), 9),
+        (Bound("last", 99), 0), (Bound("time", at_ms), 3), (Bound("time", at_ms + 1), 6),
+        (Bound("time", 0), 0), (Bound("time", at_ms + 5000), 9), (Bound("sub", "other"), 5),
+    ):  # fmt: skip
+        handle.seek(bound)
+        assert left(client) == digits(first), bound
+    handle.seek(at_ms)
+    assert left(client) == digits(3)
+
+
+def test_an_id_behind_the_end_moves_to_it(tmp_path: Path) -> None:
+    """CLI 12.9: what is sent later is not skipped; kills: the position beyond the last entry."""
+    bench = bench_of(tmp_path)
+    client, known = bench.client, fill(bench.client)
+    last = known[-1]
+    handle = client.subscription("t", "s")
+    handle.seek(MessageId(last.ledger, last.entry + 50))
+    client.create_subscription("t", "late", position=Bound("id", MessageId(last.ledger, 99)))
+    assert left(client) == left(client, "late") == []
+    send(client, b"new", b"newer")
+    assert left(client) == left(client, "late") == [b"new", b"newer"]
+
+
+def test_ids_that_do_not_exist(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    client, known = bench.client, fill(bench.client)
+    inner = known[4]
+    for wrong in (MessageId(99, 0), MessageId(inner.ledger, inner.entry, 4),
+                  MessageId(known[0].ledger, 0, 2)):  # fmt: skip
+        with pytest.raises(MessageNotFound):
+            client.subscription("t", "s").seek(wrong)
+    client.create_topic("u")
+    (other,) = send(client, b"x", topic="u")
+    with pytest.raises(MessageNotFound):
+        client.subscription("t", "s").seek(other)
+
+
+def test_an_id_moves_its_own_partition(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, 2)
+    client = bench.client
+    first = send(client, b"0", b"1", partition=0)
+    second = send(client, b"2", b"3", partition=1)
+    handle = client.subscription("t", "s")
+    assert [row["partition"] for row in handle.seek(second[1])["partition_list"]] == [1]
+    assert sorted(left(client)) == [b"0", b"1", b"3"]
+    one = client.subscription("t/0", "s")
+    assert one.seek(END)["skip"] == 2
+    assert left(client) == [b"3"]
+    assert one.seek(second[0])["partition_list"] == []
+    handle.seek(first[1])
+    assert sorted(left(client)) == [b"1", b"3"]
+
+
+def test_pending_acknowledgements_are_in_the_way(tmp_path: Path) -> None:
+    """Spec 9.1: NotAllowed names the transactions; forced, the same frame aborts them."""
+    bench = bench_of(tmp_path)
+    client, known = bench.client, fill(bench.client)
+    one, two, three = begin(client), begin(client), begin(client)
+    client.acknowledge("t", "s", [known[1]], txn=one)
+    client.acknowledge("t", "s", [known[4]], txn=two)
+    client.producer("t").send(b"never", txn=one)
+    handle = client.subscription("t", "s")
+    for dry_run in (True, False):
+        with pytest.raises(NotAllowed, match=f"{one}, {two}") as caught:
+            handle.seek(known[3], dry_run=dry_run)
+        assert caught.value.code == 406
+    lsn = client.wait_for_change(0)
+    answer = handle.seek(known[3], force=True)
+    assert client.wait_for_change(0) == lsn + 1  # Law 4: one frame
+    assert answer["aborted_list"] == [one, two]
+    assert left(client) == digits(3)
+    assert read(client)[4].redelivery_count is None
+    for txn in (one, two):
+        assert client.show_transaction(txn)["state"] == "aborted"
+        with pytest.raises(InvalidTxnStatus):
+            client.commit(txn)
+    assert [m.redelivery_count for m in pending(client)] == [0] * 6  # counts are void, too
+    client.acknowledge("t", "s", known[3:], txn=three)
+    client.commit(three)
+    assert left(client) == []
+
+
+def test_only_the_partitions_that_move_count(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, 2)
+    client = bench.client
+    known = send(client, b"0", partition=0) + send(client, b"1", partition=1)
+    txn = begin(client)
+    client.acknowledge("t", "s", [known[0]], txn=txn)
+    client.subscription("t", "s").seek(known[1])
+    client.subscription("t/1", "s").seek(END)
+    with pytest.raises(NotAllowed):
+        client.subscription("t", "s").seek(END)
+    client.commit(txn)
+
+
+def test_an_overdue_holder_is_not_in_the_way(tmp_path: Path) -> None:
+    """I-18: it is swept before the seek, from a process that never loaded its coordinator."""
+    bench = bench_of(tmp_path)
+    known = fill(bench.client)
+    txn = begin(bench.client, 1000)
+    bench.client.acknowledge("t", "s", [known[0]], txn=txn)
+    bench.client.flush()
+    bench.clock.advance(1001)
+    client = bench.another()
+    assert client.subscription("t", "s").seek(END)["aborted_list"] == []
+    assert client.show_transaction(txn)["reason"] == "timeout"
+
+
+def test_another_users_transaction_is_not_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = bench_of(tmp_path)
+    client, known = bench.client, fill(bench.client)
+    txn = begin(client)
+    client.acknowledge("t", "s", [known[0]], txn=txn)
+    me = client._disk.owner()
+    monkeypatch.setattr(type(client._disk), "owner", lambda disk: (me[0] + 4321, "other"))
+    with pytest.raises(NotAllowed, match="belongs to"):
+        client.subscription("t", "s").seek(END, force=True)
+    assert client.show_transaction(txn)["state"] == "open"
+
+
+def test_a_consumer_goes_where_the_seek_went(tmp_path: Path) -> None:
+    """What it had received before does not come back by itself, and what is buffered is dropped."""
+    bench = bench_of(tmp_path)
+    client, known = bench.client, fill(bench.client)
+    with client.consumer("t", "s") as consumer:
+        first = consumer.receive()
+        assert first is not None and first.value == b"0"
+        bench.another().subscription("t", "s").seek(known[4])
+        assert [m.value for m in iter(consumer.receive, None)] == digits(4)
+        client.subscription("t", "s").seek(START)
+        assert [m.value for m in iter(consumer.receive, None)] == digits(0)
+        consumer.acknowledge(first)
+        assert left(client) == digits(1)
+
+
+def test_seek_over_what_is_away_or_trimmed(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, 2)
+    client = bench.client
+    known = send(client, *(b"%d" % n for n in range(9)))
+    client.acknowledge("t", "s", known)
+    client.admin.trim("t", Bound("id", known[4]))
+    handle = client.subscription("t", "s")
+    handle.seek(known[1])  # below the first: moves to that end
+    assert left(client) == [b"4", b"5", b"6", b"7", b"8"]
+    client.admin.set_offline("t/1")
+    with pytest.raises(PartitionUnavailable):
+        handle.seek(START)
+    handle.seek(known[7])
+    client.admin.set_online("t/1")
+    assert left(client) == [b"7", b"8"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_seeks_against_a_set(tmp_path: Path, seed: int) -> None:
+    """I-8, I-9, I-12, I-22: seeks, acknowledgements and transactions against a set of values."""
+    chance = random.Random(seed)
+    bench = bench_of(tmp_path)
+    client, handle = bench.client, bench.client.subscription("t", "s")
+    known: list[MessageId] = []
+    unacked: set[int] = set()
+    held: dict[TxnId, set[int]] = {}
+    for step in range(80):
+        act = chance.randrange(8)
+        try:
+            if act <= 1:
+                before = len(known)
+                if chance.random() < 0.5:
+                    send(client, *(b"%d" % n for n in range(before, before + 2)))
+                else:
+                    send_txn(client, *(b"%d" % n for n in range(before, before + 3)))
+                known = ids(client)
+                unacked |= set(range(before, len(known)))
+            elif act == 2 and known:
+                chosen = chance.sample(range(len(known)), min(len(known), 3))
+                client.acknowledge("t", "s", [known[at] for at in chosen])
+                unacked -= {at for at in chosen if not any(at in of for of in held.values())}
+            elif act == 3 and unacked:
+                at = chance.choice(sorted(unacked))
+                txn = begin(client)
+                client.acknowledge("t", "s", [known[at]], txn=txn)
+                held[txn] = {at}
+            elif act == 4 and held:
+                ending = chance.choice(list(held))
+                client.commit(ending)
+                unacked -= held.pop(ending)
+            elif act == 5 and known:
+                to, force = chance.randrange(len(known)), chance.random() < 0.5
+                answer = handle.seek(known[to], force=force)
+                expected = set(range(to, len(known)))
+                assert (answer["redeliver"], answer["skip"]) == (
+                    len(expected - unacked), len(unacked - expected)
+                )  # fmt: skip
+                held.clear()
+                unacked = expected
+            elif act == 6:
+                client.checkpoint(roll_all=chance.random() < 0.3)
+            elif act == 7 and chance.random() < 0.3:
+                client = bench.reopen()
+                handle = client.subscription("t", "s")
+        except TxlogError:
+            continue
+        assert {int(v) for v in left(client)} == unacked, f"seed {seed}, step {step}"
+        free = unacked.difference(*held.values())
+        assert {int(m.value or b"") for m in pending(client)} == free, f"seed {seed}, step {step}"

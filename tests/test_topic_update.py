@@ -1,0 +1,180 @@
+"""Topics that grow: new partitions are found by what is open, old ones keep numbers and ids."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import Bench, begin, ids, pending, read, send, values
+from txlog import Bound
+from txlog.engine.folds.catalog import extents, index_of, number_of, numbers
+from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed, TopicNotFound
+from txlog.settings import PARTITIONS_MAX
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def bench_of(folder: Path, partitions: int = 1) -> Bench:
+    bench = Bench(folder / "store", ledger_entries_max=4, coordinators=1)
+    bench.client.create_topic("t", partitions)
+    bench.client.create_subscription("t", "s")
+    return bench
+
+
+def grow(bench: Bench, partitions: int, topic: str = "t") -> None:
+    """Another topic in between, so that the numbers do not follow one another."""
+    bench.client.create_topic(f"between-{partitions}", 2)
+    answer = bench.client.admin.update_topic(topic, partitions)
+    assert answer == {"topic": topic, "partitions": partitions, "policies": {}, "changed": True}
+
+
+def test_numbers_and_indexes_are_inverse(tmp_path: Path) -> None:
+    """The numbers of a partition never change, and belong to one topic (Law 6)."""
+    bench = bench_of(tmp_path, 2)
+    grow(bench, 3)
+    grow(bench, 7)
+    for client in (bench.client, bench.another()):
+        catalog = client._store.read(lambda view: view.catalog)
+        seen: set[int] = set()
+        for topic in catalog.topics.values():
+            mine = list(numbers(topic))
+            assert [number_of(topic, at) for at in range(topic.partitions)] == mine
+            assert [index_of(topic, number) for number in mine] == list(range(topic.partitions))
+            assert index_of(topic, 99) == index_of(topic, 0) == -1
+            assert not seen & set(mine)
+            seen |= set(mine)
+        (found,) = [one for one in catalog.topics.values() if one.name.endswith("/t")]
+        assert extents(found) == [(1, 2), (5, 1), (8, 4)]
+
+
+def test_an_open_producer_goes_by_the_new_number(tmp_path: Path) -> None:
+    """Key routing is crc32(key) mod partitions, as of the frame: no key has two places at once."""
+    bench = bench_of(tmp_path, 2)
+    producer = bench.client.producer("t")
+    keys = [b"key %d" % n for n in range(40)]
+
+    def places() -> list[int]:
+        table = pa.table({"value": pa.array(keys, pa.binary()), "key": pa.array(keys, pa.binary())})
+        return [receipt.partition for receipt in producer.send_batch(table).receipts()]
+
+    assert places() == [zlib.crc32(key) % 2 for key in keys]
+    grow(bench, 3)
+    assert places() == [zlib.crc32(key) % 3 for key in keys]
+    other = bench.another()
+    other.admin.update_topic("t", 8)
+    assert places() == [zlib.crc32(key) % 8 for key in keys]
+    with bench.client.transaction() as txn:
+        other.admin.update_topic("t", 9)
+        sent = producer.send(b"x", key=keys[0], txn=txn)
+        assert sent.partition == zlib.crc32(keys[0]) % 9
+    assert len(read(bench.client)) == 121
+
+
+def test_an_open_producer_sends_to_a_new_partition_by_name(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    producer = bench.client.producer("t", "till")
+    with pytest.raises(InvalidArgument):
+        producer.send(b"x", partition=1)
+    grow(bench, 2)
+    assert producer.send(b"x", partition=1, sequence_id=4).partition == 1
+    assert producer.send(b"x", partition=1, sequence_id=4).duplicate
+    assert producer.last_sequence_id() == 4
+    with pytest.raises(InvalidArgument):
+        producer.send(b"x", partition=2)
+    assert bench.client.producer("t/1").send(b"y").partition == 1
+    with pytest.raises(TopicNotFound):
+        bench.client.producer("t/2")
+
+
+def test_an_open_consumer_gets_new_partitions(tmp_path: Path) -> None:
+    """Subscriptions get them from their start; one of a single partition does not."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    client.create_subscription("t", "one")
+    with client.consumer("t", "s") as consumer, client.consumer("t/0", "one") as alone:
+        send(client, b"0")
+        consumer.acknowledge(consumer.receive_batch())
+        grow(bench, 3)
+        send(client, b"1", partition=1)
+        send(client, b"2", partition=2)
+        table = consumer.receive_batch()
+        assert sorted(table.column("value").to_pylist()) == [b"1", b"2"]
+        assert sorted(table.column("partition").to_pylist()) == [1, 2]
+        consumer.acknowledge(table)
+        assert alone.receive_batch().column("value").to_pylist() == [b"0"]
+    assert [r["backlog"] for r in client.subscriptions("t")] == [3, 0]
+    client.checkpoint(roll_all=True)
+    again = bench.reopen()
+    assert pending(again) == []
+    assert [r["backlog"] for r in again.subscriptions("t")] == [3, 0]
+
+
+def test_an_open_reader_gets_new_partitions(tmp_path: Path) -> None:
+    """One that was told no partitions and no end; ids and paths of old ones stay."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    (first,) = send(client, b"0")
+    reader, late, of_one = (
+        client.reader("t"),
+        client.reader("t", Bound("end")),
+        client.reader("t/0"),
+    )
+    grow(bench, 2)
+    (second,) = send(client, b"1", partition=1)
+    assert sorted(m.value or b"" for m in reader) == [b"0", b"1"]
+    assert [m.value for m in late] == [b"1"]
+    assert [m.value for m in of_one] == [b"0"]
+    assert ids(client) == [first, second]
+    client.checkpoint(roll_all=True)
+    assert sorted(values(bench.reopen())) == [b"0", b"1"]
+
+
+def test_transactions_span_old_and_new_partitions(tmp_path: Path) -> None:
+    """An open one goes on; markers, acknowledgements and aborts are those of any partition."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    txn, other = begin(client), begin(client)
+    producer = client.producer("t")
+    for one, name in ((txn, b"kept"), (other, b"gone")):
+        producer.send(name, partition=0, txn=one)
+    grow(bench, 3)
+    for one, name in ((txn, b"kept too"), (other, b"gone too")):
+        producer.send(name, partition=2, txn=one)
+    client.commit(txn)
+    client.abort(other)
+    assert sorted(values(client)) == [b"kept", b"kept too"]
+    shown = client.show_transaction(txn)
+    assert [row["partition"] for row in shown["partition_list"]] == [0, 2]
+    client.admin.set_offline("t", 2)
+    assert not client.describe_topic("t")["partition_list"][2]["online"]
+    client.admin.set_online("t", 2)
+    assert client.admin.trim("t", Bound("start"))["messages"] == 0
+    last = begin(client)
+    client.acknowledge("t", "s", ids(client), txn=last)
+    client.commit(last)
+    assert pending(client) == []
+
+
+def test_what_is_refused_and_what_changes_nothing(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, 3)
+    update = bench.client.admin.update_topic
+    with pytest.raises(NotAllowed) as caught:
+        update("t", 2)
+    assert caught.value.code == 406
+    with pytest.raises(LimitExceeded):
+        update("t", PARTITIONS_MAX + 1)
+    with pytest.raises(InvalidArgument):
+        update("t", 4, retention=1)
+    with pytest.raises(TopicNotFound):
+        update("nothing", 2)
+    assert bench.client.describe_topic("t")["partitions"] == 3
+    assert update("t", ttl_ms=5, retention_ms=7)["changed"]
+    lsn = bench.client.wait_for_change(0)
+    assert not update("t", 3, ttl_ms=5)["changed"]
+    assert bench.client.wait_for_change(0) == lsn
+    answer = update("t", ttl_ms=None, retention_bytes=9)
+    assert answer["policies"] == {"retention_ms": 7, "retention_bytes": 9}
+    assert bench.another().describe_topic("t")["policies"] == answer["policies"]
