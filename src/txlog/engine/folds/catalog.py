@@ -30,6 +30,7 @@ from txlog.engine.model.ops import (
     PolicySet,
     SettingSet,
     SubscriptionCreated,
+    SubscriptionPolicySet,
     SubscriptionTypeSet,
     TopicCreated,
     TxnOpened,
@@ -130,6 +131,12 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         _switch(state, lsn, time_ms, op)
     elif isinstance(op, SettingSet):
         _set(state, op)
+    elif isinstance(op, SubscriptionPolicySet):
+        held = state.subscriptions[op.subscription]
+        if op.value is None:
+            held.policies.pop(op.name, None)
+        else:
+            held.policies[op.name] = op.value
     else:
         raise unexpected("catalog", lsn, op)
 
@@ -203,6 +210,11 @@ def _own(state: Catalog, lsn: int, ledger: int, partition: int, role: str) -> No
         raise broken("catalog", lsn, f"ledger {ledger} was given out before")
     state.owners[ledger] = (partition, role)
     state.next_ledger = ledger + 1
+
+
+def number_of(topic: Topic, index: int) -> int:
+    """The store-wide number of the partition with this index (from 0), which exists."""
+    return topic.first_partition + index
 
 
 def topic_of(state: Catalog, partition: int) -> Topic:

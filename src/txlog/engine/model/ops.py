@@ -461,6 +461,14 @@ class IsolationSet(_Op, tag="iso", frozen=True, array_like=True, gc=False):
     isolation: str
 
 
+class SubscriptionPolicySet(_Op, tag="spol", frozen=True, array_like=True, gc=False):
+    """A policy of a subscription has this value; null: it has none any more."""
+
+    subscription: int
+    name: str
+    value: int | str | None
+
+
 Op = (
     SettingSet | TopicCreated | SubscriptionCreated | ConsumerAttached | ConsumerDetached
     | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
@@ -471,6 +479,7 @@ Op = (
     | Deduplicated | PartitionOffline | PartitionAvailable
     | LedgerReserved | LedgerTrimmed | Compacted | PolicySet | CursorTrimmed
     | IsolationSet | SubscriptionTypeSet | Leased | Returned
+    | SubscriptionPolicySet
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -45,6 +45,7 @@ from txlog.engine.model.ops import (
     StatusUpdated,
     SubscriptionAdded,
     SubscriptionCreated,
+    SubscriptionPolicySet,
     SubscriptionTypeSet,
     TopicCreated,
     TxnOpened,
@@ -122,6 +123,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     LedgerReserved: _catalog, LedgerTrimmed: _trimmed, Compacted:
     _compacted, PolicySet: _catalog, CursorTrimmed: _cursor,
     IsolationSet: _catalog, SubscriptionTypeSet: _catalog, Leased: _cursor, Returned: _cursor,
+    SubscriptionPolicySet: _catalog,
 }  # fmt: skip
 
 
