@@ -79,7 +79,7 @@ def create_topic(
     first = catalog.next_partition
     draft.ops.append(TopicCreated(catalog.next_topic, name.full, first, partitions))
     for number in range(first, first + partitions):
-        draft.ops.append(LedgerRolled(number, "p", 0, draft.new_ledger()))
+        draft.open_partition(number)
     draft.ops += _policy_ops(catalog.next_topic, policies)
     return draft.decision(True, sync=True)
 
