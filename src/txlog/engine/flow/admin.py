@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from txlog.bounds import START, Bound
 from txlog.clock import Instant
-from txlog.engine.flow.bounds import resolve_bound
+from txlog.engine.flow.bounds import partition_of, resolve_bound
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.preview import check_isolation
@@ -30,7 +30,7 @@ from txlog.errors import (
     LimitExceeded,
     NotAllowed,
 )
-from txlog.ids import TopicName
+from txlog.ids import MessageId, TopicName
 from txlog.settings import (
     INSTANT_MS_MAX,
     PARTITIONS_MAX,
@@ -129,8 +129,13 @@ def create_subscription(
     draft = Draft(view, settings, now.wall_ms)
     number = view.catalog.next_subscription
     draft.ops.append(SubscriptionCreated(number, topic.number, name, type, isolation))
+    wanted = position or START
     for partition in range(topic.partitions):
-        behind = resolve_bound(view, topic, partition, position or START)
+        # an id selects its partition; of the others nothing is passed over
+        is_other = isinstance(wanted.value, MessageId) and (
+            partition_of(view, topic, wanted.value) != partition
+        )
+        behind = resolve_bound(view, topic, partition, START if is_other else wanted)
         draft.ops.append(CursorOpened(number, topic.first_partition + partition, behind))
     return draft.decision(True, sync=True)
 

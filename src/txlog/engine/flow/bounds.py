@@ -133,6 +133,15 @@ def end_of(view: View, topic: Topic, partition: int) -> Mark:
     return (last.ledger, last.entries, 0)
 
 
+def last_message(view: View, number: int) -> MessageId | None:
+    """The last message of a partition that is visible and still there."""
+    state = view.topic(number)
+    last = state.last_message
+    if last is None or (state.trimmed is not None and covers(state.trimmed, last)):
+        return None
+    return MessageId(*last)
+
+
 def _behind_to_stop(behind: Mark) -> Mark:
     ledger, entry, index = behind
     return (ledger, entry, index + 1) if index else (ledger, entry + 1, 0)
