@@ -144,8 +144,8 @@ def test_subscription_at_an_id_passes_over_nothing_elsewhere(bench: Bench) -> No
     """An id selects its partition: a position of the other one says nothing of this one."""
     first = send(bench.client, b"1", b"2")
     other = send(bench.client, b"a", b"b", partition=1)
-    for name, place, left in (("s", first[1], [b"2", b"a", b"b"]), ("r", other[1], [b"1", b"2",
-                                                                                     b"b"])):  # fmt: skip
+    cases = (("s", first[1], [b"2", b"a", b"b"]), ("r", other[1], [b"1", b"2", b"b"]))
+    for name, place, left in cases:
         bench.client.create_subscription("t", name, position=Bound("id", place))
         found = pending(bench.client, subscription=name)
         assert sorted(message.value or b"" for message in found) == left

@@ -1,6 +1,11 @@
-"""Owns the calls that acknowledge runs of messages, through a consumer or by id."""
+"""Owns what acknowledging takes, as runs of messages, and the calls that decide it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
 
 from txlog.clock import Instant
 from txlog.engine.flow import acknowledge
@@ -12,8 +17,29 @@ from txlog.engine.flow.sweep import Uses
 from txlog.engine.model.ops import Run
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.ids import TxnId
+from txlog.errors import InvalidArgument
+from txlog.ids import MessageId, TxnId
+from txlog.message import Message
 from txlog.transaction import DecideIn, Later, Transaction, in_transaction
+
+Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message | MessageId]
+
+
+def runs_of(what: Acknowledgeable) -> list[Run]:
+    """The ids of what a caller acknowledges, as runs."""
+    if isinstance(what, pa.Table):
+        return acknowledge.runs_of_table(what)
+    if isinstance(what, Message | MessageId):
+        what = [what]
+    return acknowledge.runs_of_ids(ids_of(what))
+
+
+def ids_of(what: Sequence[Message | MessageId]) -> list[MessageId]:
+    """The ids of messages. Raises InvalidArgument for one that has none yet."""
+    ids = [item.message_id if isinstance(item, Message) else item for item in what]
+    if any(one is None for one in ids):
+        raise InvalidArgument("a message of an open transaction has no id to acknowledge")
+    return [one for one in ids if one is not None]
 
 
 def acknowledge_runs(

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
 from txlog import inspecting, report
 from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
-from txlog.bounds import END, Bound, Range
+from txlog.bounds import END, Range
 from txlog.clock import Clock, SystemClock
-from txlog.consumer import QUEUE_SIZE, Consumer
+from txlog.consumer import Consumer
 from txlog.engine.flow import admin
 from txlog.engine.flow.acknowledge import AckAnswer, Find, runs_of_ids
 from txlog.engine.flow.lookup import subscription as find_subscription
@@ -30,11 +30,15 @@ from txlog.engine.store import Store
 from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument
-from txlog.ids import MessageId, TopicName, TxnId, check_name
+from txlog.ids import MessageId, TopicName, TxnId
 from txlog.looking import look
+from txlog.multi_consumer import MultiTopicsConsumer, Topics
+from txlog.nondurable import NonDurableConsumer
+from txlog.positions import Where
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
 from txlog.settings import Settings
+from txlog.subscribing import ConsumerOptions, create_subscription, open_consumer
 from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
 
@@ -203,22 +207,18 @@ class Client(TransactionClient):
 
     def create_subscription(
         self, topic: str, name: str, *, type: str = "exclusive", isolation: str = "committed",
-        position: Bound | None = None, if_not_exists: bool = False,
+        position: Where | None = None, if_not_exists: bool = False,
     ) -> bool:  # fmt: skip
         """Create a durable subscription; returns whether it was created.
 
-        position: where it starts; the first retained message when left out
+        position: where it starts; the first retained message when left out. A message id is of one
+                  partition, the others begin with their first
         raises:   AlreadyExists, TopicNotFound, InvalidArgument
         """
-        check_name("subscription", name)
-        wanted = TopicName.parse(topic)
-        created = self._store.write(
-            lambda view, now: admin.create_subscription(
-                view, self._store.settings, now, find_topic(view, wanted), name, type=type,
-                isolation=isolation, position=position, if_not_exists=if_not_exists,
-            )
+        return create_subscription(
+            self._store, topic, name, type=type, isolation=isolation, position=position,
+            if_not_exists=if_not_exists,
         )  # fmt: skip
-        return bool(created)
 
     def subscriptions(self, topic: str | None = None) -> list[Answer]:
         """The subscriptions, of one topic or of all; the fields of `txlog sub list`."""
@@ -255,23 +255,44 @@ class Client(TransactionClient):
         """A producer for the topic; with a name its sends are idempotent. Raises TopicNotFound."""
         return Producer(self._store, topic, name)
 
+    @overload
     def consumer(
-        self, topic: str, subscription: str, *, type: str | None = None, name: str | None = None,
-        isolation: str | None = None, priority: int = 0, receiver_queue_size: int = QUEUE_SIZE,
-        ack_timeout_ms: int | None = None, nack_delay_ms: int | None = None,
-    ) -> Consumer:  # fmt: skip
-        """A consumer; type and isolation are those of the subscription when left out.
+        self, topic: str, subscription: str, *, durable: Literal[True] = True,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer: ...  # fmt: skip
 
-        priority: with failover the lowest is active
-        raises:   ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
+    @overload
+    def consumer(
+        self, topic: Topics, subscription: str, **options: Unpack[ConsumerOptions]
+    ) -> MultiTopicsConsumer: ...
+
+    @overload
+    def consumer(
+        self, topic: str, subscription: str, *, durable: Literal[False],
+        start: Where | None = None, **options: Unpack[ConsumerOptions],
+    ) -> NonDurableConsumer: ...  # fmt: skip
+
+    def consumer(
+        self, topic: str | Topics, subscription: str, *, durable: bool = True,
+        start: Where | None = None, **options: Unpack[ConsumerOptions],
+    ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:  # fmt: skip
+        """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
+
+        type, isolation: None, or what the subscription has
+        name:            of the consumer
+        create:          make the subscription where it is missing; it starts at `position`
+        partitions:      of one topic; all when left out
+        priority:        with failover the lowest is active
+        receiver_queue_size, ack_timeout_ms, nack_delay_ms: as in Consumer
+        durable:         False: a subscription in memory, from `start` on, as long as the consumer
+        raises:          ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
         """
-        return Consumer(
-            self._store, topic, subscription, name, isolation, type, priority, receiver_queue_size,
-            ack_timeout_ms, nack_delay_ms,
-        )  # fmt: skip
+        return open_consumer(
+            self._store, topic, subscription, durable=durable, start=start, options=options
+        )
 
     def reader(
-        self, topic: str, start: Bound | MessageId | None = None, *, isolation: str = "committed"
+        self, topic: str, start: Where | None = None, *, isolation: str = "committed"
     ) -> Reader:
         """A reader from a position on, the first message when left out. Raises TopicNotFound.
 

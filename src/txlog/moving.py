@@ -24,14 +24,14 @@ from txlog.settings import INSTANT_MS_MAX, MIB, PROPERTIES_MAX
 
 FRAME_MESSAGES_MIN, FRAME_MESSAGES_MAX = 8, 1000
 FRAME_BYTES = 4 * MIB  # while a frame is smaller, the next one takes twice as many messages
-Seen = tuple[int, object]
+Seen = tuple[int, int, object]
 
 
 class DeadLetters:
     """Gives up what came again too often on one subscription, for the consumer that owns this.
 
-    A redelivery count rises only when a message is returned, which raises the round of its cursor;
-    so a partition is looked through once a round.
+    A message becomes due when it is returned: counted, which the cursor's figures tell, or not,
+    which begins a round. So a partition is looked through once for each of their values.
     """
 
     __slots__ = ("_damaged", "_find", "_seen", "_store")
@@ -55,8 +55,11 @@ class DeadLetters:
         if number in view.catalog.unavailable or number in self._damaged:
             return []
         most = deadletter.policies(view, topic, held).get("max_redeliver_count")
-        state = (view.cursor(held.number, number).round, most)
-        if most is None or self._seen.get(number) == state:
+        if most is None:
+            return []
+        cursor = view.cursor(held.number, number)
+        state = (cursor.figures.redelivered, cursor.round, most)
+        if self._seen.get(number) == state:
             return []
         found = deadletter.due(view, topic, held, number)
         if not found:
@@ -114,22 +117,18 @@ class DeadLetters:
         return {}
 
 
-def reconsume_later(
-    store: Store, find: Find, what: MessageId, delay_ms: int, properties: dict[str, str] | None
-) -> Moved:
+def reconsume_later(store: Store, find: Find, what: MessageId, how: Postponed) -> Moved:
     """Put a message off: copy it to the retry topic and acknowledge it, in one frame.
 
-    returns: to which topic; moved 0: it was acknowledged or held by a transaction already
+    returns: to which topic; moved 0: it is acknowledged, held by a transaction, or in another hand
     raises:  MessageNotFound, PartitionUnavailable, InvalidArgument, InvalidMessage
     """
-    if not 0 <= delay_ms <= INSTANT_MS_MAX - store.clock.now().wall_ms:
-        raise InvalidArgument(f"delay_ms is {delay_ms}, it is out of range", code=203)
-    given = dict(properties or {})
-    if len(given) > PROPERTIES_MAX or not all(
-        isinstance(text, str) for pair in given.items() for text in pair
+    if not 0 <= how.delay_ms <= INSTANT_MS_MAX - store.clock.now().wall_ms:
+        raise InvalidArgument(f"delay_ms is {how.delay_ms}, it is out of range", code=203)
+    if len(how.properties) > PROPERTIES_MAX or not all(
+        isinstance(text, str) for pair in how.properties.items() for text in pair
     ):
         raise InvalidMessage(f"properties are at most {PROPERTIES_MAX} names with texts")
-    how = Postponed(delay_ms, given)
 
     def look(view: View) -> dict[int, pa.Table]:
         topic, _ = find(view)

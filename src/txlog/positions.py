@@ -5,21 +5,21 @@ Pulsar's words are taken as well: `earliest` and `latest`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from txlog.bounds import END, START, Bound
 from txlog.engine.flow.bounds import last_message
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument, NotAllowed
-from txlog.ids import MessageId
+from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound
+from txlog.ids import MessageId, TopicName
 
-Position: TypeAlias = Bound | MessageId | int | str
+Where: TypeAlias = Bound | MessageId | int | str
 _WORDS = {"earliest": START, "latest": END}
 
 
-def bound_of(position: Position | None) -> Bound:
+def bound_of(position: Where | None) -> Bound:
     """A position as a bound: an id, an instant in ms, `earliest`, `latest`; None: the start.
 
     raises: InvalidArgument
@@ -39,6 +39,26 @@ def bound_of(position: Position | None) -> Bound:
             hint="a Bound, a MessageId, an instant in ms, 'earliest' or 'latest'",
         )  # fmt: skip
     return found
+
+
+def chosen_partitions(
+    topic: Topic, name: TopicName, wanted: Sequence[int] | None
+) -> list[int] | None:
+    """Which partitions of a topic are meant, by index; None: all, also those added later.
+
+    raises: TopicNotFound for one that there is not; InvalidArgument when both ways name some
+    """
+    if name.partition is not None:
+        if wanted is not None:
+            raise InvalidArgument(f"{name} names a partition already")
+        return [name.partition]
+    for index in wanted or ():
+        if not 0 <= index < topic.partitions:
+            raise TopicNotFound(
+                f"{name.short} has no partition {index}, it has {topic.partitions}",
+                topic=name.short, partition=index,
+            )  # fmt: skip
+    return None if wanted is None else sorted(set(wanted))
 
 
 def last_ids(view: View, topic: Topic, indexes: Iterable[int]) -> dict[int, MessageId | None]:

@@ -25,7 +25,7 @@ from txlog.engine.view import View
 from txlog.errors import Corruption, InvalidArgument, MissingFile, TopicNotFound, TxlogError
 from txlog.ids import MessageId, TopicName
 from txlog.message import Message, messages
-from txlog.positions import Position, bound_of, last_ids, only_one
+from txlog.positions import Where, bound_of, last_ids, only_one
 
 BATCH_MESSAGES = 1000
 
@@ -221,7 +221,7 @@ class Reader:
 
         return bool(self._store.read(look))
 
-    def seek(self, position: Position) -> None:
+    def seek(self, position: Where) -> None:
         """Go on from a position: a message id, an instant in ms, `earliest`, `latest`, a Bound.
 
         A message id moves its partition; the others go on where they are.
@@ -269,6 +269,6 @@ class Reader:
         self.close()
 
 
-def range_from(start: Position | None) -> Range:
+def range_from(start: Where | None) -> Range:
     """The range that begins at a position and has no end."""
     return Range(start=bound_of(start), stop=None)

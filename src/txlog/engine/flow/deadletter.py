@@ -23,12 +23,12 @@ from txlog.clock import Instant
 from txlog.engine.flow.acknowledge import merged, runs_of_table
 from txlog.engine.flow.acksets import acked_outcome, messages_in
 from txlog.engine.flow.draft import Decision, Draft
-from txlog.engine.flow.fetch import still_pending, taken_apart, without
+from txlog.engine.flow.fetch import rows_in, still_pending, taken_apart, without
 from txlog.engine.flow.participants import check_available
 from txlog.engine.flow.route import route
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
-from txlog.engine.folds.cursor import BEFORE_ALL, IdSet
+from txlog.engine.folds.cursor import BEFORE_ALL
 from txlog.engine.model.ops import (
     Acked,
     Appended,
@@ -36,6 +36,7 @@ from txlog.engine.model.ops import (
     DeadLettered,
     Run,
     SubscriptionCreated,
+    SubscriptionPolicySet,
     TopicCreated,
 )
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
@@ -61,10 +62,11 @@ class Moved(msgspec.Struct, frozen=True, gc=False):
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):
-    """What a consumer says of a message that it puts off."""
+    """What is said of a message that is put off, and through which consumer (0: by id)."""
 
     delay_ms: int = 0
     properties: dict[str, str] = {}
+    consumer: int = 0
 
 
 # --- where a subscription moves its messages ---------------------------------------------------
@@ -73,14 +75,11 @@ class Postponed(msgspec.Struct, frozen=True, gc=False):
 def home(view: View, topic: Topic, held: Subscription) -> tuple[Topic, Subscription]:
     """The subscription whose retry topic this is, or the subscription itself.
 
-    cost: O(subscriptions of the store) on a topic that no derived name belongs to
+    cost: O(subscriptions of the store) where no derived name tells
     """
-    suffix = f"-{held.name}-{RETRY}"
-    if topic.name.endswith(suffix):
-        base = catalogs.find_topic(view.catalog, topic.name.removesuffix(suffix))
-        found = None if base is None else catalogs.find_subscription(view.catalog, base, held.name)
-        if base is not None and found is not None and "retry_topic" not in found.policies:
-            return base, found
+    found = _derived_home(view, topic, held)
+    if found is not None:
+        return found
     for other in view.catalog.subscriptions.values():
         named = other.policies.get("retry_topic")
         if named is None or other.name != held.name or other.number == held.number:
@@ -90,9 +89,26 @@ def home(view: View, topic: Topic, held: Subscription) -> tuple[Topic, Subscript
     return topic, held
 
 
+def _derived_home(
+    view: View, topic: Topic, held: Subscription
+) -> tuple[Topic, Subscription] | None:
+    suffix = f"-{held.name}-{RETRY}"
+    base = None
+    if topic.name.endswith(suffix):
+        base = catalogs.find_topic(view.catalog, topic.name.removesuffix(suffix))
+    found = None if base is None else catalogs.find_subscription(view.catalog, base, held.name)
+    if base is None or found is None or "retry_topic" in found.policies:
+        return None
+    return base, found
+
+
 def policies(view: View, topic: Topic, held: Subscription) -> Policies:
-    """The policies of a subscription; one on a retry topic has those of its home as well."""
-    return {**home(view, topic, held)[1].policies, **held.policies}
+    """The policies of a subscription; on a retry topic of derived name, those of its home first.
+
+    A retry topic of another name gets them once, when it is made. cost: O(1), every receive asks
+    """
+    found = _derived_home(view, topic, held)
+    return held.policies if found is None else {**found[1].policies, **held.policies}
 
 
 def target_name(view: View, topic: Topic, held: Subscription, kind: str) -> TopicName:
@@ -145,9 +161,16 @@ def due(view: View, topic: Topic, held: Subscription, partition: int) -> list[Ru
     return free(view, held, partition, taken_apart(view, partition, merged(apart)))
 
 
-def free(view: View, held: Subscription, partition: int, runs: Sequence[Run]) -> list[Run]:
-    """What of the runs is PENDING and in nobody's hand."""
-    return still_pending(view, partition, view.cursor(held.number, partition), runs)
+def free(
+    view: View, held: Subscription, partition: int, runs: Sequence[Run], mine: int = 0
+) -> list[Run]:
+    """What of the runs is PENDING and in no hand but `mine`; what waits to come again is free."""
+    cursor = view.cursor(held.number, partition)
+    left = still_pending(view, partition, cursor, runs)
+    for consumer, lease in cursor.hands.leases.items():
+        if consumer != mine:
+            left = without(view, partition, left, lease.ids)
+    return left
 
 
 # --- the move ----------------------------------------------------------------------------------
@@ -178,12 +201,12 @@ def postpone(
     """
     topic, held = find(view)
     allowed = {
-        partition: free(view, held, partition, runs_of_table(table))
+        partition: free(view, held, partition, runs_of_table(table), how.consumer)
         for partition, table in rows.items()
     }
     times = 1 + max(_times(dict(row or ())) for table in rows.values()
                     for row in table.column("properties").to_pylist())  # fmt: skip
-    most = policies(view, topic, held).get("max_redeliver_count")
+    most = home(view, topic, held)[1].policies.get("max_redeliver_count")
     kind = DEAD if isinstance(most, int) and times > most else RETRY
     return _move(view, settings, now, (topic, held), rows, allowed, kind, how)
 
@@ -200,7 +223,7 @@ def _move(
     topic, held = source
     name = target_name(view, topic, held, kind)
     chosen = {
-        partition: _chosen(view, partition, table, allowed[partition])
+        partition: rows_in(view, partition, table, allowed[partition])
         for partition, table in rows.items()
     }
     asked = sum(table.num_rows for table in rows.values())
@@ -208,7 +231,7 @@ def _move(
     if not moved:
         return Decision([], None, True, Moved(name.short, 0, asked))
     draft = Draft(view, settings, now.wall_ms)
-    target = _target(draft, held, name, kind)
+    target = _target(draft, home(view, topic, held), name, kind)
     pieces: list[pa.RecordBatch] = []
     at = 0
     for partition, table in sorted(chosen.items()):
@@ -234,22 +257,9 @@ def _move(
     return Decision(draft.ops, joined, True, Moved(name.short, moved, asked - moved))
 
 
-def _chosen(view: View, partition: int, table: pa.Table, allowed: list[Run]) -> pa.Table:
-    """The rows whose ids are in the runs."""
-    known = IdSet()
-    for run in allowed:
-        known.add(run)
-    columns = [table.column(name).to_pylist() for name in ("ledger", "entry", "index")]
-    is_in = [
-        not without(view, partition, [(ledger, entry, entry, index or 0, index or 0)], known)
-        for ledger, entry, index in zip(*columns, strict=True)
-    ]
-    return table if all(is_in) else table.filter(pa.array(is_in, pa.bool_()))
-
-
-def _target(draft: Draft, held: Subscription, name: TopicName, kind: str) -> Topic:
+def _target(draft: Draft, base: tuple[Topic, Subscription], name: TopicName, kind: str) -> Topic:
     """The topic to move to; made, with the subscription that retries, if it is missing."""
-    catalog = draft.view.catalog
+    catalog, held = draft.view.catalog, base[1]
     known = catalog.by_name.get(name.full.casefold())
     if known is not None:
         return catalog.topics[known]
@@ -267,6 +277,10 @@ def _target(draft: Draft, held: Subscription, name: TopicName, kind: str) -> Top
             SubscriptionCreated(number, topic.number, held.name, held.type, held.isolation)
         )
         draft.ops.append(CursorOpened(number, topic.first_partition, BEFORE_ALL))
+        if "retry_topic" in held.policies:
+            dead = target_name(draft.view, *base, DEAD).full
+            for key, value in {**held.policies, "dead_letter_topic": dead}.items():
+                draft.ops.append(SubscriptionPolicySet(number, key, value))
     return topic
 
 

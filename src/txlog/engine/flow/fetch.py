@@ -14,7 +14,8 @@ import pyarrow as pa
 from txlog.engine.flow.acksets import behind_mark, is_trimmed, subtract
 from txlog.engine.flow.dispatch import Piece, received
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.cursor import Cursor, IdSet
+from txlog.engine.folds.cursor import Cursor
+from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Run
 from txlog.engine.view import View
 
@@ -95,3 +96,16 @@ def still_pending(view: View, partition: int, cursor: Cursor, runs: Iterable[Run
 def without(view: View, partition: int, runs: Iterable[Run], taken: IdSet) -> list[Run]:
     """What of the runs is not in the set."""
     return [rest for run in runs for rest in subtract(view, partition, run, taken)]
+
+
+def rows_in(view: View, partition: int, table: pa.Table, runs: Iterable[Run]) -> pa.Table:
+    """The rows of RECEIVED whose ids are in runs without whole markers."""
+    known = IdSet()
+    for run in runs:
+        known.add(run)
+    columns = [table.column(name).to_pylist() for name in ("ledger", "entry", "index")]
+    is_in = [
+        not without(view, partition, [(ledger, entry, entry, index or 0, index or 0)], known)
+        for ledger, entry, index in zip(*columns, strict=True)
+    ]
+    return table if all(is_in) else table.filter(pa.array(is_in, pa.bool_()))
