@@ -292,14 +292,16 @@ class Client(TransactionClient):
         )
 
     def reader(
-        self, topic: str, start: Where | None = None, *, isolation: str = "committed"
-    ) -> Reader:
+        self, topic: str, start: Where | None = None, *, partitions: list[int] | None = None,
+        isolation: str = "committed",
+    ) -> Reader:  # fmt: skip
         """A reader from a position on, the first message when left out. Raises TopicNotFound.
 
-        isolation: "uncommitted" adds the messages of open and aborted transactions, without ids,
-                   behind the committed ones
+        partitions: all when left out
+        isolation:  "uncommitted" adds the messages of open and aborted transactions, without ids,
+                    behind the committed ones
         """
-        return Reader(self._store, topic, range_from(start), None, isolation)
+        return Reader(self._store, topic, range_from(start), partitions, isolation)
 
     def read(
         self, topic: str, *, range: Range | None = None, partitions: list[int] | None = None,
