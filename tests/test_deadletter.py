@@ -244,6 +244,54 @@ def test_message_that_is_held_moves_once_it_is_free(bench: Bench) -> None:
     assert values(bench.client, DLQ) == [b"a"]
 
 
+def test_only_what_is_in_no_hand_is_due(bench: Bench) -> None:
+    """In a hand it may still be done; what waits to come again goes at once."""
+    send(bench.client, b"a", b"b", b"c")
+    with bench.client.consumer("t", "s", type="shared") as one:
+        found = rows([one.receive_batch()])
+        one.negative_acknowledge(found)
+        assert one.receive_batch(1).num_rows == 1  # a
+        set_policies(bench.client, max_redeliver_count=0)
+        with bench.another().consumer("t", "s") as other:
+            assert other.receive() is None
+            assert values(bench.client, DLQ) == [b"b", b"c"]
+            one.negative_acknowledge(found[0], delay_ms=60_000)
+            assert other.receive() is None
+            assert values(bench.client, DLQ) == [b"b", b"c", b"a"]
+    assert unacked(bench.client) == []
+
+
+def test_no_way_back_leads_past_the_maximum(bench: Bench) -> None:
+    """Nack, redelivery, ack time-out, a consumer that closed or died: each counts."""
+    set_policies(bench.client, max_redeliver_count=0)
+    for value in (b"nack", b"redeliver", b"timeout", b"close"):
+        send(bench.client, value)
+        with bench.client.consumer("t", "s", ack_timeout_ms=1000) as consumer:
+            message = consumer.receive()
+            assert message is not None
+            assert message.value == value
+            if value == b"nack":
+                consumer.negative_acknowledge(message)
+            elif value == b"redeliver":
+                consumer.redeliver_unacknowledged_messages()
+            elif value == b"timeout":
+                bench.clock.advance(1001)
+            if value != b"close":
+                assert consumer.receive() is None
+        assert receive(bench.client) == []
+        assert read(bench.client, DLQ)[-1].value == value
+
+
+def test_message_that_nobody_saw_is_not_given_up(bench: Bench) -> None:
+    """It lay in the queue of a consumer that closed."""
+    set_policies(bench.client, max_redeliver_count=0)
+    send(bench.client, b"a", b"b")
+    with bench.client.consumer("t", "s") as consumer:
+        assert consumer.receive() is not None
+    assert [m.value for m in receive(bench.client)] == [b"b"]
+    assert values(bench.client, DLQ) == [b"a"]
+
+
 def test_offline_target_moves_nothing(bench: Bench) -> None:
     bench.client.create_topic(DLQ)
     set_policies(bench.client, max_redeliver_count=0)
@@ -369,6 +417,18 @@ def test_reconsume_later_of_what_is_gone_moves_nothing(bench: Bench) -> None:
         with pytest.raises(InvalidArgument):
             consumer.reconsume_later(acked, -1)
     assert topics(bench.client) == ["t"]
+
+
+def test_message_in_another_hand_is_not_put_off(bench: Bench) -> None:
+    [a] = send(bench.client, b"a")
+    with (
+        bench.client.consumer("t", "s", type="shared") as one,
+        bench.another().consumer("t", "s") as other,
+    ):
+        assert one.receive() is not None
+        assert other.reconsume_later(a) == deadletter.Moved(RETRY, 0, 1)
+        assert one.reconsume_later(a).moved == 1
+    assert values(bench.client, RETRY) == [b"a"]
 
 
 # --- whatever happens, original and copies add up ----------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, begin, rows, send, send_txn
-from txlog import Bound, Message, MultiTopicsConsumer, messages
+from txlog import Bound, Message, MessageId, MultiTopicsConsumer, messages
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,
@@ -88,6 +88,43 @@ def test_acknowledgements_go_to_their_topic(bench: Bench) -> None:
         assert consumer.acknowledge([ids["a"][3], ids["b"][3], ids["a"][2]]).acked == 3
         assert consumer.acknowledge_cumulative(ids["c"][2]).acked == 2
         assert [backlog(bench, name) for name in NAMES] == [0, 2, 0]
+
+
+def test_plain_acknowledgement_of_all_topics_is_one_frame(bench: Bench) -> None:
+    """And when one topic refuses, nothing of the others is acknowledged."""
+    ids = [send(bench.client, b"1", b"2", topic=name) for name in NAMES]
+    with bench.client.consumer(NAMES, "s", create=True) as consumer:
+        table = consumer.receive_batch()
+        with pytest.raises(MessageNotFound):
+            consumer.acknowledge([ids[0][0], ids[1][0], MessageId(ids[2][0].ledger, 99)])
+        assert [backlog(bench, name) for name in NAMES] == [2, 2, 2]
+        before = bench.client._store.refresh()
+        assert consumer.acknowledge(table).acked == 6
+        bench.client.flush()
+        assert bench.client._store.refresh() == before + 1
+        assert [backlog(bench, name) for name in NAMES] == [0, 0, 0]
+
+
+def test_holder_that_is_overdue_does_not_stop_an_acknowledgement(bench: Bench) -> None:
+    ids = [send(bench.client, b"1", topic=name)[0] for name in NAMES]
+    with bench.client.consumer(NAMES, "s", create=True) as consumer:
+        table = consumer.receive_batch()
+        bench.client.acknowledge("b", "s", [ids[1]], txn=begin(bench.client, timeout_ms=1000))
+        bench.clock.advance(2000)
+        assert consumer.acknowledge(table).acked == 3
+
+
+def test_what_was_given_back_comes_from_its_topic(bench: Bench) -> None:
+    for name in NAMES:
+        send(bench.client, b"1", topic=name)
+    with bench.client.consumer(NAMES, "s", create=True) as consumer:
+        found = rows([consumer.receive_batch()])
+        answer = consumer.negative_acknowledge(found[:2])
+        assert (answer.returned, answer.missed) == (2, 0)
+        again = rows([consumer.receive_batch()])
+        assert {m.topic for m in again} == {m.topic for m in found[:2]}
+        assert {m.redelivery_count for m in again} == {1}
+        assert consumer.redeliver_unacknowledged_messages().returned == 3
 
 
 def test_a_transaction_acknowledges_on_all_or_none(bench: Bench) -> None:

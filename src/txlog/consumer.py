@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from txlog.acknowledging import (
     Acknowledgeable,
+    Through,
     acknowledge_later,
     acknowledge_runs,
     ids_of,
@@ -340,8 +341,11 @@ class Consumer:
         catalog = view.catalog
         return catalog.topics[self._topic.number], catalog.subscriptions[self._subscription.number]
 
-    def _standing(self) -> Standing:
-        return Standing(self._member.number, self._places, self._highest)
+    @property
+    def through(self) -> Through:
+        """What an acknowledgement through this consumer takes along."""
+        standing = Standing(self._member.number, self._places, self._highest)
+        return Through(self._target, standing)
 
     def acknowledge(
         self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
@@ -352,7 +356,7 @@ class Consumer:
         """
         return acknowledge_runs(
             self._store, self._target, runs_of(what), txn, cumulative=False,
-            standing=self._standing(),
+            standing=self.through.standing,
         )  # fmt: skip
 
     def acknowledge_async(self, what: Acknowledgeable, *, txn: Transaction) -> Later[AckAnswer]:
@@ -360,7 +364,9 @@ class Consumer:
 
         A refusal is raised by `result()`, or else by the commit, which then aborts.
         """
-        return acknowledge_later(self._store, self._target, runs_of(what), txn, self._standing())
+        return acknowledge_later(
+            self._store, self._target, runs_of(what), txn, self.through.standing
+        )
 
     def acknowledge_cumulative(
         self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
@@ -372,7 +378,7 @@ class Consumer:
         """
         return acknowledge_runs(
             self._store, self._target, runs_of(what), txn, cumulative=True,
-            standing=self._standing(),
+            standing=self.through.standing,
         )  # fmt: skip
 
     def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None = None) -> Back:

@@ -14,11 +14,12 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog.acknowledging import Acknowledgeable
+from txlog.acknowledging import Acknowledgeable, acknowledge_together, runs_of
 from txlog.consumer import Consumer
 from txlog.engine.flow.acknowledge import AckAnswer
 from txlog.engine.flow.deadletter import DEAD, Moved
 from txlog.engine.flow.dispatch import RECEIVED
+from txlog.engine.flow.lease import Back
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.store import Store
 from txlog.engine.view import View
@@ -246,14 +247,12 @@ class MultiTopicsConsumer:
     def acknowledge(
         self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
     ) -> AckAnswer:
-        """Acknowledge messages, ids or received rows, of one topic after the other.
+        """Acknowledge messages, ids or received rows of any of the topics: all, or none.
 
-        raises: as Consumer.acknowledge; plain, what was acknowledged on topics before it stays so
+        raises: as Consumer.acknowledge
         """
-        answers = [
-            consumer.acknowledge(part, txn=txn) for consumer, part in self._by_consumer(what)
-        ]
-        return _summed(answers)
+        parts = [(one.through, runs_of(part)) for one, part in self._by_consumer(what)]
+        return acknowledge_together(self._store, parts, txn)
 
     def acknowledge_cumulative(
         self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
@@ -268,10 +267,17 @@ class MultiTopicsConsumer:
         """Put a message off, as Consumer.reconsume_later."""
         return self._of(message).reconsume_later(message, delay_ms, properties)
 
-    def redeliver_unacknowledged_messages(self) -> None:
-        """Deliver again what was received and not acknowledged."""
-        for consumer in self._consumers.values():
-            consumer.redeliver_unacknowledged_messages()
+    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None = None) -> Back:
+        """Give messages in hand back, as Consumer.negative_acknowledge."""
+        return _together(
+            [one.negative_acknowledge(part, delay_ms) for one, part in self._by_consumer(what)]
+        )
+
+    def redeliver_unacknowledged_messages(self) -> Back:
+        """Give back what was received and not acknowledged; it comes again at once, counted."""
+        return _together(
+            [one.redeliver_unacknowledged_messages() for one in self._consumers.values()]
+        )
 
     def _by_consumer(self, what: Acknowledgeable) -> list[tuple[Consumer, Acknowledgeable]]:
         """What was named, by the consumer of its topic. Raises MessageNotFound."""
@@ -345,6 +351,5 @@ class MultiTopicsConsumer:
         self.close()
 
 
-def _summed(answers: list[AckAnswer]) -> AckAnswer:
-    fields = AckAnswer.__struct_fields__
-    return AckAnswer(*(sum(getattr(one, name) for one in answers) for name in fields))
+def _together(answers: list[Back]) -> Back:
+    return Back(sum(one.returned for one in answers), sum(one.missed for one in answers))

@@ -165,30 +165,26 @@ class Job:
             elif not self._wait(idle_since):
                 return
 
-    def _names(self) -> list[str]:
-        """Return the topics, or partitions of them, that the consumer reads."""
-        names = []
-        for target in self.request.targets:
-            if target.partitions is None:
-                names.append(target.topic)
-            else:
-                names.extend(f"{target.topic}/{number}" for number in target.partitions)
-        return names
-
     def _consumer(self) -> Consumer | MultiTopicsConsumer:
-        request, names = self.request, self._names()
+        request, targets = self.request, self.request.targets
         assert request.subscription is not None
-        if not request.create:
-            for target in request.targets:
-                self._check_subscription(target.topic, request.subscription)
         options: ConsumerOptions = {
             "type": request.type, "name": request.consumer, "isolation": request.isolation,
             "create": request.create,
         }  # fmt: skip
         if request.create:
             options["position"] = request.position
-        if len(names) == 1:
-            return self.client.consumer(names[0], request.subscription, **options)
+        else:
+            for target in targets:
+                self._check_subscription(target.topic, request.subscription)
+        if len(targets) == 1:
+            options["partitions"] = targets[0].partitions
+            return self.client.consumer(targets[0].topic, request.subscription, **options)
+        if any(len(target.partitions or "1") > 1 for target in targets):
+            raise InvalidArgument("several partitions of several topics: consume one topic a time")
+        names = [
+            f"{one.topic}/{one.partitions[0]}" if one.partitions else one.topic for one in targets
+        ]
         return self.client.consumer(names, request.subscription, **options)
 
     def _check_subscription(self, topic: str, name: str) -> None:
