@@ -326,20 +326,6 @@ def test_figures_count_what_went(bench: Bench) -> None:
     assert values(bench.client, DLQ) == [b"a", b"b"]
 
 
-def test_names_that_cannot_be_are_refused_with_the_policy(bench: Bench) -> None:
-    long = "x" * 120
-    bench.client.create_topic(long)
-    of = bench.client._store.read(lambda view: topic(view, TopicName.parse(long)))
-    for wanted in ({"max_redeliver_count": 3}, {"dead_letter_topic": "a/b"},
-                   {"retry_topic": long}):  # fmt: skip
-        with pytest.raises(InvalidArgument):
-            deadletter.check_targets(of, "subscription", wanted)
-    deadletter.check_targets(of, "subscription", {})
-    deadletter.check_targets(
-        of, "subscription", {"max_redeliver_count": 3, "dead_letter_topic": "d"}
-    )
-
-
 # --- retry -------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """Owns the calls that move messages off a subscription: what is due is given up, others put off.
 
-Rows are read without the lock, a few at first and more while they are small, so that a frame stays
+Rows are read without the lock, one at first and more while they are small, so that a frame stays
 small whatever the messages weigh. The decision (flow/deadletter) looks at each again.
 """
 
@@ -22,7 +22,7 @@ from txlog.errors import Corruption, InvalidArgument, InvalidMessage, MissingFil
 from txlog.ids import MessageId, TopicName
 from txlog.settings import INSTANT_MS_MAX, MIB, PROPERTIES_MAX
 
-FRAME_MESSAGES_MIN, FRAME_MESSAGES_MAX = 8, 1000
+FRAME_MESSAGES_MAX = 128
 FRAME_BYTES = 4 * MIB  # while a frame is smaller, the next one takes twice as many messages
 Seen = tuple[int, int, object]
 
@@ -71,7 +71,7 @@ class DeadLetters:
 
         raises: PartitionUnavailable (of the dead-letter topic), LimitExceeded
         """
-        total, limit = 0, FRAME_MESSAGES_MIN
+        total, limit = 0, 1
         while True:
             try:
                 rows = self._read(numbers, limit)

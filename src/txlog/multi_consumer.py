@@ -40,7 +40,7 @@ from txlog.waiting import until
 Topics: TypeAlias = list[str] | tuple[str, ...] | re.Pattern[str]
 # Opens the consumer of a topic; True: the topic was made later, nothing of it is passed over.
 OpenOne: TypeAlias = Callable[[str, bool], Consumer]
-_GONE = (TopicNotFound, SubscriptionNotFound)
+_GONE = (TopicNotFound, SubscriptionNotFound, AlreadyClosed)  # closed: it was detached
 
 
 class MultiTopicsConsumer:

@@ -41,7 +41,7 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument, LimitExceeded
+from txlog.errors import LimitExceeded
 from txlog.ids import MessageId, TopicName
 from txlog.settings import TOPICS_MAX, Settings
 
@@ -121,21 +121,6 @@ def target_name(view: View, topic: Topic, held: Subscription, kind: str) -> Topi
     return TopicName.parse(
         str(named) if named is not None else f"{base.name}-{subscription.name}-{kind}"
     )
-
-
-def check_targets(topic: Topic, subscription: str, wanted: Mapping[str, object]) -> None:
-    """Refuse policies under which a message could not be moved: a name that cannot be.
-
-    raises: InvalidArgument (202)
-    """
-    for name, kind in (("dead_letter_topic", DEAD), ("retry_topic", RETRY)):
-        named = wanted.get(name)
-        if named is not None:
-            found = TopicName.parse(str(named))
-            if found.full == topic.name:
-                raise InvalidArgument(f"{name} is the topic itself", hint="name another topic")
-        elif kind == DEAD and wanted.get("max_redeliver_count") is not None:
-            TopicName.parse(f"{topic.name}-{subscription}-{kind}")
 
 
 # --- what is due -------------------------------------------------------------------------------
