@@ -142,6 +142,13 @@ def main(words: Sequence[str]) -> None:
         client.acknowledge("t", "s", [txlog.MessageId.parse(given[0])], txn=opened)
         print(opened, flush=True)
         die()
+    if scenario == "grind":
+        shared = client.consumer("t", "s", type="shared")
+        disk.is_armed = True
+        while (table := shared.receive_batch(5)).num_rows:
+            shared.negative_acknowledge(table)
+        print("empty", flush=True)
+        return
     moving = client.consumer("t", "s") if scenario in ("give up", "put off") else None
     disk.is_armed = True
     if scenario == "fail":

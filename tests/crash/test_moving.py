@@ -116,6 +116,15 @@ def test_every_crash_of_a_move_leaves_each_message_once(move: str) -> None:
     assert {len(SENT)} < moved
 
 
+def start(path: str, move: str, aim: str, *given: str) -> subprocess.Popen[str]:
+    """A process that dies at its aim."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.killing", path, move, *aim.split(), "0", "0", *given],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
+    )  # fmt: skip
+
+
 AIMS = [
     *(f"pwrite .journal 1 {written}" for written in (0, 1, 100, 300)),
     "pwrite .journal 1 after", "datasync .journal 1 before", "datasync .journal 1 after",
@@ -131,14 +140,10 @@ def test_process_killed_in_a_move_leaves_each_message_once(
     txlog.init(path, clock=clock_at(0), coordinators=2, reader_grace_ms=0)
     with open_store(path, clock=clock_at(0)) as client:
         ids = fill(client, most=0 if move == "give up" else 5)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.killing", path, move, *aim.split(), "0", "0",
-         str(ids[0])],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert done.stdout == ""
+    process = start(path, move, aim, str(ids[0]))
+    out, errors = process.communicate()
+    assert process.returncode == -signal.SIGKILL, errors
+    assert out == ""
     with open_store(path, clock=clock_at(0)) as client:
         client.flush()
         state = check_once(client, SENT, aim)
@@ -150,3 +155,34 @@ def test_process_killed_in_a_move_leaves_each_message_once(
             assert left == 0
             assert sorted(where(client)[DLQ]) == SENT
         check_once(client, SENT, f"{aim}, the second time")
+
+
+def test_processes_that_give_everything_back_and_die_lose_and_double_nothing(
+    tmp_path: Path,
+) -> None:
+    """Two at a time on a shared subscription, killed at a write by chance."""
+    path = str(tmp_path / "store")
+    rng = random.Random(SEED)
+    txlog.init(path, clock=clock_at(0), coordinators=2, reader_grace_ms=0, durability="os")
+    with open_store(path, clock=clock_at(0)) as client:
+        fill(client, most=2)
+        producer = client.producer("t")
+        sent = SENT + [b"%d" % number for number in range(40)]
+        for value in sent[len(SENT) :]:
+            producer.send(value, key=value)
+    for _ in range(3):
+        aims = [f"pwrite .journal {rng.randrange(1, 25)} {rng.choice(('before', 'after', '40'))}"
+                for _ in range(2)]  # fmt: skip
+        both = [start(path, "grind", aim) for aim in aims]
+        outs = [process.communicate() for process in both]
+        for process, (out, errors) in zip(both, outs, strict=True):
+            assert process.returncode == -signal.SIGKILL or out == "empty\n", errors
+        with open_store(path, clock=clock_at(0)) as client:
+            client.flush()
+            check_once(client, sent, f"seed {SEED}, {aims}")
+    out, errors = start(path, "grind", "pwrite nowhere 1 before").communicate()
+    assert out == "empty\n", errors
+    with open_store(path, clock=clock_at(0)) as client:
+        found = check_once(client, sent, f"seed {SEED}")
+        assert found["t"] == []
+        assert sorted(found[DLQ]) == sorted(sent)
