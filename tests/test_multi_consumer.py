@@ -76,6 +76,15 @@ def test_turns_go_round(bench: Bench, one_by_one: bool) -> None:
         assert consumer.receive_batch().num_rows == 0
 
 
+def test_partition_that_never_ends_does_not_keep_the_others_waiting(bench: Bench) -> None:
+    bench.client.create_topic("t", partitions=2)
+    send(bench.client, *[b"x"] * 20, topic="t")
+    send(bench.client, b"y", topic="t", partition=1)
+    with bench.client.consumer("t", "s", create=True) as consumer:
+        found = rows([consumer.receive_batch(5), consumer.receive_batch(5)])
+        assert b"y" in [message.value for message in found]
+
+
 def test_acknowledgements_go_to_their_topic(bench: Bench) -> None:
     ids = {name: send(bench.client, b"1", b"2", b"3", b"4", topic=name) for name in NAMES}
     with bench.client.consumer(NAMES, "s", create=True) as consumer:

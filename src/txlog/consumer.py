@@ -209,7 +209,8 @@ class Consumer:
         self._is_idle = not full
         if full:
             last = order.index(handed.parts[full[-1]].partition)
-            self._turn = (self._turn + last) % len(order)
+            # the next one first: a partition that never ends must not keep the others waiting
+            self._turn = (self._turn + last + 1) % len(order)
         return handed
 
     def _lease(self, wants: Wants, uses: Uses) -> Handed:
