@@ -420,7 +420,9 @@ def test_message_in_another_hand_is_not_put_off(bench: Bench) -> None:
 # --- whatever happens, original and copies add up ----------------------------------------------
 
 STEP = st.tuples(
-    st.sampled_from(["send", "txn", "abort", "ack", "receive", "later", "hold", "end", "reopen"]),
+    st.sampled_from(
+        ["send", "txn", "abort", "ack", "receive", "later", "hold", "end", "nack", "reopen"]
+    ),
     st.integers(0, 9),
 )
 
@@ -468,6 +470,10 @@ def run(bench: Bench, steps: list[tuple[str, int]], most: int) -> None:
             for name in ("t", RETRY):
                 if name in topics(client):
                     receive(client, name)
+        elif kind == "nack":
+            with client.consumer("t", "s") as consumer:
+                delay_ms = 1000 * (number % 2)
+                consumer.negative_acknowledge(consumer.receive_batch(1 + number), delay_ms)
         elif kind == "end" and held:
             txn, some = held.pop()
             if number % 2:

@@ -7,6 +7,7 @@ what a topic promises (order, types, redelivery) it promises here; between topic
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import TypeAlias
@@ -44,7 +45,7 @@ _GONE = (TopicNotFound, SubscriptionNotFound, AlreadyClosed)  # closed: it was d
 
 
 class MultiTopicsConsumer:
-    """Receives from several topics in fair turns, and acknowledges on the right one.
+    """Receives from several topics in fair turns; safe to call from many threads.
 
     With a pattern (re.compile) it takes the topics whose name it matches as a whole: the short
     name, tenant/namespace/name, or persistent://tenant/namespace/name. Topics that are made later
@@ -67,7 +68,7 @@ class MultiTopicsConsumer:
 
     __slots__ = (
         "_consumers", "_is_closed", "_open_one", "_pattern", "_seen", "_store", "_turn",
-        "subscription",
+        "_turns", "subscription",
     )  # fmt: skip
 
     def __init__(self, store: Store, topics: Topics, subscription: str, open_one: OpenOne) -> None:
@@ -78,6 +79,7 @@ class MultiTopicsConsumer:
         self._consumers: dict[str, Consumer] = {}
         self._is_closed = False
         self._turn = 0
+        self._turns = threading.RLock()
         self._seen: tuple[int, int, int] | None = None  # the catalog that was looked through
         if isinstance(topics, re.Pattern):
             self._discover(is_later=False)
@@ -96,6 +98,12 @@ class MultiTopicsConsumer:
     def topics(self) -> list[str]:
         """The topics it receives from now."""
         return sorted(self._consumers)
+
+    @property
+    def blocked(self) -> str | None:
+        """Why the last receive gave nothing although there may be messages, as of Consumer."""
+        reasons = (one.blocked for one in list(self._consumers.values()))
+        return next((reason for reason in reasons if reason), None)
 
     # --- topics of a pattern -----------------------------------------------------------------
 
@@ -152,7 +160,7 @@ class MultiTopicsConsumer:
         """
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
-        table = until(lambda: self._poll(max_messages), timeout_ms)
+        table = until(lambda: self._poll(max_messages), timeout_ms)  # waits without the mutex
         return RECEIVED.empty_table() if table is None else table
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
@@ -160,10 +168,11 @@ class MultiTopicsConsumer:
         return until(self._next, timeout_ms)
 
     def _poll(self, limit: int) -> pa.Table | None:
-        self._check_open()
-        tables = self._take(limit)
-        if not tables and self._pattern is not None and self._discover(is_later=True):
+        with self._turns:
+            self._check_open()
             tables = self._take(limit)
+            if not tables and self._pattern is not None and self._discover(is_later=True):
+                tables = self._take(limit)
         return pa.concat_tables(tables) if tables else None
 
     def _take(self, limit: int) -> list[pa.Table]:
@@ -207,11 +216,12 @@ class MultiTopicsConsumer:
         return None
 
     def _next(self) -> Message | None:
-        self._check_open()
-        message = self._next_in_turn()
-        if message is None and self._pattern is not None and self._discover(is_later=True):
+        with self._turns:
+            self._check_open()
             message = self._next_in_turn()
-        return message
+            if message is None and self._pattern is not None and self._discover(is_later=True):
+                message = self._next_in_turn()
+            return message
 
     def _next_in_turn(self) -> Message | None:
         failed: TxlogError | None = None
@@ -235,12 +245,14 @@ class MultiTopicsConsumer:
 
     def has_message_available(self) -> bool:
         """True when a message of any topic can be received."""
-        self._check_open()
-        return any(consumer.has_message_available() for consumer in self._consumers.values())
+        with self._turns:
+            self._check_open()
+            return any(consumer.has_message_available() for consumer in self._consumers.values())
 
     def get_last_message_ids(self) -> dict[str, dict[int, MessageId | None]]:
         """The last visible message of each partition of each topic."""
-        return {name: one.get_last_message_ids() for name, one in self._consumers.items()}
+        with self._turns:
+            return {name: one.get_last_message_ids() for name, one in self._consumers.items()}
 
     # --- acknowledging -----------------------------------------------------------------------
 
@@ -275,9 +287,10 @@ class MultiTopicsConsumer:
 
     def redeliver_unacknowledged_messages(self) -> Back:
         """Give back what was received and not acknowledged; it comes again at once, counted."""
-        return _together(
-            [one.redeliver_unacknowledged_messages() for one in self._consumers.values()]
-        )
+        with self._turns:
+            return _together(
+                [one.redeliver_unacknowledged_messages() for one in self._consumers.values()]
+            )
 
     def _by_consumer(self, what: Acknowledgeable) -> list[tuple[Consumer, Acknowledgeable]]:
         """What was named, by the consumer of its topic. Raises MessageNotFound."""
@@ -330,14 +343,15 @@ class MultiTopicsConsumer:
 
     def close(self) -> None:
         """Let the subscriptions go; unacknowledged messages go to the next consumer."""
-        self._is_closed = True
         failed: TxlogError | None = None
-        while self._consumers:
-            _, consumer = self._consumers.popitem()
-            try:
-                consumer.close()
-            except TxlogError as error:
-                failed = failed or error
+        with self._turns:
+            self._is_closed = True
+            while self._consumers:
+                _, consumer = self._consumers.popitem()
+                try:
+                    consumer.close()
+                except TxlogError as error:
+                    failed = failed or error
         if failed is not None:
             raise failed
 

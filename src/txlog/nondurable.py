@@ -7,6 +7,7 @@ are kept here. Source: Pulsar's SubscriptionMode.NonDurable.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
@@ -40,7 +41,8 @@ Ours = list[tuple[int, Run]]  # partition number, run without whole markers
 class NonDurableConsumer:
     """Receives a topic from a position on, with acknowledgements that nobody else knows of.
 
-    Messages that were given back come before new ones, in order of position.
+    Messages that were given back come before new ones, in order of position. Safe to call from many
+    threads.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +60,7 @@ class NonDurableConsumer:
 
     __slots__ = (
         "_acked", "_buffered", "_counts", "_hand", "_is_closed", "_reader", "_returned", "_store",
-        "name", "short",
+        "_turns", "name", "short",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +77,7 @@ class NonDurableConsumer:
         self._returned: list[tuple[int, int, Run]] = []  # due (boot clock), partition, run
         self._counts: dict[tuple[int, int, int], int] = {}
         self._is_closed = False
+        self._turns = threading.RLock()
 
     # --- receiving ---------------------------------------------------------------------------
 
@@ -90,23 +93,25 @@ class NonDurableConsumer:
         return until(self._next, timeout_ms)
 
     def _next(self) -> Message | None:
-        if not self._buffered:
-            table = self._poll(1000)
-            if table is not None:
-                self._buffered.extend(messages(table))
-        return self._buffered.popleft() if self._buffered else None
+        with self._turns:
+            if not self._buffered:
+                table = self._poll(1000)
+                if table is not None:
+                    self._buffered.extend(messages(table))
+            return self._buffered.popleft() if self._buffered else None
 
     def _poll(self, limit: int) -> pa.Table | None:
-        if self._is_closed:
-            raise AlreadyClosed("the consumer is closed")
-        again = self._store.read(lambda view: self._given_back(view, limit))
-        left = limit - sum(table.num_rows for table in again)
-        tables = [*again, *([self._new(left)] if left else [])]
-        tables = [table for table in tables if table.num_rows]
-        for table in tables:
-            for run in runs_of_table(table):
-                self._hand.add(run)
-        return pa.concat_tables(tables) if tables else None
+        with self._turns:
+            if self._is_closed:
+                raise AlreadyClosed("the consumer is closed")
+            again = self._store.read(lambda view: self._given_back(view, limit))
+            left = limit - sum(table.num_rows for table in again)
+            tables = [*again, *([self._new(left)] if left else [])]
+            tables = [table for table in tables if table.num_rows]
+            for table in tables:
+                for run in runs_of_table(table):
+                    self._hand.add(run)
+            return pa.concat_tables(tables) if tables else None
 
     def _given_back(self, view: View, limit: int) -> list[pa.Table]:
         """Messages whose time has come, at most limit, in order of position."""
@@ -175,7 +180,8 @@ class NonDurableConsumer:
         raises: MessageNotFound; NotAllowed in a transaction: there is nothing to commit
         """
         self._check_durable(txn)
-        return self._store.read(lambda view: self._acknowledge(view, self._named(view, what)))
+        with self._turns:
+            return self._store.read(lambda view: self._acknowledge(view, self._named(view, what)))
 
     def acknowledge_cumulative(
         self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
@@ -191,7 +197,8 @@ class NonDurableConsumer:
             left = [(n, rest) for n, run in ours for rest in without(view, n, [run], self._acked)]
             return self._acknowledge(view, left)
 
-        return self._store.read(look)
+        with self._turns:
+            return self._store.read(look)
 
     def _check_durable(self, txn: object) -> None:
         if self._is_closed:
@@ -221,12 +228,16 @@ class NonDurableConsumer:
         """Give messages back that are in hand: they come again, after the delay."""
         if delay_ms < 0:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it is negative", code=203)
-        self._store.read(lambda view: self._give_back(view, self._named(view, what), delay_ms))
+        with self._turns:
+            self._store.read(lambda view: self._give_back(view, self._named(view, what), delay_ms))
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Deliver again what was received and not acknowledged."""
-        self._buffered.clear()
-        self._store.read(lambda view: self._give_back(view, self._ours(view, self._hand.runs()), 0))
+        with self._turns:
+            self._buffered.clear()
+            self._store.read(
+                lambda view: self._give_back(view, self._ours(view, self._hand.runs()), 0)
+            )
 
     def _give_back(self, view: View, asked: Ours, delay_ms: int) -> None:
         due_ms = self._store.clock.now().boot_ms + delay_ms

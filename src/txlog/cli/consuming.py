@@ -181,7 +181,10 @@ class Job:
             options["partitions"] = targets[0].partitions
             return self.client.consumer(targets[0].topic, request.subscription, **options)
         if any(len(target.partitions or "1") > 1 for target in targets):
-            raise InvalidArgument("several partitions of several topics: consume one topic a time")
+            raise InvalidArgument(
+                "several partitions of several topics cannot be consumed at once",
+                hint="consume one topic after the other",
+            )
         names = [
             f"{one.topic}/{one.partitions[0]}" if one.partitions else one.topic for one in targets
         ]

@@ -111,16 +111,14 @@ def policies(view: View, topic: Topic, held: Subscription) -> Policies:
     return held.policies if found is None else {**found[1].policies, **held.policies}
 
 
-def target_name(view: View, topic: Topic, held: Subscription, kind: str) -> TopicName:
-    """The dead-letter or retry topic: the one that was set, else the derived name.
+def target_name(base: tuple[Topic, Subscription], kind: str) -> TopicName:
+    """The dead-letter or retry topic of a home: the one that was set, else the derived name.
 
     raises: InvalidArgument (202) when the derived name is too long
     """
-    base, subscription = home(view, topic, held)
-    named = subscription.policies.get("retry_topic" if kind == RETRY else "dead_letter_topic")
-    return TopicName.parse(
-        str(named) if named is not None else f"{base.name}-{subscription.name}-{kind}"
-    )
+    topic, held = base
+    named = held.policies.get("retry_topic" if kind == RETRY else "dead_letter_topic")
+    return TopicName.parse(str(named) if named is not None else f"{topic.name}-{held.name}-{kind}")
 
 
 # --- what is due -------------------------------------------------------------------------------
@@ -206,7 +204,8 @@ def _move(
     rows: dict[int, pa.Table], allowed: dict[int, list[Run]], kind: str, how: Postponed | None,
 ) -> Decision:  # fmt: skip
     topic, held = source
-    name = target_name(view, topic, held, kind)
+    base = home(view, topic, held)
+    name = target_name(base, kind)
     chosen = {
         partition: rows_in(view, partition, table, allowed[partition])
         for partition, table in rows.items()
@@ -216,12 +215,12 @@ def _move(
     if not moved:
         return Decision([], None, True, Moved(name.short, 0, asked))
     draft = Draft(view, settings, now.wall_ms)
-    target = _target(draft, home(view, topic, held), name, kind)
+    target = _target(draft, base, name, kind)
     pieces: list[pa.RecordBatch] = []
     at = 0
     for partition, table in sorted(chosen.items()):
         turn = index_of(topic, partition)
-        batch = _copies(table, (topic, held), home(view, topic, held), kind, how, now)
+        batch = _copies(table, source, base, kind, how, now)
         routed = route(batch, target.partitions, turn, NO_LIMIT)
         for part in routed.slices:
             number = number_of(target, part.partition)
@@ -263,7 +262,7 @@ def _target(draft: Draft, base: tuple[Topic, Subscription], name: TopicName, kin
         )
         draft.ops.append(CursorOpened(number, topic.first_partition, BEFORE_ALL))
         if "retry_topic" in held.policies:
-            dead = target_name(draft.view, *base, DEAD).full
+            dead = target_name(base, DEAD).full
             for key, value in {**held.policies, "dead_letter_topic": dead}.items():
                 draft.ops.append(SubscriptionPolicySet(number, key, value))
     return topic
