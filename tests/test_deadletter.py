@@ -390,6 +390,19 @@ def test_named_retry_topic_has_the_policies_of_its_home(bench: Bench) -> None:
     assert values(bench.client, "dead") == [b"a"]
 
 
+def test_retry_topic_that_exists_gets_the_subscription_from_now_on(bench: Bench) -> None:
+    """What was there before was not put off by this subscription."""
+    bench.client.create_topic(RETRY, partitions=2)
+    send(bench.client, b"old", topic=RETRY)
+    a, b = send(bench.client, b"a", b"b")
+    with bench.client.consumer("t", "s") as consumer:
+        consumer.reconsume_later(a, properties={"RECONSUMETIMES": "7"})
+        consumer.reconsume_later(b)
+    found = receive(bench.client, RETRY)
+    assert sorted(m.value or b"" for m in found) == [b"a", b"b"]
+    assert {m.properties["RECONSUMETIMES"] for m in found} == {"1"}
+
+
 def test_reconsume_later_of_what_is_gone_moves_nothing(bench: Bench) -> None:
     acked, held = send(bench.client, b"acked", b"held")
     bench.client.acknowledge("t", "s", [acked])

@@ -22,18 +22,20 @@ import pyarrow as pa
 from txlog.clock import Instant
 from txlog.engine.flow.acknowledge import merged, runs_of_table
 from txlog.engine.flow.acksets import acked_outcome, messages_in
+from txlog.engine.flow.dispatch import visible_end
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.fetch import rows_in, still_pending, taken_apart, without
 from txlog.engine.flow.participants import check_available
 from txlog.engine.flow.route import route
 from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
+from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of, numbers
 from txlog.engine.folds.cursor import BEFORE_ALL
 from txlog.engine.model.ops import (
     Acked,
     Appended,
     CursorOpened,
     DeadLettered,
+    Mark,
     Run,
     SubscriptionCreated,
     SubscriptionPolicySet,
@@ -242,30 +244,40 @@ def _move(
 
 
 def _target(draft: Draft, base: tuple[Topic, Subscription], name: TopicName, kind: str) -> Topic:
-    """The topic to move to; made, with the subscription that retries, if it is missing."""
-    catalog, held = draft.view.catalog, base[1]
+    """The topic to move to; made if it is missing, and so is the subscription that retries."""
+    catalog = draft.view.catalog
     known = catalog.by_name.get(name.full.casefold())
     if known is not None:
-        return catalog.topics[known]
-    if len(catalog.topics) >= TOPICS_MAX:
+        topic = catalog.topics[known]
+        starts = {number: visible_end(draft.view, number) for number in numbers(topic)}
+    elif len(catalog.topics) < TOPICS_MAX:
+        topic = Topic(catalog.next_topic, name.full, catalog.next_partition, 1, draft.now_ms, [])
+        draft.ops.append(TopicCreated(topic.number, topic.name, topic.first_partition, 1))
+        draft.open_partition(topic.first_partition)
+        starts = {topic.first_partition: BEFORE_ALL}
+    else:
         raise LimitExceeded(
             f"{name.short} cannot be made: the store has {TOPICS_MAX} topics, the most there may "
             "be", setting="topics_max", limit=TOPICS_MAX, value=TOPICS_MAX + 1,
         )  # fmt: skip
-    topic = Topic(catalog.next_topic, name.full, catalog.next_partition, 1, draft.now_ms, [])
-    draft.ops.append(TopicCreated(topic.number, topic.name, topic.first_partition, 1))
-    draft.open_partition(topic.first_partition)
-    if kind == RETRY:
-        number = catalog.next_subscription
-        draft.ops.append(
-            SubscriptionCreated(number, topic.number, held.name, held.type, held.isolation)
-        )
-        draft.ops.append(CursorOpened(number, topic.first_partition, BEFORE_ALL))
-        if "retry_topic" in held.policies:
-            dead = target_name(base, DEAD).full
-            for key, value in {**held.policies, "dead_letter_topic": dead}.items():
-                draft.ops.append(SubscriptionPolicySet(number, key, value))
+    if kind == RETRY and catalogs.find_subscription(catalog, topic, base[1].name) is None:
+        _subscribe(draft, base, topic, starts)
     return topic
+
+
+def _subscribe(
+    draft: Draft, base: tuple[Topic, Subscription], topic: Topic, starts: dict[int, Mark]
+) -> None:
+    """Make the subscription on a retry topic, so that what is put off comes again."""
+    number, held = draft.view.catalog.next_subscription, base[1]
+    draft.ops.append(
+        SubscriptionCreated(number, topic.number, held.name, held.type, held.isolation)
+    )
+    draft.ops += [CursorOpened(number, partition, mark) for partition, mark in starts.items()]
+    if "retry_topic" in held.policies:
+        dead = target_name(base, DEAD).full
+        for key, value in {**held.policies, "dead_letter_topic": dead}.items():
+            draft.ops.append(SubscriptionPolicySet(number, key, value))
 
 
 def _copies(
@@ -288,9 +300,8 @@ def _copies(
         if is_retried and ORIGIN_MESSAGE_ID in new:  # it says already where it was at first
             from_here = {}
         if how is not None:
-            new |= how.properties
-            new[RECONSUMETIMES] = str(_times(new) + 1)
-            new[DELAY_TIME] = str(how.delay_ms)
+            times = {RECONSUMETIMES: str(_times(new) + 1), DELAY_TIME: str(how.delay_ms)}
+            new |= how.properties | times
         properties.append(list((new | from_here).items()))
     names = ["key", "value", "properties", "event_time"]
     arrays = [table.column(name).combine_chunks() for name in names]
