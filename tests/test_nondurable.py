@@ -143,6 +143,18 @@ def test_receive_gives_one_at_a_time_from_all_partitions(bench: Bench) -> None:
         assert consumer.get_last_message_ids()[0] == last
 
 
+def test_takes_the_partitions_it_is_told_and_no_time_outs(bench: Bench) -> None:
+    send(bench.client, b"1")
+    send(bench.client, b"a", partition=1)
+    with bench.client.consumer("t", "s", durable=False, partitions=[1]) as consumer:
+        assert taken(consumer) == [(b"a", 0)]
+    for given in ({"ack_timeout_ms": 5000}, {"nack_delay_ms": 5}):
+        with pytest.raises(InvalidArgument, match="time-outs"):
+            bench.client.consumer("t", "s", durable=False, **given)  # type: ignore[call-overload]
+    with pytest.raises(TypeError):
+        bench.client.consumer("t", "s", durable=False, colour=1)  # type: ignore[call-overload]
+
+
 def test_no_transaction_acknowledges_here(bench: Bench) -> None:
     [a] = send(bench.client, b"a")
     txn = begin(bench.client)

@@ -18,7 +18,7 @@ from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
 from txlog.bounds import END, Range
 from txlog.clock import Clock, SystemClock
-from txlog.consumer import Consumer
+from txlog.consumer import QUEUE_SIZE, Consumer
 from txlog.engine.flow import admin
 from txlog.engine.flow.acknowledge import AckAnswer, Find, runs_of_ids
 from txlog.engine.flow.lookup import subscription as find_subscription
@@ -273,8 +273,11 @@ class Client(TransactionClient):
     ) -> NonDurableConsumer: ...  # fmt: skip
 
     def consumer(
-        self, topic: str | Topics, subscription: str, *, durable: bool = True,
-        start: Where | None = None, **options: Unpack[ConsumerOptions],
+        self, topic: str | Topics, subscription: str, *, type: str | None = None,
+        name: str | None = None, isolation: str | None = None, position: Where | None = None,
+        create: bool = False, partitions: Sequence[int] | None = None, priority: int = 0,
+        receiver_queue_size: int = QUEUE_SIZE, ack_timeout_ms: int | None = None,
+        nack_delay_ms: int | None = None, durable: bool = True, start: Where | None = None,
     ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:  # fmt: skip
         """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
 
@@ -287,6 +290,12 @@ class Client(TransactionClient):
         durable:         False: a subscription in memory, from `start` on, as long as the consumer
         raises:          ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
         """
+        options: ConsumerOptions = {
+            "type": type, "name": name, "isolation": isolation, "position": position,
+            "create": create, "partitions": partitions, "priority": priority,
+            "receiver_queue_size": receiver_queue_size, "ack_timeout_ms": ack_timeout_ms,
+            "nack_delay_ms": nack_delay_ms,
+        }  # fmt: skip
         return open_consumer(
             self._store, topic, subscription, durable=durable, start=start, options=options
         )

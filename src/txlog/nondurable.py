@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 import pyarrow as pa
@@ -65,11 +65,12 @@ class NonDurableConsumer:
 
     def __init__(
         self, store: Store, topic: str, subscription: str, start: Where | None,
-        isolation: str | None,
+        isolation: str | None = None, partitions: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self.name = check_name("subscription", subscription)
         self._store = store
-        self._reader = Reader(store, topic, range_from(start), None, isolation or "committed")
+        chosen = None if partitions is None else list(partitions)
+        self._reader = Reader(store, topic, range_from(start), chosen, isolation or "committed")
         self.short = self._reader.short
         self._buffered: deque[Message] = deque()
         # Ledgers are of the store, so one set is enough for all partitions. Markers are apart.

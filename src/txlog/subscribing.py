@@ -52,7 +52,7 @@ def open_consumer(
             create_subscription(
                 store, name, subscription, type=options.get("type") or "exclusive",
                 isolation=options.get("isolation") or "committed",
-                position=None if is_later else position, if_not_exists=True,
+                position=None if is_later else position, if_not_exists=True, of_partition=True,
             )  # fmt: skip
         return Consumer(
             store, name, subscription, options.get("name"), options.get("isolation"),
@@ -79,16 +79,25 @@ def _non_durable(
             "a subscription that is not durable is in memory: it is not created and has one "
             "consumer", hint="leave create and type out", subscription=subscription,
         )  # fmt: skip
-    return NonDurableConsumer(store, topics, subscription, start, options.get("isolation"))
+    if options.get("ack_timeout_ms") is not None or options.get("nack_delay_ms") is not None:
+        raise InvalidArgument(
+            "a subscription in memory has no time-outs: give the delay to the nack"
+        )
+    return NonDurableConsumer(
+        store, topics, subscription, start, options.get("isolation"), options.get("partitions")
+    )
 
 
 def create_subscription(
     store: Store, topic: str, name: str, *, type: str, isolation: str,
-    position: Where | None, if_not_exists: bool,
+    position: Where | None, if_not_exists: bool, of_partition: bool = False,
 ) -> bool:  # fmt: skip
-    """Create a durable subscription on a topic; returns whether it was created."""
+    """Create a durable subscription on a topic; returns whether it was created.
+
+    of_partition: the topic may be named by one of its partitions
+    """
     check_name("subscription", name)
-    wanted = TopicName.parse(topic, allow_partition=if_not_exists)
+    wanted = TopicName.parse(topic, allow_partition=of_partition)
     created = store.write(
         lambda view, now: admin.create_subscription(
             view, store.settings, now, find_topic(view, wanted), name, type=type,
