@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from txlog.ids import TxnId as TxnId
     from txlog.message import Message as Message
     from txlog.message import messages as messages
+    from txlog.multi_consumer import MultiTopicsConsumer as MultiTopicsConsumer
+    from txlog.nondurable import NonDurableConsumer as NonDurableConsumer
     from txlog.producer import Producer as Producer
     from txlog.reader import Reader as Reader
     from txlog.settings import Settings as Settings
@@ -45,12 +47,13 @@ _HOMES = {
     "TxnId": "ids", "Message": "message", "messages": "message", "Producer": "producer",
     "Reader": "reader", "Settings": "settings", "Transaction": "transaction",
     "TransactionBuilder": "transaction", "Admin": "administration",
+    "MultiTopicsConsumer": "multi_consumer", "NonDurableConsumer": "nondurable",
 }  # fmt: skip
 
 __all__ = [
-    "Admin", "Bound", "Client", "Consumer", "Message", "MessageId", "Position", "Producer", "Range",
-    "Reader", "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId", "__version__",
-    "init", "messages", "open",
+    "Admin", "Bound", "Client", "Consumer", "Message", "MessageId", "MultiTopicsConsumer",
+    "NonDurableConsumer", "Position", "Producer", "Range", "Reader", "Settings", "TopicName",
+    "Transaction", "TransactionBuilder", "TxnId", "__version__", "init", "messages", "open",
 ]  # fmt: skip
 
 

@@ -1,6 +1,11 @@
-"""Owns the calls that acknowledge runs of messages, through a consumer or by id."""
+"""Owns what acknowledging takes, as runs of messages, and the calls that decide it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
 
 from txlog.clock import Instant
 from txlog.engine.flow import acknowledge
@@ -9,11 +14,39 @@ from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.enter import Use
 from txlog.engine.flow.place import OUTSIDE, Standing
 from txlog.engine.flow.sweep import Uses
-from txlog.engine.model.ops import Run
+from txlog.engine.model.ops import Op, Run
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.ids import TxnId
+from txlog.errors import InvalidArgument
+from txlog.ids import MessageId, TxnId
+from txlog.message import Message
 from txlog.transaction import DecideIn, Later, Transaction, in_transaction
+
+Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message | MessageId]
+
+
+class Through(NamedTuple):
+    """Where an acknowledgement goes, and the consumer it comes through."""
+
+    find: acknowledge.Find
+    standing: Standing
+
+
+def runs_of(what: Acknowledgeable) -> list[Run]:
+    """The ids of what a caller acknowledges, as runs."""
+    if isinstance(what, pa.Table):
+        return acknowledge.runs_of_table(what)
+    if isinstance(what, Message | MessageId):
+        what = [what]
+    return acknowledge.runs_of_ids(ids_of(what))
+
+
+def ids_of(what: Sequence[Message | MessageId]) -> list[MessageId]:
+    """The ids of messages. Raises InvalidArgument for one that has none yet."""
+    ids = [item.message_id if isinstance(item, Message) else item for item in what]
+    if any(one is None for one in ids):
+        raise InvalidArgument("a message of an open transaction has no id to acknowledge")
+    return [one for one in ids if one is not None]
 
 
 def acknowledge_runs(
@@ -67,3 +100,46 @@ def _uses(find: Find, runs: list[Run]) -> Uses:
 def _told(answer: object) -> AckAnswer:
     assert isinstance(answer, AckAnswer)
     return answer
+
+
+def acknowledge_together(
+    store: Store, parts: list[tuple[Through, list[Run]]], txn: Transaction | TxnId | None
+) -> AckAnswer:
+    """Acknowledge on several subscriptions: all of it, or nothing when one of them refuses.
+
+    Plain it is one frame; in a transaction a frame each, and its end makes them one.
+    """
+    if txn is not None or len(parts) == 1:
+        return _summed([
+            acknowledge_runs(
+                store, one.find, runs, txn, cumulative=False, standing=one.standing
+            )
+            for one, runs in parts
+        ])  # fmt: skip
+
+    def decide(view: View, now: Instant) -> Decision:
+        ops: list[Op] = []
+        answers: list[AckAnswer] = []
+        sync = False
+        for one, runs in parts:
+            made = acknowledge.acknowledge(
+                view, store.settings, now, one.find, runs, cumulative=False, standing=one.standing
+            )
+            if made.answer is None:  # a holder is overdue: the sweep before the next try ends it
+                return Decision([], answer=None)
+            assert isinstance(made.answer, AckAnswer)
+            answers.append(made.answer)
+            ops += made.ops
+            sync = sync or made.sync
+        return Decision(ops, None, sync, _summed(answers))
+
+    answer: object = None
+    while answer is None:
+        answer = store.write(decide)
+    assert isinstance(answer, AckAnswer)
+    return answer
+
+
+def _summed(answers: list[AckAnswer]) -> AckAnswer:
+    fields = AckAnswer.__struct_fields__
+    return AckAnswer(*(sum(getattr(one, name) for one in answers) for name in fields))

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
 from txlog import inspecting, report
 from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
-from txlog.bounds import END, Bound, Range
+from txlog.bounds import END, Range
 from txlog.clock import Clock, SystemClock
 from txlog.consumer import QUEUE_SIZE, Consumer
 from txlog.engine.flow import admin
@@ -30,11 +30,15 @@ from txlog.engine.store import Store
 from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument
-from txlog.ids import MessageId, TopicName, TxnId, check_name
+from txlog.ids import MessageId, TopicName, TxnId
 from txlog.looking import look
+from txlog.multi_consumer import MultiTopicsConsumer, Topics
+from txlog.nondurable import NonDurableConsumer
+from txlog.positions import Where
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
 from txlog.settings import Settings
+from txlog.subscribing import ConsumerOptions, create_subscription, open_consumer
 from txlog.subscription import SubscriptionHandle
 from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
@@ -204,25 +208,19 @@ class Client(TransactionClient):
 
     def create_subscription(
         self, topic: str, name: str, *, type: str = "exclusive", isolation: str = "committed",
-        position: Bound | None = None, if_not_exists: bool = False, **policies: int | str | None,
+        position: Where | None = None, if_not_exists: bool = False, **policies: int | str | None,
     ) -> bool:  # fmt: skip
         """Create a durable subscription; returns whether it was created.
 
         policies: as those of SubscriptionHandle.set_policies
-
-        position: where it starts; the first retained message when left out
+        position: where it starts; the first retained message when left out. A message id is of one
+                  partition, the others begin with their first
         raises:   AlreadyExists, TopicNotFound, InvalidArgument
         """
-        check_name("subscription", name)
-        wanted = TopicName.parse(topic)
-        created = self._store.write(
-            lambda view, now: admin.create_subscription(
-                view, self._store.settings, now, find_topic(view, wanted), name, type=type,
-                isolation=isolation, position=position, if_not_exists=if_not_exists,
-                policies=policies,
-            )
+        return create_subscription(
+            self._store, topic, name, type=type, isolation=isolation, position=position,
+            if_not_exists=if_not_exists, policies=policies,
         )  # fmt: skip
-        return bool(created)
 
     def subscriptions(self, topic: str | None = None) -> list[Answer]:
         """The subscriptions, of one topic or of all; the fields of `txlog sub list`."""
@@ -266,30 +264,62 @@ class Client(TransactionClient):
         """A producer for the topic; with a name its sends are idempotent. Raises TopicNotFound."""
         return Producer(self._store, topic, name)
 
+    @overload
     def consumer(
-        self, topic: str, subscription: str, *, type: str | None = None, name: str | None = None,
-        isolation: str | None = None, priority: int = 0, receiver_queue_size: int = QUEUE_SIZE,
-        ack_timeout_ms: int | None = None, nack_delay_ms: int | None = None,
-    ) -> Consumer:  # fmt: skip
-        """A consumer; type and isolation are those of the subscription when left out.
+        self, topic: str, subscription: str, *, durable: Literal[True] = True,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer: ...  # fmt: skip
 
-        priority: with failover the lowest is active
-        raises:   ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
+    @overload
+    def consumer(
+        self, topic: Topics, subscription: str, **options: Unpack[ConsumerOptions]
+    ) -> MultiTopicsConsumer: ...
+
+    @overload
+    def consumer(
+        self, topic: str, subscription: str, *, durable: Literal[False],
+        start: Where | None = None, **options: Unpack[ConsumerOptions],
+    ) -> NonDurableConsumer: ...  # fmt: skip
+
+    def consumer(
+        self, topic: str | Topics, subscription: str, *, type: str | None = None,
+        name: str | None = None, isolation: str | None = None, position: Where | None = None,
+        create: bool = False, partitions: Sequence[int] | None = None, priority: int = 0,
+        receiver_queue_size: int = QUEUE_SIZE, ack_timeout_ms: int | None = None,
+        nack_delay_ms: int | None = None, durable: bool = True, start: Where | None = None,
+    ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:  # fmt: skip
+        """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
+
+        type, isolation: None, or what the subscription has
+        name:            of the consumer
+        create:          make the subscription where it is missing; it starts at `position`
+        partitions:      of one topic; all when left out
+        priority:        with failover the lowest is active
+        receiver_queue_size, ack_timeout_ms, nack_delay_ms: as in Consumer
+        durable:         False: a subscription in memory, from `start` on, as long as the consumer
+        raises:          ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
         """
-        return Consumer(
-            self._store, topic, subscription, name, isolation, type, priority, receiver_queue_size,
-            ack_timeout_ms, nack_delay_ms,
-        )  # fmt: skip
+        options: ConsumerOptions = {
+            "type": type, "name": name, "isolation": isolation, "position": position,
+            "create": create, "partitions": partitions, "priority": priority,
+            "receiver_queue_size": receiver_queue_size, "ack_timeout_ms": ack_timeout_ms,
+            "nack_delay_ms": nack_delay_ms,
+        }  # fmt: skip
+        return open_consumer(
+            self._store, topic, subscription, durable=durable, start=start, options=options
+        )
 
     def reader(
-        self, topic: str, start: Bound | MessageId | None = None, *, isolation: str = "committed"
-    ) -> Reader:
+        self, topic: str, start: Where | None = None, *, partitions: list[int] | None = None,
+        isolation: str = "committed",
+    ) -> Reader:  # fmt: skip
         """A reader from a position on, the first message when left out. Raises TopicNotFound.
 
-        isolation: "uncommitted" adds the messages of open and aborted transactions, without ids,
-                   behind the committed ones
+        partitions: all when left out
+        isolation:  "uncommitted" adds the messages of open and aborted transactions, without ids,
+                    behind the committed ones
         """
-        return Reader(self._store, topic, range_from(start), None, isolation)
+        return Reader(self._store, topic, range_from(start), partitions, isolation)
 
     def read(
         self, topic: str, *, range: Range | None = None, partitions: list[int] | None = None,

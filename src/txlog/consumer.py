@@ -12,15 +12,22 @@ from collections import deque
 from collections.abc import Sequence
 from threading import Event
 from types import TracebackType
-from typing import TypeAlias
 
 import pyarrow as pa
 
-from txlog.acknowledging import acknowledge_later, acknowledge_runs
+from txlog.acknowledging import (
+    Acknowledgeable,
+    Through,
+    acknowledge_later,
+    acknowledge_runs,
+    ids_of,
+    runs_of,
+)
 from txlog.clock import Instant
 from txlog.engine.flow import acknowledge
 from txlog.engine.flow.acknowledge import AckAnswer
 from txlog.engine.flow.admin import check_type
+from txlog.engine.flow.deadletter import Moved, Postponed
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import (
     SHARED_TYPES,
@@ -50,24 +57,13 @@ from txlog.handing import read_handed
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.membership import Membership
 from txlog.message import Message, messages
+from txlog.moving import DeadLetters, reconsume_later
+from txlog.positions import chosen_partitions, last_ids, only_one
 from txlog.transaction import Later, Transaction
 
-Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message | MessageId]
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
 ACK_TIMEOUT_MS_MIN = 1000
 QUEUE_SIZE = 1000
-
-
-def runs_of(what: Acknowledgeable) -> list[Run]:
-    """The ids of what a caller acknowledges, as runs."""
-    if isinstance(what, pa.Table):
-        return acknowledge.runs_of_table(what)
-    if isinstance(what, Message | MessageId):
-        what = [what]
-    ids = [item.message_id if isinstance(item, Message) else item for item in what]
-    if any(one is None for one in ids):
-        raise InvalidArgument("a message of an open transaction has no id to acknowledge")
-    return acknowledge.runs_of_ids([one for one in ids if one is not None])
 
 
 class Consumer:
@@ -88,16 +84,16 @@ class Consumer:
     """
 
     __slots__ = (
-        "_ack_timeout_ms", "_buffered", "_highest", "_is_idle", "_member", "_nack_delay_ms",
-        "_partition", "_places", "_previews", "_queue_size", "_store", "_subscription", "_topic",
-        "_turn", "_turns", "blocked", "name", "short",
+        "_ack_timeout_ms", "_buffered", "_dead", "_highest", "_is_idle", "_member",
+        "_nack_delay_ms", "_partitions", "_places", "_previews", "_queue_size", "_store",
+        "_subscription", "_topic", "_turn", "_turns", "blocked", "name", "short",
     )  # fmt: skip
 
     def __init__(
         self, store: Store, topic: str, subscription: str, name: str | None,
         isolation: str | None = None, type: str | None = None, priority: int = 0,
         receiver_queue_size: int = QUEUE_SIZE, ack_timeout_ms: int | None = None,
-        nack_delay_ms: int | None = None,
+        nack_delay_ms: int | None = None, partitions: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         _check(type, receiver_queue_size, ack_timeout_ms, nack_delay_ms)
         self._store = store
@@ -121,8 +117,9 @@ class Consumer:
                 f"subscription {subscription} is {self._subscription.isolation}, not {isolation}",
                 hint="use a subscription of its own", topic=self.short, subscription=subscription,
             )  # fmt: skip
-        self._partition = wanted.partition
+        self._partitions = chosen_partitions(self._topic, wanted, partitions)
         self._previews: dict[int, PreviewPlace] = {}
+        self._dead = DeadLetters(store, self._target)
         self._member = Membership(store, self._subscription, self.short, self.name, type, priority)
 
     @staticmethod
@@ -192,7 +189,7 @@ class Consumer:
 
         def look(view: View) -> Handed | None:
             now = store.clock.now()
-            if is_sweep_due(view, store.settings, now, uses):
+            if is_sweep_due(view, store.settings, now, uses) or self._dead.is_due(view, order):
                 return None
             decision = receive(view, store.settings, now, wants)
             assert decision.answer is None or isinstance(decision.answer, Handed)
@@ -216,21 +213,29 @@ class Consumer:
         self._is_idle = not full
         if full:
             last = order.index(handed.parts[full[-1]].partition)
-            self._turn = (self._turn + last) % len(order)
+            # the next one first: a partition that never ends must not keep the others waiting
+            self._turn = (self._turn + last + 1) % len(order)
         return handed
 
     def _lease(self, wants: Wants, uses: Uses) -> Handed:
         store = self._store
+
+        def decide(view: View, now: Instant) -> Decision:
+            if self._dead.is_due(view, wants.partitions):  # under the lock: none slips through
+                return Decision([], answer=wants)
+            return receive(view, store.settings, now, wants)
+
         while True:
             try:
-                answer = store.write(
-                    lambda view, now: receive(view, store.settings, now, wants), uses=uses
-                )
+                answer = store.write(decide, uses=uses)
             except AlreadyClosed:
                 store.read(self._target, fresh=False)  # deleted: this says so
                 raise
             if answer is None:
                 self._member.take_back([])
+                continue
+            if answer is wants:
+                self._dead.sweep(wants.partitions)
                 continue
             assert isinstance(answer, Handed)
             if not answer.is_more:
@@ -264,9 +269,11 @@ class Consumer:
         return tables
 
     def _numbers(self) -> list[int]:
-        """The partitions it receives from, by store-wide number: one, if its topic names it."""
-        numbers = list(catalogs.numbers(self._topic))
-        return numbers if self._partition is None else [numbers[self._partition]]
+        """The partitions it receives from, by store-wide number."""
+        numbers = catalogs.numbers(self._topic)
+        if self._partitions is None:
+            return list(numbers)
+        return [numbers[index] for index in self._partitions]
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None when none came within timeout_ms (None: wait for ever).
@@ -307,6 +314,36 @@ class Consumer:
             return False  # in hand is in hand
         return not covers(cursor.rewound(place.round, place.mark), one)
 
+    def has_message_available(self) -> bool:
+        """True when a message can be received now."""
+        with self._turns:
+            if self._buffered:
+                self._store.read(self._drop_lost)
+            return bool(self._buffered) or self._store.read(self._has_next)
+
+    def _has_next(self, view: View) -> bool:
+        places, now = dict(self._places), self._store.clock.now()
+        while True:
+            wants = Wants(
+                self._subscription.number, self._member.number, self._numbers(), 1, places,
+                self._ack_timeout_ms,
+            )  # fmt: skip
+            found = receive(view, self._store.settings, now, wants)
+            if found.ops or not isinstance(found.answer, Handed):
+                return True
+            if not found.answer.is_more:
+                return False
+            places |= {part.partition: part.place for part in found.answer.parts}
+
+    def get_last_message_ids(self) -> dict[int, MessageId | None]:
+        """The last visible message of each partition, None for an empty one."""
+        indexes = [catalogs.index_of(self._topic, number) for number in self._numbers()]
+        return self._store.read(lambda view: last_ids(view, self._topic, indexes))
+
+    def get_last_message_id(self) -> MessageId | None:
+        """The last visible message. Raises NotAllowed when the topic has several partitions."""
+        return only_one(self.short, self.get_last_message_ids())
+
     # --- acknowledging -----------------------------------------------------------------------
 
     def _target(self, view: View) -> tuple[Topic, Subscription]:
@@ -316,8 +353,11 @@ class Consumer:
             live_subscription(view, held.number, held.name, self.short),
         )
 
-    def _standing(self) -> Standing:
-        return Standing(self._member.number, self._places, self._highest)
+    @property
+    def through(self) -> Through:
+        """What an acknowledgement through this consumer takes along."""
+        standing = Standing(self._member.number, self._places, self._highest)
+        return Through(self._target, standing)
 
     def acknowledge(
         self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
@@ -328,7 +368,7 @@ class Consumer:
         """
         return acknowledge_runs(
             self._store, self._target, runs_of(what), txn, cumulative=False,
-            standing=self._standing(),
+            standing=self.through.standing,
         )  # fmt: skip
 
     def acknowledge_async(self, what: Acknowledgeable, *, txn: Transaction) -> Later[AckAnswer]:
@@ -336,7 +376,9 @@ class Consumer:
 
         A refusal is raised by `result()`, or else by the commit, which then aborts.
         """
-        return acknowledge_later(self._store, self._target, runs_of(what), txn, self._standing())
+        return acknowledge_later(
+            self._store, self._target, runs_of(what), txn, self.through.standing
+        )
 
     def acknowledge_cumulative(
         self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
@@ -348,7 +390,7 @@ class Consumer:
         """
         return acknowledge_runs(
             self._store, self._target, runs_of(what), txn, cumulative=True,
-            standing=self._standing(),
+            standing=self.through.standing,
         )  # fmt: skip
 
     def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None = None) -> Back:
@@ -373,6 +415,21 @@ class Consumer:
         assert isinstance(answer, Back)
         self._is_idle = False
         return answer
+
+    def reconsume_later(
+        self, message: Message | MessageId, delay_ms: int = 0,
+        properties: dict[str, str] | None = None,
+    ) -> Moved:  # fmt: skip
+        """Put a message off: it goes to the retry topic, and is acknowledged, in one frame.
+
+        The retry topic is <topic>-<subscription>-RETRY, or the subscription's policy; it is made
+        with this subscription on it, so that a consumer of both topics gets the message again.
+        delay_ms: stored as deliver_at; nothing waits for that in this version
+        """
+        [one] = ids_of([message])
+        return reconsume_later(
+            self._store, self._target, one, Postponed(delay_ms, properties or {}, self.id)
+        )
 
     def redeliver_unacknowledged_messages(self) -> Back:
         """Give back what was received and not acknowledged; it comes again at once, counted."""

@@ -182,9 +182,8 @@ def _subscription_families(view: View) -> Iterator[Family]:
          lambda cursor: cursor.figures.dropped),
         ("txlog_redelivered_total", "counter", "messages that were to come again",
          lambda cursor: cursor.figures.redelivered),
-        # No policy of this version moves a message there, so the count is what it says.
         ("txlog_dead_lettered_total", "counter", "messages moved to a dead-letter topic",
-         lambda cursor: 0),
+         lambda cursor: cursor.figures.dead_lettered),
     ]  # fmt: skip
     for name, kind, text, value in per_cursor:
         yield Family(name, kind, text, [

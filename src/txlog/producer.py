@@ -219,8 +219,8 @@ class Producer:
         raises: as send
         """
         if txn is not None:
-            decide, uses, receipt = self._in_txn(data)
-            return receipt(in_transaction(self._store, txn, decide, uses))
+            decide_in, uses, receipt = self._in_txn(data)
+            return receipt(in_transaction(self._store, txn, decide_in, uses))
         routing = self._route(data)
         named, store = self._named, self._store
 

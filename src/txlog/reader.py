@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
 
 import pyarrow as pa
 
 from txlog.bounds import Bound, Range
-from txlog.engine.flow.bounds import check_retained, resolve_range, start_of
+from txlog.engine.flow.bounds import (
+    check_retained,
+    partition_of,
+    resolve_bound,
+    resolve_range,
+    start_of,
+)
 from txlog.engine.flow.damage import damage_error, find_damage, quarantine_wall
 from txlog.engine.flow.damage import wall as damage_wall
 from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received, requests_of
@@ -22,9 +29,10 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.store import Store
 from txlog.engine.upkeep.quarantine import record_damage
 from txlog.engine.view import View
-from txlog.errors import Corruption, MissingFile, TopicNotFound, TxlogError
+from txlog.errors import Corruption, InvalidArgument, MissingFile, TopicNotFound, TxlogError
 from txlog.ids import MessageId, TopicName
 from txlog.message import Message, messages
+from txlog.positions import Where, bound_of, last_ids, only_one
 
 BATCH_MESSAGES = 1000
 
@@ -57,7 +65,7 @@ class Reader:
         self._store = store
         self.topic = TopicName.parse(topic, allow_partition=True)
         self.short = self.topic.topic.short
-        self._buffered: Iterator[Message] = iter(())
+        self._buffered: deque[Message] = deque()
         self._turn = 0
         self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
         self._places: dict[int, Mark] = {}
@@ -217,14 +225,14 @@ class Reader:
 
     def read_next(self) -> Message | None:
         """The next message, None at the end of the log."""
-        message = next(self._buffered, None)
-        if message is not None:
-            return message
-        self._buffered = messages(self.receive_batch())
-        return next(self._buffered, None)
+        if not self._buffered:
+            self._buffered.extend(messages(self.receive_batch()))
+        return self._buffered.popleft() if self._buffered else None
 
     def has_message_available(self) -> bool:
         """True when a visible message follows."""
+        if self._buffered:
+            return True
 
         def look(view: View) -> bool:
             self._notice(view)
@@ -236,6 +244,37 @@ class Reader:
             )
 
         return bool(self._store.read(look))
+
+    def seek(self, position: Where) -> None:
+        """Go on from a position: a message id, an instant in ms, `earliest`, `latest`, a Bound.
+
+        A message id moves its partition; the others go on where they are.
+        raises: MessageNotFound, InvalidArgument
+        """
+        bound = bound_of(position)
+        places = self._store.read(lambda view: self._sought(view, bound))
+        self._places.update(places)
+        self._previews.update({index: START for index in places if index in self._previews})
+        self._buffered = deque(m for m in self._buffered if m.partition not in places)
+
+    def _sought(self, view: View, bound: Bound) -> dict[int, Mark]:
+        found, indexes = find_topic(view, self.topic), list(self._places)
+        if isinstance(bound.value, MessageId):
+            index = partition_of(view, found, bound.value)
+            if index not in self._places:
+                raise InvalidArgument(f"partition {self.short}/{index} is not read", code=203)
+            indexes = [index]
+        return {index: resolve_bound(view, found, index, bound) for index in indexes}
+
+    def get_last_message_ids(self) -> dict[int, MessageId | None]:
+        """The last visible message of each partition that is read, None for an empty one."""
+        return self._store.read(
+            lambda view: last_ids(view, find_topic(view, self.topic), self._places)
+        )
+
+    def get_last_message_id(self) -> MessageId | None:
+        """The last visible message. Raises NotAllowed when several partitions are read."""
+        return only_one(self.short, self.get_last_message_ids())
 
     def __iter__(self) -> Iterator[Message]:
         while (message := self.read_next()) is not None:
@@ -254,8 +293,6 @@ class Reader:
         self.close()
 
 
-def range_from(start: Bound | MessageId | None) -> Range:
-    """The range that begins at a bound or an id and has no end."""
-    if isinstance(start, MessageId):
-        start = Bound("id", start)
-    return Range(start=start or Bound("start"), stop=None)
+def range_from(start: Where | None) -> Range:
+    """The range that begins at a position and has no end."""
+    return Range(start=bound_of(start), stop=None)

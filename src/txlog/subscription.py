@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from txlog import subreport
+from txlog.acknowledging import acknowledge_runs
 from txlog.bounds import Bound
 from txlog.clock import Instant
-from txlog.consumer import acknowledge_runs
+from txlog.engine.call import Decide
 from txlog.engine.flow.acknowledge import runs_of_ids
 from txlog.engine.flow.deletion import DeletedSubscription, delete_subscription
 from txlog.engine.flow.draft import Decision
@@ -25,7 +26,7 @@ from txlog.engine.flow.skip import ALL, Amount, cutoff, skip
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Subscription, Topic, consumers_of, number_of
 from txlog.engine.liveness import consumer_lock, dead_consumers
-from txlog.engine.store import Decide, Store
+from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import ConsumerBusy, InvalidArgument
 from txlog.ids import MessageId, TopicName, TxnId

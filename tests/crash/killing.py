@@ -142,6 +142,14 @@ def main(words: Sequence[str]) -> None:
         client.acknowledge("t", "s", [txlog.MessageId.parse(given[0])], txn=opened)
         print(opened, flush=True)
         die()
+    if scenario == "grind":
+        shared = client.consumer("t", "s", type="shared")
+        disk.is_armed = True
+        while (table := shared.receive_batch(5)).num_rows:
+            shared.negative_acknowledge(table)
+        print("empty", flush=True)
+        return
+    moving = client.consumer("t", "s") if scenario in ("give up", "put off") else None
     disk.is_armed = True
     if scenario == "fail":
         disk.is_failing = True
@@ -156,6 +164,10 @@ def main(words: Sequence[str]) -> None:
         "send": lambda: client.producer("t", "p").send(b"x", partition=0, sequence_id=7),
         "online": lambda: client.admin.set_online("t/1"),
         "expire": client.expire,
+        "give up": lambda: moving.receive() if moving is not None else None,
+        "put off": lambda: (
+            moving.reconsume_later(txlog.MessageId.parse(given[2])) if moving is not None else None
+        ),
         "flush": client.flush,
         "checkpoint": lambda: client.checkpoint(roll_all=True),
     }

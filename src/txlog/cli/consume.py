@@ -48,14 +48,18 @@ def consume(
     n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N")] = None,
     follow: Annotated[bool, Option("--follow", "-F", help="go on at the end")] = False,
     until: Annotated[str | None, Option("--until", metavar="BOUND")] = None,
-    max_wait: Annotated[str, Option("--max-wait", metavar="DUR", help="for a next one")] = "0s",
+    max_wait: Annotated[
+        str, Option("--max-wait", metavar="DUR", help="for a next one, at the end")
+    ] = "0s",
     fail_empty: Annotated[bool, Option("--fail-empty", help="8 when there is nothing")] = False,
     stats: Annotated[bool, Option("--stats", help="say on stderr what was read")] = False,
     partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
     unbuffered: Annotated[bool, Option("--unbuffered", "-u")] = False,
     raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False,
     isolation: Annotated[str | None, Option("--isolation", metavar="committed|uncommitted")] = None,
-    include_delayed: Annotated[bool, Option("--include-delayed")] = False,
+    include_delayed: Annotated[
+        bool, Option("--include-delayed", help="also what is not yet due; nothing waits by now")
+    ] = False,
     key: Annotated[list[str] | None, Option("--key", "-k", metavar="K…")] = None,
     prop: Annotated[list[str] | None, Option("--prop", "-H", metavar="K=V…")] = None,
     grep: Annotated[str | None, Option("--grep", metavar="RE")] = None,
@@ -121,6 +125,7 @@ def peek(
     first: Annotated[int | None, Option("--first", min=0, metavar="N")] = None,
     at: Annotated[str | None, Option("--at", metavar="ID")] = None,
     around: Annotated[str | None, Option("--around", metavar="ID")] = None,
+    random: Annotated[int | None, Option("--random", min=0, metavar="N")] = None,
     context: Annotated[int, Option("--context", "-C", min=0, metavar="N")] = 3,
     subscription: Annotated[str | None, Option("--subscription", "-s", metavar="SUB")] = None,
     partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
@@ -128,10 +133,12 @@ def peek(
 ) -> None:
     """Look at messages: the last 10, or others; with -s what the subscription has not acknowledged.
 
+    --random picks messages by chance, each as likely as any other, and shows them in order.
+
     Nothing is changed, and messages not yet due are shown too.
     """
-    given = {"last": last is not None, "first": first is not None}
-    exclusive(**given, at=at, around=around)
+    counts = {"last": last, "first": first, "random": random}
+    exclusive(**{name: n is not None for name, n in counts.items()}, at=at, around=around)
     if subscription is not None:
         check_name("subscription", subscription)
     [target] = targets([topic], partition)
@@ -140,8 +147,8 @@ def peek(
         place = MessageId.parse(at if at is not None else around or "")
         work.around(call, target, place, context if around is not None else None, raw_strings)
     else:
-        count = first if first is not None else 10 if last is None else last
-        work.ends(call, target, count, first is not None, subscription, raw_strings)
+        which, count = next(((k, n) for k, n in counts.items() if n is not None), ("last", 10))
+        work.some(call, target, which, count, subscription, raw_strings)
 
 
 def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:

@@ -41,3 +41,8 @@ class Request:
     keys: list[bytes] = field(default_factory=list)
     properties: dict[str, str] = field(default_factory=dict)
     grep: bytes | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """The reading ends where the log does, so that more may come."""
+        return self.range.kind == "range" and self.range.stop is None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog.cli.consume_request import Request, Target
+from txlog.cli.consume_request import Request
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.records import Records
 from txlog.cli.signals import shielded
@@ -21,7 +21,6 @@ from txlog.cli.tables import duration, size
 from txlog.errors import (
     ConditionNotMet,
     InvalidArgument,
-    NotAllowed,
     SubscriptionNotFound,
     TxlogError,
 )
@@ -29,6 +28,8 @@ from txlog.errors import (
 if TYPE_CHECKING:
     from txlog.client import Client
     from txlog.consumer import Consumer
+    from txlog.multi_consumer import MultiTopicsConsumer
+    from txlog.subscribing import ConsumerOptions
 
 _BATCH_MESSAGES = 1000
 _WAIT_S = 0.05
@@ -44,7 +45,7 @@ def run(call: Call, request: Request) -> None:
     try:
         if request.subscription is not None:
             job.take()
-        elif request.follow or request.max_wait_ms:
+        elif request.follow or (request.max_wait_ms and request.is_open):
             job.follow()
         else:
             job.read()
@@ -103,22 +104,20 @@ class Job:
         """Read and go on at the end, for ever or until nothing came for --max-wait."""
         request = self.request
         readers = [
-            (
-                target,
-                self.client.reader(
-                    target.topic, request.range.start, isolation=request.isolation or "committed"
-                ),
+            self.client.reader(
+                target.topic, request.range.start, partitions=target.partitions,
+                isolation=request.isolation or "committed",
             )
             for target in request.targets
-        ]
+        ]  # fmt: skip
         idle_since = time.monotonic()
         while not self.is_full():
             came = False
-            for target, reader in readers:
+            for reader in readers:
                 table = reader.receive_batch(_BATCH_MESSAGES)
                 if len(table):
                     came = True
-                    self.print(self.filtered(_of_partitions(table, target)))
+                    self.print(self.filtered(table))
                     if self.is_full():
                         break
             if came:
@@ -131,90 +130,72 @@ class Job:
     def take(self) -> None:
         """Take what the subscription may get next; acknowledge as asked."""
         request = self.request
-        consumers = [self._consumer(name) for name in self._names()]
-        done: list[tuple[Consumer, pa.Table]] = []
+        with shielded():
+            consumer = self._consumer()
+        done: list[pa.Table] = []
         try:
-            for consumer, table in self._received(consumers):
+            for table in self._received(consumer):
                 self.print(table)
                 self.out.flush()
                 if request.ack == "auto":
                     with shielded():
                         consumer.acknowledge(table, txn=request.join)
                 elif request.ack == "on-exit":
-                    done.append((consumer, table))
-            for consumer in consumers:
-                tables = [table for owner, table in done if owner is consumer]
-                if tables:
-                    with shielded():
-                        consumer.acknowledge(pa.concat_tables(tables), txn=request.join)
+                    done.append(table)
+            if done:
+                with shielded():
+                    consumer.acknowledge(pa.concat_tables(done), txn=request.join)
             if self.records.count and request.ack != "none":
                 # One flush at the end, so that the next listing, a reader, sees the positions.
-                self.client.producer(request.targets[0].topic).flush()
+                self.client.flush()
         finally:
             with shielded():
-                for consumer in consumers:
-                    consumer.close()
+                consumer.close()
 
-    def _received(self, consumers: list[Consumer]) -> Iterator[tuple[Consumer, pa.Table]]:
+    def _received(self, consumer: Consumer | MultiTopicsConsumer) -> Iterator[pa.Table]:
         idle_since = time.monotonic()
         while not self.is_full():
-            came = False
-            for consumer in consumers:
-                left = self.left()
-                wanted = _BATCH_MESSAGES if left is None else min(left, _BATCH_MESSAGES)
-                if wanted == 0:
-                    return
-                with shielded():
-                    table = consumer.receive_batch(wanted, 0)
-                if len(table):
-                    came = True
-                    yield consumer, table
-            if came:
+            left = self.left()
+            wanted = _BATCH_MESSAGES if left is None else min(left, _BATCH_MESSAGES)
+            with shielded():
+                table = consumer.receive_batch(wanted, 0)
+            if len(table):
+                yield table
                 idle_since = time.monotonic()
             elif not self._wait(idle_since):
                 return
 
-    def _names(self) -> list[str]:
-        """Return the topics, or partitions of them, that the consumers read."""
-        names = []
-        for target in self.request.targets:
-            if target.partitions is None:
-                names.append(target.topic)
-            else:
-                names.extend(f"{target.topic}/{number}" for number in target.partitions)
-        return names
-
-    def _consumer(self, name: str) -> Consumer:
-        request, client = self.request, self.client
+    def _consumer(self) -> Consumer | MultiTopicsConsumer:
+        request, targets = self.request, self.request.targets
         assert request.subscription is not None
-        topic = name.rpartition("/")[0] if name.count("/") in (1, 3) else name
+        options: ConsumerOptions = {
+            "type": request.type, "name": request.consumer, "isolation": request.isolation,
+            "create": request.create,
+        }  # fmt: skip
         if request.create:
-            with shielded():
-                client.create_subscription(
-                    topic,
-                    request.subscription,
-                    type=request.type or "exclusive",
-                    isolation=request.isolation or "committed",
-                    position=request.position,
-                    if_not_exists=True,
-                )
-        rows = [r for r in client.subscriptions(topic) if r["subscription"] == request.subscription]
-        if not rows:
+            options["position"] = request.position
+        else:
+            for target in targets:
+                self._check_subscription(target.topic, request.subscription)
+        if len(targets) == 1:
+            options["partitions"] = targets[0].partitions
+            return self.client.consumer(targets[0].topic, request.subscription, **options)
+        if any(len(target.partitions or "1") > 1 for target in targets):
+            raise InvalidArgument(
+                "several partitions of several topics cannot be consumed at once",
+                hint="consume one topic after the other",
+            )
+        names = [
+            f"{one.topic}/{one.partitions[0]}" if one.partitions else one.topic for one in targets
+        ]
+        return self.client.consumer(names, request.subscription, **options)
+
+    def _check_subscription(self, topic: str, name: str) -> None:
+        if not any(row["subscription"] == name for row in self.client.subscriptions(topic)):
             raise SubscriptionNotFound(
-                f"no subscription {request.subscription} on {topic}",
-                hint="--create makes it",
-                topic=topic,
-                subscription=request.subscription,
-            )
-        if request.isolation is not None and rows[0]["isolation"] != request.isolation:
-            raise NotAllowed(
-                f"subscription {request.subscription} is {rows[0]['isolation']}, "
-                f"not {request.isolation}",
-                subscription=request.subscription,
-            )
-        kind = request.type or str(rows[0]["type"])
-        with shielded():
-            return client.consumer(name, request.subscription, type=kind, name=request.consumer)
+                f"no subscription {name} on {topic}", hint="--create makes it", topic=topic,
+                subscription=name,
+            )  # fmt: skip
 
     def _wait(self, idle_since: float) -> bool:
         """Wait for a change; false when the waiting is over."""
@@ -283,9 +264,3 @@ def check_pattern(pattern: bytes) -> None:
         pc.match_substring_regex(pa.array([b""], pa.binary()), pattern)
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise InvalidArgument("--grep is not a regular expression (RE2)") from error
-
-
-def _of_partitions(table: pa.Table, target: Target) -> pa.Table:
-    if target.partitions is None:
-        return table
-    return table.filter(pc.is_in(table["partition"], pa.array(target.partitions, pa.int32())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,29 +13,75 @@ from txlog.bounds import END, START, Bound, Range
 from txlog.cli.consume_request import Target
 from txlog.cli.options import Call
 from txlog.cli.records import Records
+from txlog.engine.flow.dispatch import RECEIVED
 from txlog.errors import MessageNotFound
 from txlog.ids import MessageId
 
 if TYPE_CHECKING:
     from txlog.client import Client
 
+_STRETCH = 1000  # messages read at once, where several that are wanted lie together
 
-def ends(
-    call: Call, target: Target, count: int, first: bool, subscription: str | None, raw: bool
+
+def some(
+    call: Call, target: Target, which: str, count: int, subscription: str | None, raw: bool
 ) -> None:
-    """Print the first or last messages, by the time they became visible; ids order a partition."""
+    """Print the first, the last or random messages.
+
+    which: `first` and `last` by the time messages became visible; ids order a partition
+    """
     client = call.client()
     if subscription is not None:
         chosen = Range(kind="unacked", subscription=subscription)
+    elif which == "random":
+        _print(call, _random(client, target, count), raw)
+        return
     else:
-        chosen = Range(START if first else Bound("last", count), END)
+        chosen = Range(START if which == "first" else Bound("last", count), END)
     held = [table for table in _read(client, target, chosen) if len(table)]
     whole = pa.concat_tables(held) if held else None
-    if whole is not None and len(whole) > count:
+    if whole is not None and which == "random":
+        whole = whole.take(pa.array(_sample(len(whole), count), pa.int64()))
+    elif whole is not None and len(whole) > count:
         order = pc.sort_indices(whole["visible_time"])  # stable: ids keep their order
-        picked = order[:count] if first else order[len(order) - count :]
+        picked = order[:count] if which == "first" else order[len(order) - count :]
         whole = whole.take(picked.take(pc.sort_indices(picked)))
     _print(call, whole, raw)
+
+
+def _random(client: Client, target: Target, count: int) -> pa.Table | None:
+    """Return random messages; only stretches around them are read."""
+    rows = client.describe_topic(target.topic)["partition_list"]
+    sizes = [
+        (row["partition"], row["messages"]) for row in rows
+        if target.partitions is None or row["partition"] in target.partitions
+    ]  # fmt: skip
+    picked = _sample(sum(size for _, size in sizes), count)
+    held: list[pa.Table] = []
+    base = 0
+    for partition, size in sizes:
+        inside = [number - base for number in picked if base <= number < base + size]
+        base += size
+        while inside:
+            near = [number for number in inside if number < inside[0] + _STRETCH]
+            inside = inside[len(near) :]
+            part = client.read(
+                target.topic, range=Range(Bound("skip", near[0]), END), partitions=[partition],
+                limit=near[-1] - near[0] + 1,
+            )  # fmt: skip
+            found = pa.concat_tables([RECEIVED.empty_table(), *part])
+            wanted = [number - near[0] for number in near if number - near[0] < len(found)]
+            held.append(found.take(pa.array(wanted, pa.int64())))
+    return pa.concat_tables(held) if held else None
+
+
+def _sample(total: int, count: int) -> list[int]:
+    """Return count different numbers below total, in order, or all of them (Floyd's algorithm)."""
+    picked: set[int] = set()
+    for top in range(max(0, total - count), total):
+        number = int.from_bytes(os.urandom(8), "big") % (top + 1)
+        picked.add(top if number in picked else number)
+    return sorted(picked)
 
 
 def around(call: Call, target: Target, place: MessageId, context: int | None, raw: bool) -> None:

@@ -72,10 +72,11 @@ def runs_of_ids(ids: list[MessageId]) -> list[Run]:
                 break
         else:
             return [(ledger, entry, entry + len(ids) - 1, 0, 0)]
-    return _merged({(i.ledger, i.entry, i.index) for i in ids})
+    return merged({(i.ledger, i.entry, i.index) for i in ids})
 
 
-def _merged(keys: set[tuple[int, int, int]]) -> list[Run]:
+def merged(keys: set[tuple[int, int, int]]) -> list[Run]:
+    """Ids as (ledger, entry, index), as runs in order."""
     out: list[Run] = []
     for ledger, entry, index in sorted(keys):
         last = out[-1] if out else None
@@ -101,7 +102,7 @@ def runs_of_table(table: pa.Table) -> list[Run]:
         return []
     if table.num_rows <= FEW_ROWS:
         columns = [table.column(name).to_pylist() for name in ("ledger", "entry", "index")]
-        return _merged({(a, b, c or 0) for a, b, c in zip(*columns, strict=True)})
+        return merged({(a, b, c or 0) for a, b, c in zip(*columns, strict=True)})
     ledger = table.column("ledger").combine_chunks()
     entry = table.column("entry").combine_chunks()
     index = pc.fill_null(table.column("index").combine_chunks(), _ZERO)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from txlog.bounds import START, Bound
 from txlog.clock import Instant
-from txlog.engine.flow.bounds import resolve_bound
+from txlog.engine.flow.bounds import partition_of, resolve_bound
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.policies import Policies
@@ -32,7 +32,7 @@ from txlog.errors import (
     LimitExceeded,
     NotAllowed,
 )
-from txlog.ids import TopicName
+from txlog.ids import MessageId, TopicName
 from txlog.settings import (
     INSTANT_MS_MAX,
     PARTITIONS_MAX,
@@ -81,7 +81,7 @@ def create_topic(
     first = catalog.next_partition
     draft.ops.append(TopicCreated(catalog.next_topic, name.full, first, partitions))
     for number in range(first, first + partitions):
-        draft.ops.append(LedgerRolled(number, "p", 0, draft.new_ledger()))
+        draft.open_partition(number)
     draft.ops += policy_ops(catalog.next_topic, policies)
     return draft.decision(True, sync=True)
 
@@ -133,8 +133,13 @@ def create_subscription(
     draft = Draft(view, settings, now.wall_ms)
     number = view.catalog.next_subscription
     draft.ops.append(SubscriptionCreated(number, topic.number, name, type, isolation))
+    wanted = position or START
     for index, partition in enumerate(numbers(topic)):
-        behind = resolve_bound(view, topic, index, position or START)
+        # an id selects its partition; of the others nothing is passed over
+        is_other = isinstance(wanted.value, MessageId) and (
+            partition_of(view, topic, wanted.value) != index
+        )
+        behind = resolve_bound(view, topic, index, START if is_other else wanted)
         draft.ops.append(CursorOpened(number, partition, behind))
     draft.ops += subscription_policies(number, topic.name, name, policies)
     return draft.decision(True, sync=True)

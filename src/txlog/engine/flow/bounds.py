@@ -149,6 +149,15 @@ def end_of(view: View, topic: Topic, partition: int) -> Mark:
     return (last.ledger, last.entries, 0)
 
 
+def last_message(view: View, number: int) -> MessageId | None:
+    """The last message of a partition that is visible and still there."""
+    state = view.topic(number)
+    last = state.last_message
+    if last is None or (state.trimmed is not None and covers(state.trimmed, last)):
+        return None
+    return MessageId(*last)
+
+
 def stop_behind(behind: Mark) -> Mark:
     """The first position that is not passed, of one that is the last to be."""
     ledger, entry, index = behind

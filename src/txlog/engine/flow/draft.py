@@ -83,6 +83,10 @@ class Draft:
             return self._roll(partition, role, last.ledger)
         return (last.ledger, last.entries)
 
+    def open_partition(self, partition: int) -> None:
+        """Give a partition that this frame makes its first ledger."""
+        self._ends[(partition, "p")] = self._roll(partition, "p", 0)
+
     def _roll(self, partition: int, role: str, old: int) -> tuple[int, int]:
         ledger = self.new_ledger()
         self.ops.append(LedgerRolled(partition, role, old, ledger))

@@ -2,7 +2,7 @@
 
 Ledger: _cursors/<subscription>. Ops
   CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted, AckConflicted,
-  CursorTrimmed, Leased, Returned, Sought.
+  CursorTrimmed, Leased, Returned, Sought, DeadLettered.
 
     PENDING ──ack──> DELETED
        │  ▲
@@ -41,6 +41,7 @@ from txlog.engine.model.ops import (
     Acked,
     CursorOpened,
     CursorTrimmed,
+    DeadLettered,
     Due,
     Leased,
     Mark,
@@ -73,7 +74,7 @@ class Figures(msgspec.Struct, array_like=True, gc=False):
     """What happened here since the beginning; each only grows.
 
     ops: taken by this fold; ends of transactions with acknowledgements here; messages that came
-    again, that were asked for while a transaction held them; conflicts
+    again, that were asked for while a transaction held them; conflicts; messages given up
     """
 
     ops: int = 0
@@ -82,6 +83,7 @@ class Figures(msgspec.Struct, array_like=True, gc=False):
     redelivered: int = 0
     dropped: int = 0
     conflicts: int = 0
+    dead_lettered: int = 0
 
 
 class Cursor:
@@ -238,6 +240,10 @@ def _take_ack_conflicted(state: Cursor, lsn: int, time_ms: int, op: AckConflicte
     state.figures.conflicts += 1
 
 
+def _take_dead_lettered(state: Cursor, lsn: int, time_ms: int, op: DeadLettered) -> None:
+    state.figures.dead_lettered += op.count
+
+
 def _take_cursor_opened(state: Cursor, lsn: int, time_ms: int, op: CursorOpened) -> None:
     state.mark_delete = op.mark_delete
 
@@ -334,6 +340,7 @@ _TAKES: dict[type, Callable[[Cursor, int, int, Any], None]] = {
     PendingCommitted: _take_pending_committed,
     PendingAborted: _take_pending_aborted,
     AckConflicted: _take_ack_conflicted,
+    DeadLettered: _take_dead_lettered,
     CursorOpened: _take_cursor_opened,
     CursorTrimmed: _take_cursor_trimmed,
     Leased: _take_leased,

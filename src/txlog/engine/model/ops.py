@@ -300,6 +300,14 @@ class Acked(_Op, tag="ack", frozen=True, array_like=True, gc=False):
     dropped: int = 0
 
 
+class DeadLettered(_Op, tag="dlq", frozen=True, array_like=True, gc=False):
+    """Of the messages that this frame acknowledges here, so many went to the dead-letter topic."""
+
+    subscription: int
+    partition: int
+    count: int
+
+
 class PendingAcked(_Op, tag="pack", frozen=True, array_like=True, gc=False):
     """These messages are PENDING_ACK for the transaction; cumulative: up to and with this id.
 
@@ -412,7 +420,7 @@ Op = (
     | LedgerReserved | LedgerTrimmed | Compacted | PolicySet | CursorTrimmed
     | IsolationSet | SubscriptionTypeSet | Leased | Returned
     | PartitionsAdded | TopicDeleted | SubscriptionPolicySet | SubscriptionDeleted
-    | Sought
+    | Sought | DeadLettered
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

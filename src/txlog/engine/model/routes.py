@@ -18,6 +18,7 @@ from txlog.engine.model.ops import (
     CounterRaised,
     CursorOpened,
     CursorTrimmed,
+    DeadLettered,
     Deduplicated,
     IdsReserved,
     IsolationSet,
@@ -127,7 +128,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     BufferAppended: _buffer, BufferCommitted: _buffer, BufferAborted: _buffer,
     CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
     PendingAborted: _cursor, ProducerOpened: _topic, ProducersForgotten: _topic,
-    AckConflicted: _cursor, Deduplicated: _topic,
+    AckConflicted: _cursor, DeadLettered: _cursor, Deduplicated: _topic,
     PartitionOffline: _catalog, PartitionAvailable: _catalog,
     LedgerReserved: _catalog, LedgerTrimmed: _trimmed, Compacted:
     _compacted, PolicySet: _catalog, CursorTrimmed: _cursor,

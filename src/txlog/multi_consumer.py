@@ -1,0 +1,369 @@
+"""Owns MultiTopicsConsumer: one subscription name on several topics, or on a pattern of them.
+
+It is one Consumer a topic, asked in turn. Every topic has its own subscription of that name, so
+what a topic promises (order, types, redelivery) it promises here; between topics there is no order.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.acknowledging import Acknowledgeable, acknowledge_together, runs_of
+from txlog.consumer import Consumer
+from txlog.engine.flow.acknowledge import AckAnswer
+from txlog.engine.flow.deadletter import DEAD, Moved
+from txlog.engine.flow.dispatch import RECEIVED
+from txlog.engine.flow.lease import Back
+from txlog.engine.folds.catalog import topic_of
+from txlog.engine.store import Store
+from txlog.engine.view import View
+from txlog.errors import (
+    AlreadyClosed,
+    ConsumerBusy,
+    InvalidArgument,
+    MessageNotFound,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TxlogError,
+)
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.message import Message
+from txlog.transaction import Transaction
+from txlog.waiting import until
+
+Topics: TypeAlias = list[str] | tuple[str, ...] | re.Pattern[str]
+# Opens the consumer of a topic; True: the topic was made later, nothing of it is passed over.
+OpenOne: TypeAlias = Callable[[str, bool], Consumer]
+_GONE = (TopicNotFound, SubscriptionNotFound, AlreadyClosed)  # closed: it was detached
+
+
+class MultiTopicsConsumer:
+    """Receives from several topics in fair turns; safe to call from many threads.
+
+    With a pattern (re.compile) it takes the topics whose name it matches as a whole: the short
+    name, tenant/namespace/name, or persistent://tenant/namespace/name. Topics that are made later
+    join at the first poll that finds nothing. The dead-letter topics of this subscription never
+    do: what was given up would come back.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         for name in ("orders", "returns"):
+    ...             _ = client.create_topic(name)
+    ...             _ = client.producer(name).send(name.encode())
+    ...         with client.consumer(["orders", "returns"], "billing", create=True) as consumer:
+    ...             table = consumer.receive_batch()
+    ...             answer = consumer.acknowledge(table)
+    ...         sorted(table["value"].to_pylist()), answer.acked
+    ([b'orders', b'returns'], 2)
+    """
+
+    __slots__ = (
+        "_consumers", "_is_closed", "_open_one", "_pattern", "_seen", "_store", "_turn",
+        "_turns", "subscription",
+    )  # fmt: skip
+
+    def __init__(self, store: Store, topics: Topics, subscription: str, open_one: OpenOne) -> None:
+        self._store = store
+        self._open_one = open_one
+        self._pattern = topics if isinstance(topics, re.Pattern) else None
+        self.subscription = subscription
+        self._consumers: dict[str, Consumer] = {}
+        self._is_closed = False
+        self._turn = 0
+        self._turns = threading.RLock()
+        self._seen: tuple[int, int, int] | None = None  # the catalog that was looked through
+        if isinstance(topics, re.Pattern):
+            self._discover(is_later=False)
+            return
+        names = [str(TopicName.parse(name, allow_partition=True)) for name in topics]
+        if not names:
+            raise InvalidArgument("a list of topics names at least one")
+        try:
+            for name in dict.fromkeys(names):
+                self._consumers[name] = open_one(name, False)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics it receives from now."""
+        return sorted(self._consumers)
+
+    @property
+    def blocked(self) -> str | None:
+        """Why the last receive gave nothing although there may be messages, as of Consumer."""
+        reasons = (one.blocked for one in list(self._consumers.values()))
+        return next((reason for reason in reasons if reason), None)
+
+    # --- topics of a pattern -----------------------------------------------------------------
+
+    def _discover(self, *, is_later: bool) -> bool:
+        """Join the topics that match by now, leave those that are gone; True: some joined."""
+        seen, names = self._store.read(self._matching)
+        if seen == self._seen:
+            return False
+        for name in [name for name in self._consumers if name not in names]:
+            self._leave(name)
+        joined, is_complete = False, True
+        for name in names:
+            if name in self._consumers:
+                continue
+            try:
+                self._consumers[name] = self._open_one(name, is_later)
+            except _GONE:
+                continue  # without this subscription, or deleted: it is looked at after a change
+            except ConsumerBusy:
+                is_complete = False
+                continue
+            joined = True
+        self._seen = seen if is_complete else None
+        return joined
+
+    def _matching(self, view: View) -> tuple[tuple[int, int, int], list[str]]:
+        catalog, pattern = view.catalog, self._pattern
+        assert pattern is not None
+        seen = (catalog.next_topic, len(catalog.topics), catalog.next_subscription)
+        if seen == self._seen:
+            return seen, []
+        given_up = f"-{self.subscription}-{DEAD}"
+        names = []
+        for topic in catalog.topics.values():
+            short = TopicName.parse(topic.name).short
+            forms = (short, topic.name, f"persistent://{topic.name}")
+            if any(map(pattern.fullmatch, forms)) and not topic.name.endswith(given_up):
+                names.append(short)
+        return seen, sorted(names)
+
+    def _leave(self, name: str) -> None:
+        try:
+            self._consumers.pop(name).close()
+        except _GONE:
+            return  # the topic is gone, and what it had in hand with it
+
+    # --- receiving ---------------------------------------------------------------------------
+
+    def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
+        """The next messages of all topics, at most max_messages, as RECEIVED.
+
+        Each topic has its share first, then those that have more; so none waits for another.
+        raises: what a topic raises, once there is nothing else
+        """
+        if max_messages <= 0:
+            raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
+        table = until(lambda: self._poll(max_messages), timeout_ms)  # waits without the mutex
+        return RECEIVED.empty_table() if table is None else table
+
+    def receive(self, timeout_ms: int | None = 0) -> Message | None:
+        """The next message of any topic; None when none came in time (None: wait for ever)."""
+        return until(self._next, timeout_ms)
+
+    def _poll(self, limit: int) -> pa.Table | None:
+        with self._turns:
+            self._check_open()
+            tables = self._take(limit)
+            if not tables and self._pattern is not None and self._discover(is_later=True):
+                tables = self._take(limit)
+        return pa.concat_tables(tables) if tables else None
+
+    def _take(self, limit: int) -> list[pa.Table]:
+        """What failed on a topic is raised only if no other has anything: it would be lost."""
+        tables: list[pa.Table] = []
+        more: list[Consumer] = []
+        failed: TxlogError | None = None
+        share = max(1, limit // max(1, len(self._consumers)))
+        for name, consumer in self._in_turn():
+            wanted = min(share, limit)
+            if not wanted:
+                break
+            self._turn += 1
+            try:
+                table = consumer.receive_batch(wanted, 0)
+            except TxlogError as error:
+                failed = self._failed(name, error) or failed
+                continue
+            if table.num_rows:
+                tables.append(table)
+                limit -= table.num_rows
+                if table.num_rows == wanted:
+                    more.append(consumer)
+        for consumer in more:
+            if limit:
+                try:
+                    table = consumer.receive_batch(limit, 0)
+                except TxlogError:
+                    break  # the next call meets it
+                tables.append(table)
+                limit -= table.num_rows
+        if failed is not None and not tables:
+            raise failed
+        return tables
+
+    def _failed(self, name: str, error: TxlogError) -> TxlogError | None:
+        """The error to raise; of a pattern, a topic that is gone is left instead."""
+        if self._pattern is None or not isinstance(error, _GONE):
+            return error
+        self._leave(name)
+        return None
+
+    def _next(self) -> Message | None:
+        with self._turns:
+            self._check_open()
+            message = self._next_in_turn()
+            if message is None and self._pattern is not None and self._discover(is_later=True):
+                message = self._next_in_turn()
+            return message
+
+    def _next_in_turn(self) -> Message | None:
+        failed: TxlogError | None = None
+        for name, consumer in self._in_turn():
+            self._turn += 1
+            try:
+                message = consumer.receive(0)
+            except TxlogError as error:
+                failed = self._failed(name, error) or failed
+                continue
+            if message is not None:
+                return message
+        if failed is not None:
+            raise failed
+        return None
+
+    def _in_turn(self) -> list[tuple[str, Consumer]]:
+        items = list(self._consumers.items())
+        self._turn %= max(1, len(items))
+        return items[self._turn :] + items[: self._turn]
+
+    def has_message_available(self) -> bool:
+        """True when a message of any topic can be received."""
+        with self._turns:
+            self._check_open()
+            return any(consumer.has_message_available() for consumer in self._consumers.values())
+
+    def get_last_message_ids(self) -> dict[str, dict[int, MessageId | None]]:
+        """The last visible message of each partition of each topic."""
+        with self._turns:
+            return {name: one.get_last_message_ids() for name, one in self._consumers.items()}
+
+    # --- acknowledging -----------------------------------------------------------------------
+
+    def acknowledge(
+        self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
+    ) -> AckAnswer:
+        """Acknowledge messages, ids or received rows of any of the topics: all, or none.
+
+        raises: as Consumer.acknowledge
+        """
+        parts = [(one.through, runs_of(part)) for one, part in self._by_consumer(what)]
+        return acknowledge_together(self._store, parts, txn)
+
+    def acknowledge_cumulative(
+        self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
+    ) -> AckAnswer:
+        """Acknowledge everything up to and with a message of its partition."""
+        return self._of(what).acknowledge_cumulative(what, txn=txn)
+
+    def reconsume_later(
+        self, message: Message | MessageId, delay_ms: int = 0,
+        properties: dict[str, str] | None = None,
+    ) -> Moved:  # fmt: skip
+        """Put a message off, as Consumer.reconsume_later."""
+        return self._of(message).reconsume_later(message, delay_ms, properties)
+
+    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None = None) -> Back:
+        """Give messages in hand back, as Consumer.negative_acknowledge."""
+        return _together(
+            [one.negative_acknowledge(part, delay_ms) for one, part in self._by_consumer(what)]
+        )
+
+    def redeliver_unacknowledged_messages(self) -> Back:
+        """Give back what was received and not acknowledged; it comes again at once, counted."""
+        with self._turns:
+            return _together(
+                [one.redeliver_unacknowledged_messages() for one in self._consumers.values()]
+            )
+
+    def _by_consumer(self, what: Acknowledgeable) -> list[tuple[Consumer, Acknowledgeable]]:
+        """What was named, by the consumer of its topic. Raises MessageNotFound."""
+        self._check_open()
+        if isinstance(what, pa.Table):
+            names = pc.unique(what.column("topic")).to_pylist()
+            if len(names) == 1:
+                return [(self._named(names[0]), what)]
+            return [
+                (self._named(name), what.filter(pc.equal(what.column("topic"), name)))
+                for name in names
+            ]
+        if isinstance(what, Message | MessageId):
+            return [(self._of(what), what)]
+        parts: dict[int, tuple[Consumer, list[Message | MessageId]]] = {}
+        for one in what:
+            consumer = self._of(one)
+            parts.setdefault(id(consumer), (consumer, []))[1].append(one)
+        return list(parts.values())
+
+    def _of(self, what: Message | MessageId) -> Consumer:
+        if isinstance(what, Message):
+            return self._named(what.topic)
+
+        def look(view: View) -> str | None:
+            owner = view.catalog.owners.get(what.ledger)
+            if owner is None:
+                return None
+            return TopicName.parse(topic_of(view.catalog, owner[0]).name).short
+
+        name = self._store.read(look)
+        if name is None:
+            raise MessageNotFound(f"message {what} does not exist", message_id=what)
+        return self._named(name)
+
+    def _named(self, topic: str) -> Consumer:
+        found = self._consumers.get(topic)
+        if found is not None:
+            return found
+        for name, consumer in self._consumers.items():  # of a partition
+            if name.rpartition("/")[0] == topic:
+                return consumer
+        raise MessageNotFound(f"topic {topic} is not one that this consumer has", topic=topic)
+
+    # --- closing -----------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise AlreadyClosed("the consumer is closed")
+
+    def close(self) -> None:
+        """Let the subscriptions go; unacknowledged messages go to the next consumer."""
+        failed: TxlogError | None = None
+        with self._turns:
+            self._is_closed = True
+            while self._consumers:
+                _, consumer = self._consumers.popitem()
+                try:
+                    consumer.close()
+                except TxlogError as error:
+                    failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def __enter__(self) -> MultiTopicsConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def _together(answers: list[Back]) -> Back:
+    return Back(sum(one.returned for one in answers), sum(one.missed for one in answers))

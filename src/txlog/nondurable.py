@@ -1,0 +1,288 @@
+"""Owns NonDurableConsumer: a subscription that lives in memory, as long as its consumer.
+
+It stands over a reader: nothing is written, nobody else sees it, it holds nothing back from being
+trimmed, and it needs no lock. What was acknowledged, what is in hand and how often a message came
+are kept here. Source: Pulsar's SubscriptionMode.NonDurable.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.acknowledging import Acknowledgeable, runs_of
+from txlog.engine.flow.acknowledge import AckAnswer, by_partition, runs_of_table
+from txlog.engine.flow.acksets import messages_in, through
+from txlog.engine.flow.bounds import start_of
+from txlog.engine.flow.dispatch import RECEIVED
+from txlog.engine.flow.fetch import fetch, first_of, rows_in, taken_apart, without
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.folds.catalog import Topic, index_of
+from txlog.engine.model.idset import IdSet, each
+from txlog.engine.model.ops import Run
+from txlog.engine.store import Store
+from txlog.engine.view import View
+from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed
+from txlog.ids import MessageId, TxnId, check_name
+from txlog.message import Message, messages
+from txlog.positions import Where
+from txlog.reader import Reader, range_from
+from txlog.transaction import Transaction
+from txlog.waiting import until
+
+Ours = list[tuple[int, Run]]  # partition number, run without whole markers
+
+
+class NonDurableConsumer:
+    """Receives a topic from a position on, with acknowledgements that nobody else knows of.
+
+    Messages that were given back come before new ones, in order of position. Safe to call from many
+    threads.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         _ = client.producer("orders").send(b"one")
+    ...         with client.consumer("orders", "glance", durable=False) as consumer:
+    ...             message = consumer.receive()
+    ...             consumer.negative_acknowledge(message)
+    ...             again = consumer.receive()
+    ...         again.value, again.redelivery_count, client.subscriptions("orders")
+    (b'one', 1, [])
+    """
+
+    __slots__ = (
+        "_acked", "_buffered", "_counts", "_hand", "_is_closed", "_reader", "_returned", "_store",
+        "_turns", "name", "short",
+    )  # fmt: skip
+
+    def __init__(
+        self, store: Store, topic: str, subscription: str, start: Where | None,
+        isolation: str | None = None, partitions: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        self.name = check_name("subscription", subscription)
+        self._store = store
+        chosen = None if partitions is None else list(partitions)
+        self._reader = Reader(store, topic, range_from(start), chosen, isolation or "committed")
+        self.short = self._reader.short
+        self._buffered: deque[Message] = deque()
+        # Ledgers are of the store, so one set is enough for all partitions. Markers are apart.
+        self._acked, self._hand = IdSet(), IdSet()
+        self._returned: list[tuple[int, int, Run]] = []  # due (boot clock), partition, run
+        self._counts: dict[tuple[int, int, int], int] = {}
+        self._is_closed = False
+        self._turns = threading.RLock()
+
+    # --- receiving ---------------------------------------------------------------------------
+
+    def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
+        """The next messages, at most max_messages, as RECEIVED; no rows when the time is over."""
+        if max_messages <= 0:
+            raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
+        table = until(lambda: self._poll(max_messages), timeout_ms)
+        return RECEIVED.empty_table() if table is None else table
+
+    def receive(self, timeout_ms: int | None = 0) -> Message | None:
+        """The next message; None when none came within timeout_ms (None: wait for ever)."""
+        return until(self._next, timeout_ms)
+
+    def _next(self) -> Message | None:
+        with self._turns:
+            if not self._buffered:
+                table = self._poll(1000)
+                if table is not None:
+                    self._buffered.extend(messages(table))
+            return self._buffered.popleft() if self._buffered else None
+
+    def _poll(self, limit: int) -> pa.Table | None:
+        with self._turns:
+            if self._is_closed:
+                raise AlreadyClosed("the consumer is closed")
+            again = self._store.read(lambda view: self._given_back(view, limit))
+            left = limit - sum(table.num_rows for table in again)
+            tables = [*again, *([self._new(left)] if left else [])]
+            tables = [table for table in tables if table.num_rows]
+            for table in tables:
+                for run in runs_of_table(table):
+                    self._hand.add(run)
+            return pa.concat_tables(tables) if tables else None
+
+    def _given_back(self, view: View, limit: int) -> list[pa.Table]:
+        """Messages whose time has come, at most limit, in order of position."""
+        now_ms = self._store.clock.now().boot_ms
+        due = [item for item in self._returned if item[0] <= now_ms]
+        if not due:
+            return []
+        topic = self._topic(view)
+        tables, taken = [], IdSet()
+        for _, number, run in sorted(due, key=lambda item: item[1:]):
+            head = first_of(taken_apart(view, number, [run]), limit)
+            if head:
+                index = index_of(topic, number)
+                tables.append(fetch(view, self.short, index, number, head, self._counts))
+                limit -= tables[-1].num_rows
+            for one in head or ([run] if limit else []):  # trimmed: it is gone
+                taken.add(one)
+        self._returned = self._except(view, taken)
+        return tables
+
+    def _new(self, limit: int) -> pa.Table:
+        table = self._reader.receive_batch(limit)
+        if not table.num_rows:
+            return table
+        if self._acked.entries or self._acked.inner:
+            table = self._store.read(lambda view: self._unacked(view, table))
+        zero = pc.if_else(
+            table.column("ledger").is_valid(), pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32())
+        )
+        at = table.schema.get_field_index("redelivery_count")
+        return table.set_column(at, table.schema.field(at), zero)
+
+    def _unacked(self, view: View, table: pa.Table) -> pa.Table:
+        """The rows without what was acknowledged ahead of its delivery."""
+        runs = [run for _, run in self._ours(view, runs_of_table(table))]
+        left = without(view, 0, runs, self._acked)
+        if left == runs:
+            return table
+        previews = table.filter(table.column("ledger").is_null())
+        return pa.concat_tables([rows_in(view, 0, table, left), previews])
+
+    def has_message_available(self) -> bool:
+        """True when a message can be received now."""
+        now_ms = self._store.clock.now().boot_ms
+        return (
+            bool(self._buffered)
+            or any(due <= now_ms for due, _, _ in self._returned)
+            or self._reader.has_message_available()
+        )
+
+    def get_last_message_ids(self) -> dict[int, MessageId | None]:
+        """The last visible message of each partition, None for an empty one."""
+        return self._reader.get_last_message_ids()
+
+    def get_last_message_id(self) -> MessageId | None:
+        """The last visible message. Raises NotAllowed when the topic has several partitions."""
+        return self._reader.get_last_message_id()
+
+    # --- acknowledging -----------------------------------------------------------------------
+
+    def acknowledge(
+        self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
+    ) -> AckAnswer:
+        """Acknowledge messages, ids or received rows, here only.
+
+        raises: MessageNotFound; NotAllowed in a transaction: there is nothing to commit
+        """
+        self._check_durable(txn)
+        with self._turns:
+            return self._store.read(lambda view: self._acknowledge(view, self._named(view, what)))
+
+    def acknowledge_cumulative(
+        self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
+    ) -> AckAnswer:
+        """Acknowledge everything up to and with a message of its partition."""
+        self._check_durable(txn)
+
+        def look(view: View) -> AckAnswer:
+            [(number, last)] = self._named(view, what)[-1:]
+            target = (last[0], last[2], last[4])
+            runs = through(view, number, start_of(view, number), target)
+            ours = [(number, run) for run in taken_apart(view, number, runs)]
+            left = [(n, rest) for n, run in ours for rest in without(view, n, [run], self._acked)]
+            return self._acknowledge(view, left)
+
+        with self._turns:
+            return self._store.read(look)
+
+    def _check_durable(self, txn: object) -> None:
+        if self._is_closed:
+            raise AlreadyClosed("the consumer is closed")
+        if txn is not None:
+            raise NotAllowed(
+                f"subscription {self.name} is not durable: a transaction cannot acknowledge on it",
+                hint="use a durable subscription", topic=self.short, subscription=self.name,
+            )  # fmt: skip
+
+    def _acknowledge(self, view: View, asked: Ours) -> AckAnswer:
+        new, acked, already = IdSet(), 0, 0
+        for number, run in asked:
+            left = without(view, number, [run], self._acked)
+            acked += messages_in(view, number, left)
+            already += messages_in(view, number, [run]) - messages_in(view, number, left)
+            for one in left:
+                new.add(one)
+                self._acked.add(one)
+                self._hand.discard(one)
+        self._returned = self._except(view, new)
+        for key in [key for key in self._counts if not without(view, 0, [_run(key)], new)]:
+            del self._counts[key]
+        return AckAnswer(acked, already, 0)
+
+    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int = 0) -> None:
+        """Give messages back that are in hand: they come again, after the delay."""
+        if delay_ms < 0:
+            raise InvalidArgument(f"delay_ms is {delay_ms}, it is negative", code=203)
+        with self._turns:
+            self._store.read(lambda view: self._give_back(view, self._named(view, what), delay_ms))
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Deliver again what was received and not acknowledged."""
+        with self._turns:
+            self._buffered.clear()
+            self._store.read(
+                lambda view: self._give_back(view, self._ours(view, self._hand.runs()), 0)
+            )
+
+    def _give_back(self, view: View, asked: Ours, delay_ms: int) -> None:
+        due_ms = self._store.clock.now().boot_ms + delay_ms
+        for number, run in asked:
+            for one in self._hand.common(run):
+                self._hand.discard(one)
+                self._returned.append((due_ms, number, one))
+                for key in each(one):
+                    self._counts[key] = self._counts.get(key, 0) + 1
+
+    # --- ids ---------------------------------------------------------------------------------
+
+    def _topic(self, view: View) -> Topic:
+        return find_topic(view, self._reader.topic)
+
+    def _named(self, view: View, what: Acknowledgeable) -> Ours:
+        """The messages that a caller names. Raises MessageNotFound."""
+        asked = by_partition(view, self._topic(view), runs_of(what))
+        return [(n, run) for n, runs in asked.items() for run in taken_apart(view, n, runs)]
+
+    def _ours(self, view: View, runs: Iterable[Run]) -> Ours:
+        return [(view.catalog.owners[run[0]][0], run) for run in runs]
+
+    def _except(self, view: View, taken: IdSet) -> list[tuple[int, int, Run]]:
+        return [
+            (due, number, rest)
+            for due, number, run in self._returned
+            for rest in without(view, number, [run], taken)
+        ]
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._is_closed = True
+        self._reader.close()
+
+    def __enter__(self) -> NonDurableConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def _run(key: tuple[int, int, int]) -> Run:
+    return (key[0], key[1], key[1], key[2], key[2])

@@ -1,0 +1,76 @@
+"""Owns positions as the API takes and gives them: where to start, and the last message of a topic.
+
+Pulsar's words are taken as well: `earliest` and `latest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from txlog.bounds import END, START, Bound
+from txlog.engine.flow.bounds import last_message
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.view import View
+from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound
+from txlog.ids import MessageId, TopicName
+
+Where: TypeAlias = Bound | MessageId | int | str
+_WORDS = {"earliest": START, "latest": END}
+
+
+def bound_of(position: Where | None) -> Bound:
+    """A position as a bound: an id, an instant in ms, `earliest`, `latest`; None: the start.
+
+    raises: InvalidArgument
+    """
+    if position is None:
+        return START
+    if isinstance(position, Bound):
+        return position
+    if isinstance(position, MessageId):
+        return Bound("id", position)
+    if isinstance(position, int) and not isinstance(position, bool):
+        return Bound("time", position)
+    found = _WORDS.get(position) if isinstance(position, str) else None
+    if found is None:
+        raise InvalidArgument(
+            f"{position!r} is not a position", code=203,
+            hint="a Bound, a MessageId, an instant in ms, 'earliest' or 'latest'",
+        )  # fmt: skip
+    return found
+
+
+def chosen_partitions(
+    topic: Topic, name: TopicName, wanted: Sequence[int] | None
+) -> list[int] | None:
+    """Which partitions of a topic are meant, by index; None: all, also those added later.
+
+    raises: TopicNotFound for one that there is not; InvalidArgument when both ways name some
+    """
+    if name.partition is not None:
+        if wanted is not None:
+            raise InvalidArgument(f"{name} names a partition already")
+        return [name.partition]
+    for index in wanted or ():
+        if not 0 <= index < topic.partitions:
+            raise TopicNotFound(
+                f"{name.short} has no partition {index}, it has {topic.partitions}",
+                topic=name.short, partition=index,
+            )  # fmt: skip
+    return None if wanted is None else sorted(set(wanted))
+
+
+def last_ids(view: View, topic: Topic, indexes: Iterable[int]) -> dict[int, MessageId | None]:
+    """The last visible message of each of these partitions; None where there is none."""
+    return {index: last_message(view, number_of(topic, index)) for index in indexes}
+
+
+def only_one(topic: str, known: Mapping[int, MessageId | None]) -> MessageId | None:
+    """The last id of the one partition there is. Raises NotAllowed when there are several."""
+    if len(known) != 1:
+        raise NotAllowed(
+            f"{topic} has {len(known)} partitions, each with a last message",
+            hint="get_last_message_ids gives all", topic=topic,
+        )  # fmt: skip
+    return next(iter(known.values()))

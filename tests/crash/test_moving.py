@@ -1,0 +1,188 @@
+"""A message that is given up or put off is in one topic: in the old one or in the new one.
+
+Real processes die by SIGKILL at each write of the move; on the disk in memory every kill and power
+cut of it is tried. `TXLOG_SEED` and `TXLOG_IMAGES` as in `test_images`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.crash.killing import clock_at
+from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
+from tests.source_tree import ROOT
+from txlog.bounds import Range
+from txlog.client import Client, open_store
+from txlog.clock import ManualClock
+from txlog.engine.flow.draft import Decision
+from txlog.engine.model.ops import SubscriptionPolicySet
+from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.ids import MessageId
+
+SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
+IMAGES = int(os.environ.get("TXLOG_IMAGES", "3"))
+SOURCE = Path(txlog.__file__).resolve().parents[1]
+UNACKED = Range(kind="unacked", subscription="s")
+DLQ, RETRY = "t-s-DLQ", "t-s-RETRY"
+
+
+def fill(client: Client, most: int = 0) -> list[MessageId]:
+    """A topic whose messages have come again once, so that they are due; messages of all kinds."""
+    client.create_topic("t", 2)
+    client.create_subscription("t", "s")
+    client._store.write(
+        lambda view, now: Decision(
+            [SubscriptionPolicySet(1, "max_redeliver_count", most)], None, True
+        )
+    )
+    for partition in (0, 1):
+        client.producer("t").send(b"plain%d" % partition, partition=partition)
+    with client.transaction() as txn:
+        for number in range(2):
+            client.producer("t").send(b"txn%d" % number, partition=0, txn=txn)
+    ids = [message.message_id for message in read_messages(client, "t")]
+    known = [one for one in ids if one is not None]
+    held = client.begin()["txn"]
+    client.acknowledge("t", "s", known, txn=held)
+    client.abort(held)
+    return known
+
+
+def where(client: Client) -> dict[str, list[bytes]]:
+    """Unacknowledged messages by topic, and what was given up."""
+    there = [row["topic"] for row in client.topics()]
+    return {
+        name: [m.value or b"" for m in read_messages(client, name, wanted)]
+        for name, wanted in (("t", UNACKED), (RETRY, UNACKED), (DLQ, None)) if name in there
+    }  # fmt: skip
+
+
+def check_once(client: Client, sent: list[bytes], label: str) -> dict[str, list[bytes]]:
+    """Every message is in exactly one place."""
+    found = where(client)
+    everything = Counter(value for some in found.values() for value in some)
+    assert everything == Counter(sent), f"{label}: {found}"
+    return found
+
+
+SENT = [b"plain0", b"plain1", b"txn0", b"txn1"]
+MOVES: dict[str, Callable[[Client, list[MessageId]], object]] = {
+    "give up": lambda client, ids: client.consumer("t", "s").receive_batch(10),
+    "put off": lambda client, ids: client.consumer("t", "s").reconsume_later(ids[0], 1000),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_every_crash_of_a_move_leaves_each_message_once(move: str) -> None:
+    """RELIABILITY 3: both or neither, whatever the kill or the power cut left."""
+    disk = new_disk()
+    client = open_client(disk)
+    ids = fill(client, most=0 if move == "give up" else 5)
+    rng = random.Random(f"{SEED} {move}")
+    found: list[tuple[MemoryDisk, bool, str]] = []
+
+    def collect(op: str, path: str, **info: int) -> None:
+        at = f"{move}, seed {SEED}, before {op} {path}"
+        found.append((disk.fork_kill(), False, at))
+        for number, image in enumerate(disk.images(rng, IMAGES)):
+            found.append((image, True, f"{at}, image {number}"))
+
+    disk.step = collect
+    MOVES[move](client, ids)
+    collect("", "the end")
+    disk.step = lambda op, path, **info: None
+    moved = set()
+    for crashed, is_cut, label in found:
+        clock = after_reboot() if is_cut else ManualClock(START_MS)
+        again = open_client(crashed, clock)
+        again.flush()
+        state = check_once(again, SENT, label)
+        moved.add(len(state["t"]))
+        if move == "give up":  # whoever comes next ends it
+            assert again.consumer("t", "s").receive_batch(10).num_rows == 0, label
+            assert sorted(where(again)[DLQ]) == SENT, label
+        check_once(again, SENT, f"{label}, the second time")
+    assert len(moved) > 1, "no crash was behind the move"
+    assert {len(SENT)} < moved
+
+
+def start(path: str, move: str, aim: str, *given: str) -> subprocess.Popen[str]:
+    """A process that dies at its aim."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.killing", path, move, *aim.split(), "0", "0", *given],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
+    )  # fmt: skip
+
+
+AIMS = [
+    *(f"pwrite .journal 1 {written}" for written in (0, 1, 100, 300)),
+    "pwrite .journal 1 after", "datasync .journal 1 before", "datasync .journal 1 after",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("aim", AIMS)
+def test_process_killed_in_a_move_leaves_each_message_once(
+    tmp_path: Path, move: str, aim: str
+) -> None:
+    path = str(tmp_path / "store")
+    txlog.init(path, clock=clock_at(0), coordinators=2, reader_grace_ms=0)
+    with open_store(path, clock=clock_at(0)) as client:
+        ids = fill(client, most=0 if move == "give up" else 5)
+    process = start(path, move, aim, str(ids[0]))
+    out, errors = process.communicate()
+    assert process.returncode == -signal.SIGKILL, errors
+    assert out == ""
+    with open_store(path, clock=clock_at(0)) as client:
+        client.flush()
+        state = check_once(client, SENT, aim)
+        is_whole = aim.split()[-1] in ("before", "after")  # else the frame is torn
+        assert (len(state["t"]) < len(SENT)) == is_whole
+        with client.consumer("t", "s") as consumer:
+            left = consumer.receive_batch(10).num_rows
+        if move == "give up":
+            assert left == 0
+            assert sorted(where(client)[DLQ]) == SENT
+        check_once(client, SENT, f"{aim}, the second time")
+
+
+def test_processes_that_give_everything_back_and_die_lose_and_double_nothing(
+    tmp_path: Path,
+) -> None:
+    """Two at a time on a shared subscription, killed at a write by chance."""
+    path = str(tmp_path / "store")
+    rng = random.Random(SEED)
+    txlog.init(path, clock=clock_at(0), coordinators=2, reader_grace_ms=0, durability="os")
+    with open_store(path, clock=clock_at(0)) as client:
+        fill(client, most=2)
+        producer = client.producer("t")
+        sent = SENT + [b"%d" % number for number in range(40)]
+        for value in sent[len(SENT) :]:
+            producer.send(value, key=value)
+    for _ in range(3):
+        aims = [f"pwrite .journal {rng.randrange(1, 25)} {rng.choice(('before', 'after', '40'))}"
+                for _ in range(2)]  # fmt: skip
+        both = [start(path, "grind", aim) for aim in aims]
+        outs = [process.communicate() for process in both]
+        for process, (out, errors) in zip(both, outs, strict=True):
+            assert process.returncode == -signal.SIGKILL or out == "empty\n", errors
+        with open_store(path, clock=clock_at(0)) as client:
+            client.flush()
+            check_once(client, sent, f"seed {SEED}, {aims}")
+    out, errors = start(path, "grind", "pwrite nowhere 1 before").communicate()
+    assert out == "empty\n", errors
+    with open_store(path, clock=clock_at(0)) as client:
+        found = check_once(client, sent, f"seed {SEED}")
+        assert found["t"] == []
+        assert sorted(found[DLQ]) == sorted(sent)

@@ -1,0 +1,188 @@
+"""A subscription in memory: its acknowledgements, what comes again, and that nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import START_MS, Bench, begin, rows, send, send_txn
+from txlog import Bound, Message, MessageId, NonDurableConsumer, messages
+from txlog.errors import AlreadyClosed, InvalidArgument, MessageNotFound, NotAllowed
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t", partitions=2)
+    yield made
+    made.close()
+
+
+def opened(bench: Bench, start: Bound | MessageId | str | int | None = None) -> NonDurableConsumer:
+    return bench.client.consumer("t", "s", durable=False, start=start)
+
+
+def taken(consumer: NonDurableConsumer) -> list[tuple[bytes | None, int | None]]:
+    found: list[Message] = rows([consumer.receive_batch()])
+    return [(message.value, message.redelivery_count) for message in found]
+
+
+def test_receives_from_its_start_and_writes_nothing(bench: Bench) -> None:
+    ids = send(bench.client, b"1", b"2", b"3")
+    seen = bench.client._store.refresh()
+    for start, left in (
+        (None, 3), ("latest", 0), (ids[1], 2), (Bound("last", 1), 1), (START_MS + 1, 0)
+    ):  # fmt: skip
+        with opened(bench, start) as consumer:
+            assert len(taken(consumer)) == left
+            assert taken(consumer) == []
+    assert bench.client.subscriptions("t") == []
+    assert bench.client._store.refresh() == seen
+
+
+def test_two_do_not_know_of_one_another(bench: Bench) -> None:
+    send(bench.client, b"1")
+    with opened(bench) as one, opened(bench) as two:
+        assert one.acknowledge(one.receive_batch()).acked == 1
+        assert taken(two) == [(b"1", 0)]
+
+
+def test_what_was_given_back_comes_again_before_new_messages(bench: Bench) -> None:
+    send(bench.client, b"1", b"2", b"3")
+    with opened(bench) as consumer:
+        table = consumer.receive_batch(2)
+        consumer.negative_acknowledge(table)
+        assert taken(consumer) == [(b"1", 1), (b"2", 1), (b"3", 0)]
+        assert taken(consumer) == []
+
+
+def test_limit_holds_for_what_comes_again(bench: Bench) -> None:
+    send(bench.client, b"1", b"2", b"3")
+    with opened(bench) as consumer:
+        consumer.negative_acknowledge(consumer.receive_batch(2))
+        got = [rows([consumer.receive_batch(1)])[0].value for _ in range(3)]
+        assert got == [b"1", b"2", b"3"]
+        assert consumer.receive() is None
+
+
+def test_delay_of_a_negative_acknowledgement_is_waited_for(bench: Bench) -> None:
+    send(bench.client, b"1")
+    with opened(bench) as consumer:
+        message = consumer.receive()
+        assert message is not None
+        consumer.negative_acknowledge(message, delay_ms=500)
+        assert consumer.receive() is None
+        assert not consumer.has_message_available()
+        bench.clock.advance(500)
+        assert consumer.has_message_available()
+        assert taken(consumer) == [(b"1", 1)]
+        with pytest.raises(InvalidArgument):
+            consumer.negative_acknowledge(message, delay_ms=-1)
+
+
+def test_only_what_is_in_hand_can_be_given_back(bench: Bench) -> None:
+    a, b, c = send(bench.client, b"a", b"b", b"c")
+    with opened(bench) as consumer:
+        consumer.receive_batch(2)
+        consumer.acknowledge(a)
+        consumer.negative_acknowledge([a, b, c])
+        assert taken(consumer) == [(b"b", 1), (b"c", 0)]
+
+
+def test_acknowledged_messages_never_come_again(bench: Bench) -> None:
+    send(bench.client, b"1", b"2", b"3")
+    with opened(bench) as consumer:
+        found = list(messages(consumer.receive_batch()))
+        consumer.negative_acknowledge(found[1])
+        answer = consumer.acknowledge([found[0], found[1]])
+        assert (answer.acked, answer.already) == (2, 0)
+        assert consumer.acknowledge(found[0]).already == 1
+        consumer.redeliver_unacknowledged_messages()
+        assert taken(consumer) == [(b"3", 1)]
+
+
+def test_acknowledgement_ahead_of_delivery_counts(bench: Bench) -> None:
+    ids = send(bench.client, b"1", b"2", b"3")
+    with opened(bench) as consumer:
+        consumer.acknowledge(ids[1])
+        assert taken(consumer) == [(b"1", 0), (b"3", 0)]
+        consumer.acknowledge_cumulative(ids[2])
+        consumer.redeliver_unacknowledged_messages()
+        assert taken(consumer) == []
+
+
+def test_messages_of_a_transaction_are_taken_one_by_one(bench: Bench) -> None:
+    marker, ids = send_txn(bench.client, b"1", b"2", b"3")
+    with opened(bench) as consumer:
+        assert consumer.receive_batch().num_rows == 3
+        assert consumer.acknowledge(ids[1]).acked == 1
+        consumer.negative_acknowledge(ids[2])
+        assert taken(consumer) == [(b"3", 1)]
+        consumer.redeliver_unacknowledged_messages()
+        assert taken(consumer) == [(b"1", 1), (b"3", 2)]
+        assert consumer.acknowledge_cumulative(ids[0]).acked == 1
+        assert consumer.acknowledge(marker).acked == 1
+        consumer.redeliver_unacknowledged_messages()
+        assert taken(consumer) == []
+
+
+def test_receive_gives_one_at_a_time_from_all_partitions(bench: Bench) -> None:
+    send(bench.client, b"1", b"2")
+    send(bench.client, b"a", partition=1)
+    with opened(bench) as consumer:
+        seen = [consumer.receive() for _ in range(3)]
+        assert {message.value for message in seen if message} == {b"1", b"2", b"a"}
+        assert not consumer.has_message_available()
+        assert consumer.receive() is None
+        [last] = send(bench.client, b"3")
+        assert consumer.has_message_available()
+        assert consumer.get_last_message_ids()[0] == last
+
+
+def test_takes_the_partitions_it_is_told_and_no_time_outs(bench: Bench) -> None:
+    send(bench.client, b"1")
+    send(bench.client, b"a", partition=1)
+    with bench.client.consumer("t", "s", durable=False, partitions=[1]) as consumer:
+        assert taken(consumer) == [(b"a", 0)]
+    for given in ({"ack_timeout_ms": 5000}, {"nack_delay_ms": 5}):
+        with pytest.raises(InvalidArgument, match="time-outs"):
+            bench.client.consumer("t", "s", durable=False, **given)  # type: ignore[call-overload]
+    with pytest.raises(TypeError):
+        bench.client.consumer("t", "s", durable=False, colour=1)  # type: ignore[call-overload]
+
+
+def test_no_transaction_acknowledges_here(bench: Bench) -> None:
+    [a] = send(bench.client, b"a")
+    txn = begin(bench.client)
+    with opened(bench) as consumer:
+        with pytest.raises(NotAllowed, match="not durable"):
+            consumer.acknowledge(a, txn=txn)
+        with pytest.raises(NotAllowed):
+            consumer.acknowledge_cumulative(a, txn=txn)
+        with pytest.raises(MessageNotFound):
+            consumer.acknowledge(MessageId(a.ledger, 7))
+    assert bench.client.show_transaction(txn)["state"] == "open"
+    with pytest.raises(AlreadyClosed):
+        consumer.receive()
+
+
+def test_trimmed_messages_do_not_come_again(bench: Bench) -> None:
+    send(bench.client, b"1", b"2")
+    with opened(bench) as consumer:
+        consumer.negative_acknowledge(consumer.receive_batch())
+        bench.client.checkpoint(roll_all=True)
+        bench.client.admin.trim("t", Bound("end"))
+        send(bench.client, b"3")
+        assert taken(consumer) == [(b"3", 0)]
+        assert taken(consumer) == []
+
+
+def test_uncommitted_messages_are_shown_without_a_count(bench: Bench) -> None:
+    bench.client.producer("t").send(b"open", partition=0, txn=begin(bench.client))
+    send(bench.client, b"1")
+    with bench.client.consumer("t", "s", durable=False, isolation="uncommitted") as consumer:
+        assert taken(consumer) == [(b"1", 0), (b"open", None)]
