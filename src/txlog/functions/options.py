@@ -94,14 +94,14 @@ class Hooks:
 
     guard:      surrounds calls into the store; user code and waiting stand outside of it
     stop:       asked between messages and while waiting; true ends the run behind a whole commit
-    committing: everything is in the transaction (the messages it consumes and produces), and the
-                commit comes next
+    committing: everything is in the transaction and its commit comes next; what was done before,
+                and how many messages it produces
     committed:  the commit is durable
     tell:       something happened: a word and what belongs to it
     """
 
     guard: Callable[[], AbstractContextManager[object]] = nullcontext
     stop: Callable[[], bool] = _never
-    committing: Callable[[int, int], object] = _nothing
+    committing: Callable[[Summary, int], object] = _nothing
     committed: Callable[[Summary], object] = _nothing
     tell: Callable[[str, Mapping[str, object]], object] = field(default=_nothing)

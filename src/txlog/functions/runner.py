@@ -350,7 +350,7 @@ class Runner:
             return
         self._acknowledge(done, txn)
         produced -= attempt.dead_lettered
-        self._hooks.committing(done.num_rows, produced)
+        self._hooks.committing(self.summary, produced)
         txn.commit()
         summary = self.summary
         summary.consumed += done.num_rows
