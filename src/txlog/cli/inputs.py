@@ -64,11 +64,11 @@ class Input:
             yield from self._of(blocks.read_blocks(path, self.wait_s))
 
     def parse(self, data: bytes) -> pa.Table:
-        """Return the records of bytes that are all there.
+        """Return the records of bytes that are all there; no bytes are no record.
 
         raises: BadRecord (104)
         """
-        tables = [table for table in self._of(iter([data])) if table is not None]
+        tables = [table for table in self._of(iter([data])) if table is not None] if data else []
         if not tables:
             return _table([], pa.array([], pa.binary()))
         return pa.concat_tables(tables, promote_options="default")

@@ -191,6 +191,8 @@ def _start(call: Call, request: Request) -> None:
     check_name("subscription", request.subscription)
     for topic in request.inputs:
         TopicName.parse(topic, allow_partition=True)
+    if len(set(request.inputs)) != len(request.inputs):
+        raise Usage("--input names a topic twice")
     if request.output is not None:
         TopicName.parse(request.output)
     word, colon, topic = request.on_error.partition(":")

@@ -88,6 +88,7 @@ def _file(name: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except _FAILURES as error:
+        del sys.modules[path.stem]
         raise _import_failed(name, error) from error
     finally:
         if before is not None:
