@@ -26,6 +26,7 @@ from txlog import errors
 from txlog.cli.joblog import JobLog
 from txlog.cli.options import Call
 from txlog.cli.run_request import Request
+from txlog.cli.signals import shielded
 from txlog.errors import CommandFailed, NotAllowed, SubscriptionNotFound, TxlogError
 from txlog.functions import Summary
 from txlog.ids import TxnId
@@ -98,6 +99,10 @@ class Fleet:
         return self._summary, error
 
     def _start(self, number: int) -> None:
+        with shielded():  # a process that nobody knows yet could not be stopped
+            self._spawn(number)
+
+    def _spawn(self, number: int) -> None:
         reading, writing = os.pipe()
         words = [*self._global_words(), *self._request.arguments(number, writing)]
         paths = [_SOURCE, os.environ.get("PYTHONPATH", "")]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from txlog.cli.inputs import Input
 from txlog.cli.records import Records
-from txlog.cli.signals import Interrupted
+from txlog.cli.signals import Interrupted, shielded
 from txlog.cli.tables import Look
 from txlog.errors import CommandFailed
 
@@ -39,16 +39,19 @@ class Command:
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Run it once; raises CommandFailed for any end but 0, BadRecord for what it wrote."""
         given = self._encoded(rows)
+        child = None
         try:
-            child = subprocess.Popen(
-                self._words, env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
+            with shielded():  # a child that nobody knows yet could not be stopped
+                child = subprocess.Popen(
+                    self._words, env=self._environment, stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )  # fmt: skip
+            written, _ = child.communicate(given)
         except OSError as error:
             raise CommandFailed(f"{self._words[0]}: {error.strerror}") from error
-        try:
-            written, _ = child.communicate(given)
         except (Interrupted, KeyboardInterrupt):
-            _stop(child)
+            if child is not None:
+                _stop(child)
             raise
         if child.returncode:
             code = child.returncode
