@@ -2,7 +2,7 @@
 
     an instance was killed    it is started again, under the same number and key
     it failed                 all are stopped, and its error is that of the run
-    it is done                the others go on
+    it is done                the others go on; behind the last, one looks for what is left
     a signal                  all are stopped, then this process
 
 An instance reports by a pipe after each commit, a JSON object a line. When the pipe has no reader
@@ -74,9 +74,15 @@ class Instance:
 
 
 class Fleet:
-    """All instances of one run."""
+    """All instances of one run.
 
-    def __init__(self, call: Call, request: Request, log: JobLog) -> None:
+    topics: those it reads
+    """
+
+    def __init__(
+        self, call: Call, request: Request, log: JobLog, client: Client, topics: list[str]
+    ) -> None:
+        self._client, self._topics = client, topics
         self._call = call
         self._request = request
         self._log = log
@@ -91,12 +97,31 @@ class Fleet:
         try:
             for number in range(self._request.parallelism):
                 self._start(number)
-            while self._instances and error is None:
-                for key, _ in self._selector.select():
-                    error = self._hear(key.data) or error
+            error = self._watch()
+            if error is None and self._backlog():
+                # An instance may have ended because another one had in hand what was to be its
+                # own next. One alone finds what is left, if it is not held back on purpose.
+                self._start(0)
+                error = self._watch()
         finally:
             self._stop()
         return self._summary, error
+
+    def _watch(self) -> TxlogError | None:
+        """Listen until all have ended, or one has failed."""
+        error: TxlogError | None = None
+        while self._instances and error is None:
+            for key, _ in self._selector.select():
+                error = self._hear(key.data) or error
+        return error
+
+    def _backlog(self) -> int:
+        return sum(
+            int(row["backlog"])
+            for topic in self._topics
+            for row in self._client.subscriptions(topic)
+            if row["subscription"] == self._request.subscription
+        )
 
     def _start(self, number: int) -> None:
         with shielded():  # a process that nobody knows yet could not be stopped

@@ -44,7 +44,7 @@ def start(call: Call, request: Request) -> None:
     _create(request, client, topics)
     if request.parallelism > 1:
         fleet.check(client, topics, request)
-        summary, error = fleet.Fleet(call, request, log).run()
+        summary, error = fleet.Fleet(call, request, log, client, topics).run()
     else:
         summary, error = _run_here(request, client, function, log)
     log.erase()
