@@ -99,6 +99,9 @@ class Outbox:
         """
         if returned is None:
             return
+        if isinstance(returned, bytes) and source is not None and self._topic is not None:
+            self._keep(self._topic, (returned, source.key, None, source.event_time, None))
+            return
         if isinstance(returned, bytes | str | dict | Output):
             self._put(returned, source)
         elif isinstance(returned, pa.Table | pa.RecordBatch):
@@ -164,13 +167,16 @@ class Outbox:
             encoded(output.value), _key(key), _properties(output.properties),
             _instant("event_time", event_time), _instant("deliver_at", output.deliver_at),
         )  # fmt: skip
-        size = len(row[0] or b"") + len(row[1] or b"")
-        if row[2]:
-            size += sum(len(name.encode()) + len(text.encode()) for name, text in row[2])
+        self._keep(output.topic, row)
+
+    def _keep(self, topic: str | None, row: Row) -> None:
+        value, key, properties, _, _ = row
+        size = len(value or b"") + len(key or b"")
+        if properties:
+            size += sum([len(name.encode()) + len(text.encode()) for name, text in properties])
         if size > self._bytes_max:
             raise InvalidMessage(f"an output has {size} bytes, the most is {self._bytes_max}")
-        name = self._resolve(output.topic)
-        self._items.setdefault(name, []).append(row)
+        self._items.setdefault(self._resolve(topic), []).append(row)
 
     def _resolve(self, topic: str | None) -> str:
         """The topic in its short form, known to exist."""
