@@ -16,7 +16,7 @@ from typing import Final
 
 from txlog.bounds import format_time
 from txlog.cli.options import Call, is_terminal, truthy
-from txlog.cli.tables import duration
+from txlog.cli.tables import counted, duration
 from txlog.errors import printable
 from txlog.functions import Summary
 
@@ -79,7 +79,8 @@ class JobLog(logging.Handler):
 
     def ended(self, word: str, summary: Summary) -> None:
         """Say how it ended, and what was done."""
-        text = f"{word}: {figures(summary)} ({duration(self._call.elapsed_ms())})"
+        done = counted(summary.transactions, "transaction")
+        text = f"{word}: {figures(summary)} ({done}, {duration(self._call.elapsed_ms())})"
         self._say("info", text, {"event": word} | counts(summary))
 
     def erase(self) -> None:
@@ -136,9 +137,7 @@ def counts(summary: Summary) -> dict[str, object]:
 
 def figures(summary: Summary) -> str:
     """The figures for a person."""
-    text = (
-        f"{summary.consumed:,} in, {summary.produced:,} out, {summary.transactions:,} transactions"
-    )
+    text = f"{summary.consumed:,} in, {summary.produced:,} out"
     for count, word in (
         (summary.aborted, "aborted"),
         (summary.skipped, "skipped"),

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from txlog.cli import fleet
-from txlog.cli.joblog import JobLog, counts, figures
+from txlog.cli.joblog import JobLog, counts
 from txlog.cli.options import Call
 from txlog.cli.run_request import Request
 from txlog.cli.signals import Interrupted, shielded
+from txlog.cli.tables import counted
 from txlog.cli.transforming import Command
 from txlog.errors import PartlyDone, TxlogError
 from txlog.functions import FunctionOptions, Hooks, Summary, load, run
@@ -62,7 +63,7 @@ def partly(error: TxlogError, summary: Summary, request: Request) -> TxlogError:
         return error
     done = [{"topic": request.output, **counts(summary)}]
     whole = PartlyDone(
-        f"{error.message}; {figures(summary)} before it are committed",
+        f"{error.message}; committed before it: {counted(summary.transactions, 'transaction')}",
         hint=error.hint,
         done=done,
         failed_list=[{"name": request.name, "code": f"TXL-{error.code}", "message": error.message}],
