@@ -59,8 +59,8 @@ def behind(owner, attribute, name):
         return answer
     setattr(owner, attribute, call)
 
-behind(Producer, "send_batch", "produced")
-behind(Consumer, "acknowledge", "acknowledged")
+behind(Producer, "send_batch_async", "produced")
+behind(Consumer, "acknowledge_async", "acknowledged")
 behind(Consumer, "receive_batch", "received")
 behind(Consumer, "close", "closing")
 behind(runner.Runner, "_begin", "begun")

@@ -5,7 +5,7 @@
     receive     at most txn_size messages, as soon as there are some
     begin       under the key
     call        the handler calls the user's function
-    send, acknowledge, commit
+    send, acknowledge, commit     one frame
 
 A batch that fails without telling which input is to blame is tried again in halves, so that the
 good ones go through; an input that fails alone as often as allowed is given up. Messages held back
@@ -36,6 +36,7 @@ from txlog.errors import (
     NotFound,
     OutcomeUnknown,
     ProducerFenced,
+    TopicNotFound,
     TransactionConflict,
     TransactionTimedOut,
     TxlogError,
@@ -336,22 +337,20 @@ class Runner:
             raise self._fenced() from error
 
     def _finish(self, txn: Transaction, attempt: Attempt, handled: Handled) -> None:
-        """Produce, acknowledge, commit, count; nothing to do is aborted without being counted."""
-        produced = 0
-        try:
-            for topic, table in attempt.outbox.batches():
-                self._producer(topic).send_batch(table, txn=txn)
-                produced += table.num_rows
-        except (InvalidMessage, InvalidArgument, LimitExceeded, NotFound) as error:
-            raise _Unsendable(error) from error
-        done = handled.done
-        if not (produced or done.num_rows):
+        """Produce, acknowledge and commit by one lock and one frame; nothing to do is aborted."""
+        done, batches = handled.done, attempt.outbox.batches()
+        if not (batches or done.num_rows):
             txn.abort()
             return
-        self._acknowledge(done, txn)
-        produced -= attempt.dead_lettered
-        self._hooks.committing(self.summary, produced)
-        txn.commit()
+        produced = sum([table.num_rows for _, table in batches]) - attempt.dead_lettered
+        try:
+            for topic, table in batches:
+                self._producer(topic).send_batch_async(table, txn=txn)
+            self._acknowledge(done, txn)
+            self._hooks.committing(self.summary, produced)
+            txn.commit()
+        except (InvalidMessage, InvalidArgument, LimitExceeded, TopicNotFound) as error:
+            raise _Unsendable(error) from error
         summary = self.summary
         summary.consumed += done.num_rows
         summary.produced += produced
@@ -363,17 +362,19 @@ class Runner:
 
     def _acknowledge(self, rows: pa.Table, txn: Transaction) -> None:
         if len(self._consumers) == 1:
-            self._consumers[0].acknowledge(rows, txn=txn)
+            self._consumers[0].acknowledge_async(rows, txn=txn)
             return
         for consumer in self._consumers:
             mine = rows.filter(pc.equal(rows["topic"], consumer.short))
             if mine.num_rows:
-                consumer.acknowledge(mine, txn=txn)
+                consumer.acknowledge_async(mine, txn=txn)
 
     def _abort(self, txn: Transaction) -> None:
-        if txn.state != "OPEN":
-            return  # it has ended: what is raised came behind the commit
+        if txn.state in ("COMMITTING", "COMMITTED"):
+            return  # what is raised came behind the commit
         self.summary.aborted += 1
+        if txn.state != "OPEN":
+            return
         # It may be gone already, by a conflict, its time-out or a fence; the first error counts.
         with suppress(TxlogError), self._hooks.guard():
             txn.abort()
