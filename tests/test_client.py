@@ -27,7 +27,10 @@ from txlog.errors import (
 )
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-SHOWN = ("", "client", "consumer", "producer", "reader", "transaction", "message")
+SHOWN = (
+    *("", "client", "consumer", "producer", "reader", "transaction", "message"),
+    *(f"functions.{name}" for name in ("outputs", "context", "windows", "loading", "runner")),
+)
 
 
 @pytest.fixture

@@ -304,10 +304,10 @@ def test_a_worker_takes_over_what_a_killed_one_left_open(tmp_path: Path) -> None
     txlog.init(path)
     with txlog.open(path) as client:
         pipeline.create(client)
-        dead = client.begin()["txn"]
+        dead = client.begin(key=pipeline.KEY)["txn"]
         client.producer(pipeline.ORDERS).send(b"not json", key=b"k", txn=dead)
         pipeline.load(client, Log(), file, LIMIT)
-        dead = client.begin()["txn"]
+        dead = client.begin(key=f"function:{pipeline.INVOICING}:0")["txn"]
         with client.consumer(pipeline.ORDERS, pipeline.INVOICING) as consumer:
             consumer.acknowledge(consumer.receive_batch(100), txn=dead)
             client.producer(pipeline.INVOICES).send(b"not json", txn=dead)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Final
 
 import pyarrow as pa
 
 from txlog.ids import MessageId, TxnId
+
+_COLUMNS: Final = (
+    "topic partition ledger entry index value key properties publish_time event_time deliver_at "
+    "visible_time producer sequence_id txn_most txn_least txn_state redelivery_count"
+).split()
+_INSTANTS: Final = frozenset({"publish_time", "event_time", "deliver_at", "visible_time"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,27 +55,28 @@ class Message:
 
 def messages(table: pa.Table) -> Iterator[Message]:
     """Yield a Message for each row of a received table, in order."""
-    instants = ("publish_time", "event_time", "deliver_at", "visible_time")
-    for name in instants:
-        at = table.schema.get_field_index(name)
-        table = table.set_column(at, name, table.column(name).cast(pa.int64()))
-    for row in table.to_pylist(maps_as_pydicts="strict"):
-        ledger, index = row["ledger"], row["index"]
-        most = row["txn_most"]
+    columns = [_items(table, name) for name in _COLUMNS]
+    for (
+        topic, partition, ledger, entry, index, value, key, properties, publish_time, event_time,
+        deliver_at, visible_time, producer, sequence_id, most, least, txn_state, redelivery_count,
+    ) in zip(*columns, strict=False):  # fmt: skip
         yield Message(
-            topic=row["topic"],
-            partition=row["partition"],
-            message_id=None if ledger is None else MessageId(ledger, row["entry"], index or 0),
-            value=row["value"],
-            key=row["key"],
-            properties=row["properties"] or {},
-            publish_time=row["publish_time"],
-            event_time=row["event_time"],
-            deliver_at=row["deliver_at"],
-            visible_time=row["visible_time"],
-            producer=row["producer"],
-            sequence_id=row["sequence_id"],
-            txn=None if most is None else TxnId.from_halves(most, row["txn_least"]),
-            txn_state=row["txn_state"],
-            redelivery_count=row["redelivery_count"],
-        )
+            topic=topic, partition=partition,
+            message_id=None if ledger is None else MessageId(ledger, entry, index or 0),
+            value=value, key=key, properties=dict(properties) if properties else {},
+            publish_time=publish_time, event_time=event_time, deliver_at=deliver_at,
+            visible_time=visible_time, producer=producer, sequence_id=sequence_id,
+            txn=None if most is None else TxnId.from_halves(most, least), txn_state=txn_state,
+            redelivery_count=redelivery_count,
+        )  # fmt: skip
+
+
+def _items(table: pa.Table, name: str) -> Iterable[Any]:
+    """The values of a column; most messages have no value in most of them."""
+    column = table.column(name)
+    if name != "topic" and column.null_count == len(column):
+        return repeat(None)
+    if name in _INSTANTS:
+        column = column.cast(pa.int64())
+    items: list[Any] = column.to_pylist()
+    return items

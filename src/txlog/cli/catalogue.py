@@ -24,6 +24,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "init": Entry("store", "init", "make a store"),
     "status": Entry("store", "status", "what is in the store, and whether it is well"),
     "inspect": Entry("store", "inspect", "look at a topic, transaction, message, ledger or file"),
+    "run": Entry("run", "run", "run a Python function between topics, exactly once"),
+    "transform": Entry("run", "transform", "run a command between topics, exactly once"),
     "topic create": Entry("topic", "create", "create topics"),
     "topic list": Entry("topic", "list_topics", "list topics with counts and sizes"),
     "topic describe": Entry("topic", "describe", "one topic, its partitions and subscriptions"),
@@ -121,6 +123,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   topics      topic create|list|describe|update|delete
   messages    produce  consume  peek      write, read, look
   consumers   sub create|list|describe|ack|seek|skip|delete
+  process     run  transform              a function, a command, exactly once
   atomic      txn connect|begin|commit|abort|list|show|wait|log|run
   look        inspect                     any topic, transaction, id, file
   upkeep      admin VERB  metrics         space, keys, figures; Prometheus

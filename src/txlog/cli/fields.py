@@ -20,7 +20,7 @@ RECORD_FIELDS: Final = (
 _STRINGS: Final = frozenset(
     "topic subscription producer owner transaction_key key path file state type kind class name "
     "command code message hint detail value uuid durability isolation reason format_name "
-    "key_encoding value_encoding txn_state status op cause repair group".split()
+    "key_encoding value_encoding txn_state status op cause repair group input output".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -135,6 +135,11 @@ MEANINGS: Final[dict[str, str]] = {
     "files": "number of files",
     "file_list": "the files, each with the reason",
     "exact": "the result equals the computed one",
+    "input": "the topics it read",
+    "output": "the topic it wrote; null when each output names one",
+    "last_txn": "the transaction committed last",
+    "consumed": "messages acknowledged in committed transactions",
+    "produced": "messages produced in committed transactions",
     "time": "when the frame was written",
     "op": "what was recorded",
     "detail": "more of it",
@@ -205,7 +210,11 @@ def type_of(name: str) -> str:
 
 def help_lines(names: Iterable[str]) -> str:
     """Return `field<TAB>type<TAB>meaning` for each name."""
-    rows = (f"{n}\t{type_of(n)}\t{MEANINGS.get(n, n.replace('_', ' '))}" for n in names)
+    listed = list(names)
+    # Beside a count of transactions `aborted` is another one (CLI.md 12, 7).
+    counts = {"aborted": ("integer", "transactions aborted")} if "transactions" in listed else {}
+    told = {n: counts.get(n, (type_of(n), MEANINGS.get(n, n.replace("_", " ")))) for n in listed}
+    rows = (f"{n}\t{kind}\t{meaning}" for n, (kind, meaning) in told.items())
     return "".join(f"{row}\n" for row in rows)
 
 

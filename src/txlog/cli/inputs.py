@@ -61,13 +61,25 @@ class Input:
         raises: BadRecord (104), after the records before it
         """
         for path in self.files:
-            source = blocks.read_blocks(path, self.wait_s)
-            if self.form == "raw":
-                yield from self._raw(source)
-            elif self.form in ("csv", "tsv"):
-                yield from self._delimited(source)
-            else:
-                yield from self._cut(source)
+            yield from self._of(blocks.read_blocks(path, self.wait_s))
+
+    def parse(self, data: bytes) -> pa.Table:
+        """Return the records of bytes that are all there; no bytes are no record.
+
+        raises: BadRecord (104)
+        """
+        tables = [table for table in self._of(iter([data])) if table is not None] if data else []
+        if not tables:
+            return _table([], pa.array([], pa.binary()))
+        return pa.concat_tables(tables, promote_options="default")
+
+    def _of(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
+        if self.form == "raw":
+            yield from self._raw(source)
+        elif self.form in ("csv", "tsv"):
+            yield from self._delimited(source)
+        else:
+            yield from self._cut(source)
 
     def bad(self, error: BadRecord) -> None:
         """Count a bad record, or raise it."""

@@ -34,18 +34,20 @@ def run_in_transaction(
         "TXLOG_TXN": str(txn),
         "TXLOG_STORE": os.path.abspath(client.path),
     }
+    child = None
     try:
-        child = subprocess.Popen(words, env=environment)
+        with shielded():  # a child that nobody knows yet could not be stopped
+            child = subprocess.Popen(words, env=environment)
+        code = child.wait()
     except (OSError, ValueError) as error:
         client.abort(txn)
         reason = getattr(error, "strerror", None) or str(error)
         raise CommandFailed(
             f"{words[0]}: {reason}; transaction {txn} aborted", command=words[0], txn=txn
         ) from error
-    try:
-        code = child.wait()
     except (Interrupted, KeyboardInterrupt):
-        _stop(child)
+        if child is not None:
+            _stop(child)
         with shielded():
             client.abort(txn)
         raise

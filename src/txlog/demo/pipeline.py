@@ -4,9 +4,10 @@
     invoicing orders          -> invoices, refunds    one transaction a batch: it produces one
                                  message an invoice and acknowledges the lines it read
 
-Neither stage keeps notes of its own. After a restart `load` asks the topic which invoices are
-committed, and goes on with the others; `invoicing` is handed every line that no committed
-transaction acknowledged. Both rest on one thing: a transaction is there as a whole or not at all.
+Stage 2 is a function (txlog.functions). Neither stage keeps notes of its own. After a restart
+`load` asks the topic which invoices are committed, and goes on with the others; `invoicing` is
+handed every line that no committed transaction acknowledged. Both rest on one thing: a transaction
+is there as a whole or not at all. A transaction key ends what a killed worker left open.
 
     1. An invoice is never in two transactions, and never in part of one.
     2. A line is acknowledged by the transaction that produced its invoice, and by no other.
@@ -16,6 +17,7 @@ transaction acknowledged. Both rest on one thing: a transaction is there as a wh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -23,13 +25,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import txlog
+from txlog import functions
 from txlog.demo.source import LINE_TYPE, messages, open_source
 from txlog.duck import Session
-from txlog.errors import InternalError
 
 LOAD = "load"
 INVOICING = "invoicing"
 STAGES = (LOAD, INVOICING)
+KEY = "demo-load"
 
 ORDERS = "orders"
 INVOICES = "invoices"
@@ -84,15 +87,17 @@ def create(client: txlog.Client) -> None:
 
 def load(client: txlog.Client, gate: Gate, source: str, limit: int | None) -> None:
     """Run stage 1: commit each invoice that is not in `orders` yet, in a transaction of its own."""
-    producer = client.producer(ORDERS, name="demo-load")
-    _take_over(client, producer)
+    producer = client.producer(ORDERS)
+    epoch = client.connect(KEY)[
+        "epoch"
+    ]  # aborts what a killed worker had open, shows what it had committed
     with open_source(source, limit) as session:
         committed = _committed_invoices(client, session)
         rows, starts = messages(session, committed)
     done = committed.num_rows
     gate.begun(done)
     for start, stop in pairwise(starts):
-        with client.transaction() as txn:
+        with client.transaction(key=KEY, epoch=epoch) as txn:
             producer.send_batch(rows.slice(start, stop - start), txn=txn)
             gate.before_commit(done + 1)
         done += 1
@@ -102,32 +107,34 @@ def load(client: txlog.Client, gate: Gate, source: str, limit: int | None) -> No
 def invoicing(client: txlog.Client, gate: Gate, batch_lines: int) -> None:
     """Run stage 2 until no line is left: consume, transform, produce, acknowledge, at once.
 
-    An invoice that a batch cuts in two is held back: its lines stay unacknowledged, and are
-    joined with those of the next batch.
+    An invoice that a batch cuts in two is held back: its lines stay unacknowledged, and come
+    first in the next batch.
     """
-    producers = {topic: client.producer(topic, name="demo") for topic in (INVOICES, REFUNDS)}
-    _take_over(client, producers[INVOICES])
-    done = sum(_count(client, topic) for topic in (INVOICES, REFUNDS))
-    gate.begun(done)
-    held: pa.Table | None = None
-    with client.consumer(ORDERS, INVOICING) as consumer, Session() as session:
-        while (received := consumer.receive_batch(batch_lines)).num_rows:
-            rows = received if held is None else pa.concat_tables([held, received])
-            whole, totals = _transform(session, rows)
-            held = rows.filter(pc.invert(whole))
-            if totals.num_rows == 0:
-                continue
-            with client.transaction() as txn:
-                for topic, producer in producers.items():
-                    mine = totals.filter(pc.equal(totals.column("refund"), topic == REFUNDS))
-                    if mine.num_rows:
-                        producer.send_batch(mine.select(["key", "value"]), txn=txn)
-                consumer.acknowledge(rows.filter(whole), txn=txn)
-                gate.before_commit(done + totals.num_rows)
-            done += totals.num_rows
-            gate.committed(done)
-    if held is not None and held.num_rows:
-        raise InternalError(f"{held.num_rows} lines are left of invoices that are not whole")
+    before = 0
+
+    def begun(event: str, _: object) -> None:
+        nonlocal before
+        if event == "started":  # what a killed worker had open is aborted now
+            before = sum(_count(client, topic) for topic in (INVOICES, REFUNDS))
+            gate.begun(before)
+
+    hooks = functions.Hooks(
+        tell=begun,
+        committing=lambda done, produced: gate.before_commit(before + done.produced + produced),
+        committed=lambda done: gate.committed(before + done.produced),
+    )
+    options = functions.FunctionOptions(name=INVOICING, batch=True, txn_size=batch_lines)
+    with Session() as session:
+        functions.run(client, partial(totals, session), ORDERS, None, INVOICING, options, hooks)
+
+
+def totals(session: Session, rows: pa.Table, context: functions.Context) -> None:
+    """The function of stage 2: the messages of whole invoices; lines of others wait."""
+    whole, invoices = _transform(session, rows)
+    context.hold_back(pc.invert(whole))
+    for topic in (INVOICES, REFUNDS):
+        mine = invoices.filter(pc.equal(invoices.column("refund"), topic == REFUNDS))
+        context.publish(topic, mine.select(["key", "value"]))
 
 
 def _transform(session: Session, rows: pa.Table) -> tuple[pa.Array, pa.Table]:
@@ -159,17 +166,3 @@ def _committed_invoices(client: txlog.Client, session: Session) -> pa.Table:
 
 def _count(client: txlog.Client, topic: str) -> int:
     return sum(rows.num_rows for rows in client.read(topic))
-
-
-def _take_over(client: txlog.Client, producer: txlog.Producer) -> None:
-    """Settle what a killed worker left, before anything is read.
-
-    The flush makes a commit visible that was written just before the kill: without it, what was
-    committed could be taken for missing. What is still open is aborted, for the lines that it
-    acknowledged are held back till then. Workers run one at a time, so it is a dead one's.
-    """
-    producer.flush()
-    # Without states: asking for them would list the thousands that have ended, too.
-    for row in client.transactions():
-        if row["state"] == "open":
-            client.abort(row["txn"])

@@ -1,0 +1,154 @@
+"""Owns one attempt at one transaction: its outputs, and what becomes of inputs that fail for good.
+
+stop         the attempt is over, nothing of it happens, and the run ends
+skip         the input is acknowledged and nothing else
+dead-letter  it is acknowledged and copied to a topic, in the transaction of the batch
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.errors import CommandFailed, TxlogError
+from txlog.functions.context import Context
+from txlog.functions.options import DEAD_LETTER, STOP, FunctionOptions
+from txlog.functions.outputs import Mark, Outbox
+from txlog.message import messages
+
+# What a function may end with: an error of its own, or sys.exit.
+FAILURES: Final = (Exception, SystemExit)
+_TEXT_MAX: Final = 300
+
+Tell = Callable[[str, Mapping[str, object]], object]
+
+
+class GivenUp(Exception):
+    """An input has failed for good and on_error is stop; the error to raise is its cause."""
+
+    def __init__(self, error: TxlogError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Unsettled(Exception):
+    """A batch has failed, and which of its inputs is to blame is not known."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Attempt:
+    """The outputs of one transaction, and the inputs given up in it."""
+
+    __slots__ = ("_options", "_tell", "context", "dead_lettered", "outbox", "skipped")
+
+    def __init__(
+        self, options: FunctionOptions, context: Context, outbox: Outbox, tell: Tell
+    ) -> None:
+        self._options = options
+        self._tell = tell
+        self.context = context
+        self.outbox = outbox
+        self.skipped = 0
+        self.dead_lettered = 0
+        context.begin(outbox)
+
+    def repeat(
+        self, rows: pa.Table, call: Callable[[], None], mark: Mark, error: BaseException
+    ) -> None:
+        """Call again what failed for these rows; give them up when the attempts are used.
+
+        mark:   of the outbox before the first attempt
+        raises: GivenUp
+        """
+        attempts = 1
+        while attempts <= self._options.retries:
+            attempts += 1
+            self._tell("retry", {"attempt": attempts, "reason": reason(error)})
+            self.outbox.rollback(mark)
+            self.context.attempt = attempts
+            try:
+                call()
+                return
+            except FAILURES as again:
+                error = again
+        self.outbox.rollback(mark)
+        self.give_up(rows, error, attempts)
+
+    def give_up(self, rows: pa.Table, error: BaseException, attempts: int) -> None:
+        """Do with rows that failed for good what on_error says; raises GivenUp."""
+        options = self._options
+        if options.on_error == STOP:
+            raise GivenUp(as_ours(self.context.function_name, error)) from error
+        if options.on_error == DEAD_LETTER:
+            letters = dead_letters(rows, self.context.subscription, error, attempts)
+            self.outbox.add_table(options.dead_letter_topic, letters)
+            self.dead_lettered += rows.num_rows
+        else:
+            self.skipped += rows.num_rows
+        self._tell(
+            "dead-lettered" if options.on_error == DEAD_LETTER else "skipped",
+            {"messages": rows.num_rows, "message_id": _first_id(rows), "reason": reason(error)},
+        )
+
+
+def reason(error: BaseException) -> str:
+    """An exception as one short line."""
+    if isinstance(error, TxlogError):
+        text = error.message
+    else:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = " ".join(text.split())
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 1]}…"
+
+
+def as_ours(name: str, error: BaseException) -> TxlogError:
+    """What a user's failure is for the caller; it names the line of the user's code."""
+    if isinstance(error, CommandFailed):
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    place = frames[-1] if frames else None
+    hint = error.hint if isinstance(error, TxlogError) else None
+    failed = CommandFailed(f"{name} failed: {reason(error)}", hint=hint)
+    if place is not None and not isinstance(error, TxlogError):
+        failed.hint = f"{place.filename}:{place.lineno} in {place.name}"
+        failed.fields = {"path": place.filename, "line": place.lineno}
+    return failed
+
+
+def dead_letters(
+    rows: pa.Table, subscription: str, error: BaseException, attempts: int
+) -> pa.Table:
+    """Copies of inputs that failed; their properties say where they came from and why."""
+    columns: dict[str, list[object]] = {"value": [], "key": [], "properties": [], "event_time": []}
+    for message in messages(rows):
+        origin = {
+            "REAL_TOPIC": message.topic,
+            "REAL_SUBSCRIPTION": subscription,
+            "ORIGIN_MESSAGE_ID": str(message.message_id),
+            "RECONSUMETIMES": str(attempts),
+            "EXCEPTION": reason(error),
+        }
+        columns["value"].append(message.value)
+        columns["key"].append(message.key)
+        columns["properties"].append(list({**message.properties, **origin}.items()))
+        columns["event_time"].append(message.event_time)
+    return pa.table(
+        {
+            "value": pa.array(columns["value"], pa.binary()),
+            "key": pa.array(columns["key"], pa.binary()),
+            "properties": pa.array(columns["properties"], pa.map_(pa.string(), pa.string())),
+            "event_time": pa.array(columns["event_time"], pa.timestamp("ms", "UTC")),
+        }
+    )
+
+
+def _first_id(rows: pa.Table) -> str | None:
+    for message in messages(rows.slice(0, 1)):
+        return str(message.message_id)
+    return None

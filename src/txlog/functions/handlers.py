@@ -1,0 +1,160 @@
+"""Owns how a function is called: a message at a time, or once a batch with an Arrow table.
+
+A handler takes rows and gives back those it is done with, those it holds back for the next batch,
+and those it did not come to. In a function of messages the input that failed is known, so it is
+tried again and given up where it stands; in one of batches it has to be searched for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.errors import InvalidArgument, InvalidMessage
+from txlog.functions.attempt import FAILURES, Attempt, Unsettled
+from txlog.message import Message, messages
+
+# (message or table, context) or (message or table) -> outputs
+UserFunction: TypeAlias = Callable[..., object]
+
+
+class Handled(NamedTuple):
+    """What became of rows; None: there are none."""
+
+    done: pa.Table
+    held: pa.Table | None = None
+    left: pa.Table | None = None
+
+
+class Handler(Protocol):
+    """Calls a function for rows."""
+
+    @property
+    def wants_quiet(self) -> bool:
+        """Whether it wants to be called once more, without rows, when nothing is left."""
+
+    @property
+    def may_split(self) -> bool:
+        """Whether a batch that failed may be tried again in parts."""
+
+    def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
+        """Call the function. Raises GivenUp, Unsettled."""
+
+
+class MessageHandler:
+    """Calls a function once a message."""
+
+    __slots__ = ("_call", "_stop", "_txn_time_ms")
+    wants_quiet = False
+    may_split = True
+
+    def __init__(self, function: UserFunction, txn_time_ms: int, stop: Callable[[], bool]) -> None:
+        self._call = with_context(function)
+        self._txn_time_ms = txn_time_ms
+        self._stop = stop
+
+    def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
+        """Call it for each message, until the time of the transaction is up."""
+        context, outbox, call = attempt.context, attempt.outbox, self._call
+        until = time.monotonic() + self._txn_time_ms / 1000
+        done = 0
+        for message in messages(rows):
+            mark = outbox.mark()
+            context.message, context.attempt = message, 1
+            try:
+                outbox.add(call(message, context), message)
+            except FAILURES as error:
+                attempt.repeat(
+                    rows.slice(done, 1), partial(self._once, message, attempt), mark, error
+                )
+            done += 1
+            if time.monotonic() >= until or self._stop():
+                break
+        context.message = None
+        left = rows.slice(done) if done < rows.num_rows else None
+        return Handled(rows.slice(0, done), left=left)
+
+    def _once(self, message: Message, attempt: Attempt) -> None:
+        attempt.outbox.add(self._call(message, attempt.context), message)
+
+
+class BatchHandler:
+    """Calls a function once a batch; no object is made for a message."""
+
+    __slots__ = ("_call",)
+    wants_quiet = False
+    may_split = True
+
+    def __init__(self, function: UserFunction) -> None:
+        self._call = with_context(function)
+
+    def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
+        """Call it for all rows."""
+        try:
+            attempt.outbox.add(self._call(rows, attempt.context))
+            mask = _checked(attempt.context.held, rows.num_rows)
+        except FAILURES as error:
+            raise Unsettled(error) from error
+        if mask is None:
+            return Handled(rows)
+        return Handled(rows.filter(pc.invert(mask)), held=rows.filter(mask))
+
+
+def with_context(function: UserFunction) -> Callable[[Any, Any], object]:
+    """Return the function as one of (input, context), whether or not it takes a context.
+
+    raises: InvalidArgument when it takes neither one argument nor two
+    """
+    if not callable(function):
+        raise InvalidArgument(f"{type(function).__name__} is not a function")
+    if inspect.iscoroutinefunction(function):
+        raise InvalidArgument(
+            f"{name_of(function)} is asynchronous: a function returns its outputs"
+        )
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some built in functions do not say
+        return lambda item, context: function(item)
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p for p in parameters if p.kind in places]
+    required = [p for p in positional if p.default is inspect.Parameter.empty]
+    named = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    takes_any = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+    needs_more = len(required) > 2 or any(p.default is inspect.Parameter.empty for p in named)
+    if needs_more or not (positional or takes_any):
+        raise InvalidArgument(
+            f"{name_of(function)} takes {len(required)} arguments",
+            hint="a function takes its input, and a context if it wants one",
+        )
+    if len(required) == 2 or (len(positional) > 1 and positional[1].name == "context"):
+        return function
+    return lambda item, context: function(item)
+
+
+def name_of(function: object) -> str:
+    """The name of a function or of the class of a callable."""
+    name = getattr(function, "__name__", None)
+    return name if isinstance(name, str) else type(function).__name__
+
+
+def _checked(mask: object, rows: int) -> pa.Array | None:
+    """A mask of hold_back as booleans for all rows; None: nothing is held back."""
+    if mask is None:
+        return None
+    if isinstance(mask, pa.ChunkedArray):
+        mask = mask.combine_chunks()
+    if not isinstance(mask, pa.Array) or mask.type != pa.bool_() or len(mask) != rows:
+        raise InvalidMessage(f"hold_back takes {rows} booleans, one a row of the batch")
+    mask = pc.fill_null(mask, False)
+    return mask if pc.any(mask).as_py() else None
+
+
+def message_list(rows: pa.Table) -> list[Message]:
+    """Rows as messages."""
+    return list(messages(rows))

@@ -1,0 +1,107 @@
+"""Owns what a run of a function is asked to do, what it has done, and who listens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Final
+
+from txlog.errors import InvalidArgument
+from txlog.ids import TxnId
+from txlog.settings import TXN_MESSAGES_MAX
+
+STOP: Final = "stop"
+SKIP: Final = "skip"
+DEAD_LETTER: Final = "dead-letter"
+RETRIES_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionOptions:
+    """How a function is run.
+
+    name:             of the function, for its transaction key; its own name when left out
+    instance:         number of this one among those of the name
+    batch:            the function gets an Arrow table, not a message
+    txn_size:         messages a transaction, at most
+    txn_time_ms:      a transaction of single messages takes no further one after so long
+    txn_timeout_ms:   the store aborts it when it is open for longer; None: the store's setting
+    transaction_key:  in place of `function:NAME:INSTANCE`
+    limit:            messages in all
+    follow:           go on when nothing is left
+    max_wait_ms:      wait so long for a next message before that
+    on_error:         stop, skip, or dead-letter
+    dead_letter_topic: where inputs go that failed
+    retries:          attempts after the first
+    take_over_ms:     how long to wait for an older instance to let the subscription go
+    """
+
+    name: str | None = None
+    instance: int = 0
+    batch: bool = False
+    txn_size: int = 1000
+    txn_time_ms: int = 1000
+    txn_timeout_ms: int | None = None
+    transaction_key: str | None = None
+    limit: int | None = None
+    follow: bool = False
+    max_wait_ms: int = 0
+    on_error: str = STOP
+    dead_letter_topic: str | None = None
+    retries: int = 0
+    take_over_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.txn_size <= TXN_MESSAGES_MAX:
+            raise InvalidArgument(f"txn_size is {self.txn_size}, from 1 to {TXN_MESSAGES_MAX} go")
+        if self.txn_time_ms < 1:
+            raise InvalidArgument(f"txn_time_ms is {self.txn_time_ms}, it must be positive")
+        if not 0 <= self.retries <= RETRIES_MAX:
+            raise InvalidArgument(f"retries is {self.retries}, from 0 to {RETRIES_MAX} go")
+        if self.instance < 0 or (self.limit is not None and self.limit < 0):
+            raise InvalidArgument("instance and limit are not negative")
+        if self.on_error not in (STOP, SKIP, DEAD_LETTER):
+            raise InvalidArgument(f"on_error is stop, skip or dead-letter, not {self.on_error}")
+        if (self.on_error == DEAD_LETTER) != (self.dead_letter_topic is not None):
+            raise InvalidArgument("dead-letter and a dead_letter_topic belong together")
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run has done so far; the messages are those of committed transactions."""
+
+    consumed: int = 0
+    produced: int = 0
+    transactions: int = 0
+    aborted: int = 0
+    skipped: int = 0
+    dead_lettered: int = 0
+    last_txn: TxnId | None = None
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """Who listens to a run and may end it; everything left out does nothing.
+
+    guard:      surrounds calls into the store; user code and waiting stand outside of it
+    stop:       asked between messages and while waiting; true ends the run behind a whole commit
+    committing: everything is in the transaction and its commit comes next; what was done before,
+                and how many messages it produces
+    committed:  the commit is durable
+    tell:       something happened: a word and what belongs to it
+    """
+
+    guard: Callable[[], AbstractContextManager[object]] = nullcontext
+    stop: Callable[[], bool] = _never
+    committing: Callable[[Summary, int], object] = _nothing
+    committed: Callable[[Summary], object] = _nothing
+    tell: Callable[[str, Mapping[str, object]], object] = field(default=_nothing)

@@ -1,0 +1,256 @@
+"""Owns what a function gives back: Output, and the outbox that makes one Arrow batch a topic of it.
+
+    None          nothing                     bytes, str    a message, key and event time as the
+    dict          the same, as JSON                         input's
+    Output        said in full                pa.Table      messages as columns, without an object
+    an iterable   several of these                          each
+
+What cannot be a message is refused when it is given, while it is known which input it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby
+from typing import Any, Final, TypeAlias
+
+import orjson
+import pyarrow as pa
+
+from txlog.errors import InvalidArgument, InvalidMessage
+from txlog.ids import TopicName
+from txlog.message import Message
+
+_PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+_INSTANT: Final = pa.timestamp("ms", "UTC")
+_COLUMNS: Final = {
+    "value": pa.binary(),
+    "key": pa.binary(),
+    "properties": _PROPERTIES,
+    "event_time": _INSTANT,
+    "deliver_at": _INSTANT,
+}
+# Columns of a received table that say where a message came from: they are not sent on.
+_ORIGIN: Final = frozenset(
+    "topic partition ledger entry index publish_time visible_time producer sequence_id txn_most "
+    "txn_least txn_state redelivery_count".split()
+)
+_INSTANT_MAX: Final = 1 << 53
+
+
+class _Origin(Enum):
+    INPUT = "the input's"
+
+
+FROM_INPUT: Final = _Origin.INPUT
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A message to produce.
+
+    value:      bytes, text, a dict or list as JSON, or None for no payload
+    key:        bytes or text, None for none; left out, the key of the input
+    event_time: ms since 1970 UTC, None for none; left out, the event time of the input
+    topic:      left out, the output topic of the function
+
+    >>> Output({"total": 3}, key="ana", topic="totals").topic
+    'totals'
+    """
+
+    value: object
+    key: bytes | str | _Origin | None = FROM_INPUT
+    properties: Mapping[str, str] | None = None
+    event_time: int | _Origin | None = FROM_INPUT
+    deliver_at: int | None = None
+    topic: str | None = None
+
+
+Returned: TypeAlias = object
+Row: TypeAlias = tuple[
+    bytes | None, bytes | None, list[tuple[str, str]] | None, int | None, int | None
+]
+Mark: TypeAlias = dict[str, int]
+
+
+class Outbox:
+    """The outputs of one attempt, by topic, in the order they were given.
+
+    topic:     where an output without a topic goes; None: it is refused
+    bytes_max: of key, payload and properties of one message
+    check:     called once with each topic; raises TopicNotFound
+    """
+
+    __slots__ = ("_bytes_max", "_check", "_items", "_known", "_topic")
+
+    def __init__(self, topic: str | None, bytes_max: int, check: Callable[[str], object]) -> None:
+        self._topic = topic
+        self._bytes_max = bytes_max
+        self._check = check
+        self._known: dict[str, str] = {}
+        self._items: dict[str, list[Row | pa.Table]] = {}
+
+    def add(self, returned: Returned, source: Message | None = None) -> None:
+        """Take whatever a function returned for one input, or for a batch of them.
+
+        raises: InvalidMessage, InvalidArgument, TopicNotFound
+        """
+        if returned is None:
+            return
+        if isinstance(returned, bytes) and source is not None and self._topic is not None:
+            self._keep(self._topic, (returned, source.key, None, source.event_time, None))
+            return
+        if isinstance(returned, bytes | str | dict | Output):
+            self._put(returned, source)
+        elif isinstance(returned, pa.Table | pa.RecordBatch):
+            self.add_table(None, returned)
+        elif isinstance(returned, Iterable) and not isinstance(returned, bytearray | memoryview):
+            for item in returned:
+                if isinstance(item, pa.Table | pa.RecordBatch):
+                    self.add_table(None, item)
+                elif item is not None:
+                    self._put(item, source)
+        else:
+            raise InvalidMessage(f"a function cannot return {type(returned).__name__}")
+
+    def add_table(self, topic: str | None, rows: pa.Table | pa.RecordBatch) -> None:
+        """Take messages as columns: value, and key, properties, event_time, deliver_at."""
+        if "value" not in rows.schema.names:
+            raise InvalidMessage("a table of outputs has no column named value")
+        unknown = [n for n in rows.schema.names if n not in _COLUMNS and n not in _ORIGIN]
+        if unknown:
+            raise InvalidMessage(
+                f"a table of outputs has an unknown column {unknown[0]}",
+                hint=f"known are {', '.join(_COLUMNS)}",
+            )
+        if not rows.num_rows:
+            return
+        name = self._resolve(topic)
+        kept = [name for name in _COLUMNS if name in rows.schema.names]
+        table = pa.table(rows.columns, names=rows.schema.names).select(kept)
+        try:
+            for at, column in enumerate(kept):
+                if table.schema.field(at).type != _COLUMNS[column]:
+                    table = table.set_column(at, column, table[column].cast(_COLUMNS[column]))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidMessage(
+                f"column {column} is {table.schema.field(at).type}, it must be {_COLUMNS[column]}"
+            ) from error
+        self._items.setdefault(name, []).append(table)
+
+    def mark(self) -> Mark:
+        """Remember how much there is."""
+        return {topic: len(items) for topic, items in self._items.items()}
+
+    def rollback(self, mark: Mark) -> None:
+        """Forget what was given since the mark."""
+        for topic, items in self._items.items():
+            del items[mark.get(topic, 0) :]
+
+    def batches(self) -> list[tuple[str, pa.Table]]:
+        """One table a topic, in the order given."""
+        return [(topic, _joined(items)) for topic, items in self._items.items() if items]
+
+    def _put(self, item: object, source: Message | None) -> None:
+        output = item if isinstance(item, Output) else Output(item)
+        if not isinstance(item, bytes | str | dict | Output):
+            raise InvalidMessage(f"a function cannot return {type(item).__name__} as a message")
+        key: object = output.key
+        if key is FROM_INPUT:
+            key = None if source is None else source.key
+        event_time: object = output.event_time
+        if event_time is FROM_INPUT:
+            event_time = None if source is None else source.event_time
+        row = (
+            encoded(output.value), _key(key), _properties(output.properties),
+            _instant("event_time", event_time), _instant("deliver_at", output.deliver_at),
+        )  # fmt: skip
+        self._keep(output.topic, row)
+
+    def _keep(self, topic: str | None, row: Row) -> None:
+        value, key, properties, _, _ = row
+        size = len(value or b"") + len(key or b"")
+        if properties:
+            size += sum([len(name.encode()) + len(text.encode()) for name, text in properties])
+        if size > self._bytes_max:
+            raise InvalidMessage(f"an output has {size} bytes, the most is {self._bytes_max}")
+        self._items.setdefault(self._resolve(topic), []).append(row)
+
+    def _resolve(self, topic: str | None) -> str:
+        """The topic in its short form, known to exist."""
+        wanted = self._topic if topic is None else topic
+        if wanted is None:
+            raise InvalidMessage("an output names no topic, and the function has no output topic")
+        known = self._known.get(wanted)
+        if known is None:
+            if not isinstance(wanted, str):
+                raise InvalidArgument(f"a topic is text, not {type(wanted).__name__}")
+            known = TopicName.parse(wanted).short
+            self._check(known)
+            self._known[wanted] = known
+        return known
+
+
+def encoded(value: object) -> bytes | None:
+    """A payload as bytes; raises InvalidMessage."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidMessage("a text of a message is no valid text") from error
+    if isinstance(value, dict | list):
+        try:
+            return orjson.dumps(value)
+        except TypeError as error:  # orjson's own error is one
+            raise InvalidMessage(f"a message is not JSON: {error}") from error
+    raise InvalidMessage(f"a payload is bytes, text or JSON, not {type(value).__name__}")
+
+
+def _key(key: object) -> bytes | None:
+    if key is None or isinstance(key, bytes | str):
+        return encoded(key)
+    raise InvalidMessage(f"a key is bytes or text, not {type(key).__name__}")
+
+
+def _properties(given: object) -> list[tuple[str, str]] | None:
+    if not given:
+        return None
+    if not isinstance(given, Mapping):
+        raise InvalidMessage(f"properties are a mapping, not {type(given).__name__}")
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidMessage("properties are text by text")
+    return list(given.items())
+
+
+def _instant(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _INSTANT_MAX:
+        raise InvalidMessage(f"{name} is an integer, milliseconds since 1970 UTC")
+    return value
+
+
+def _joined(items: list[Row | pa.Table]) -> pa.Table:
+    """Rows and tables as one table; rows that stand together are one piece of it."""
+    tables: list[pa.Table] = []
+    for are_rows, group in groupby(items, lambda item: isinstance(item, tuple)):
+        if are_rows:
+            tables.append(_table([item for item in group if isinstance(item, tuple)]))
+        else:
+            tables += group
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
+
+
+def _table(rows: list[Row]) -> pa.Table:
+    columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
+    arrays = {}
+    for (name, kind), column in zip(_COLUMNS.items(), columns, strict=True):
+        # A column of nothing is left out: most messages have no properties and no times.
+        if name == "value" or any(item is not None for item in column):
+            arrays[name] = pa.array(column, kind)
+    return pa.table(arrays)

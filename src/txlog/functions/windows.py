@@ -1,0 +1,166 @@
+"""Owns tumbling windows, by count and by event time.
+
+A function of windows gets all messages of one window at once: a list of Message, or with `batch`
+an Arrow table. Messages of a window that is not full are not acknowledged. So the state of windows
+is what the subscription holds: after a restart they come again, and the window is built anew. The
+transaction that produces what a window gave acknowledges its messages.
+
+A window of time closes when a message has an event time at or behind its end plus the lateness
+that is allowed; while more is waiting, every partition must have such a message, so that one read
+ahead of the others closes nothing. A message that comes later still makes a window of its own,
+with the same bounds: nothing is lost. A message without event time counts by its publish time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.errors import InvalidArgument
+from txlog.functions.attempt import FAILURES, Attempt
+from txlog.functions.context import Window
+from txlog.functions.handlers import Handled, UserFunction, message_list, name_of, with_context
+
+_INT = pa.int64()
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """A function with the windows that it is called for; made by `tumbling`."""
+
+    function: UserFunction
+    count: int | None
+    duration_ms: int | None
+    lateness_ms: int
+    __name__: str = "window"
+
+    def __call__(self, items: object, context: object = None) -> object:
+        """Call the function itself, as a test does."""
+        return with_context(self.function)(items, context)
+
+
+def tumbling(
+    *, count: int | None = None, duration_ms: int | None = None, lateness_ms: int = 0
+) -> Callable[[UserFunction], Windowed]:
+    """Call a function once a window of so many messages, or of so much event time.
+
+    lateness_ms: how much older than the newest a message may be and still find its window open
+
+    >>> import txlog
+    >>> from txlog import functions
+    >>> @functions.tumbling(count=3)
+    ... def joined(messages):
+    ...     return b"".join(message.value for message in messages)
+    >>> joined([txlog.Message(topic="t", partition=0, message_id=None, value=b"a")])
+    b'a'
+    """
+    if (count is None) == (duration_ms is None):
+        raise InvalidArgument("a window has a count or a duration_ms")
+    if (count is not None and count < 1) or (duration_ms is not None and duration_ms < 1):
+        raise InvalidArgument("a window has at least one message, or one millisecond")
+    if lateness_ms < 0 or (lateness_ms and duration_ms is None):
+        raise InvalidArgument("lateness_ms is not negative and belongs to a duration_ms")
+
+    def wrap(function: UserFunction) -> Windowed:
+        with_context(function)  # refused here, where it is written
+        return Windowed(function, count, duration_ms, lateness_ms, name_of(function))
+
+    return wrap
+
+
+class WindowHandler:
+    """Calls a function once a window that is full.
+
+    partitions: the topics and partitions it reads from
+    """
+
+    __slots__ = ("_batch", "_call", "_newest", "_partitions", "_windowed")
+    may_split = False
+
+    def __init__(self, windowed: Windowed, partitions: Mapping[str, int], *, batch: bool) -> None:
+        self._windowed = windowed
+        self._call = with_context(windowed.function)
+        self._batch = batch
+        self._partitions = sum(partitions.values())
+        self._newest: dict[tuple[str, int], int] = {}
+
+    @property
+    def wants_quiet(self) -> bool:
+        """Windows of time may close when nothing is waiting."""
+        return self._windowed.duration_ms is not None
+
+    def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
+        """Call it for each window that is full, in order; the rest is held back."""
+        count = self._windowed.count
+        if count is not None:
+            full = rows.num_rows // count
+            for number in range(full):
+                self._run(rows.slice(number * count, count), Window(count, None, None), attempt)
+            return Handled(rows.slice(0, full * count), held=_some(rows.slice(full * count)))
+        if not rows.num_rows:
+            return Handled(rows)
+        starts = self._starts(rows)
+        mask = pc.less_equal(starts, pa.scalar(self._closed_up_to(attempt.context.is_quiet), _INT))
+        done = rows.filter(mask)
+        self._run_by_time(done, starts.filter(mask), attempt)
+        return Handled(done, held=_some(rows.filter(pc.invert(mask))))
+
+    def _run_by_time(self, rows: pa.Table, starts: pa.Array, attempt: Attempt) -> None:
+        duration = self._windowed.duration_ms
+        assert duration is not None
+        order = pc.sort_indices(starts)  # stable: messages of a window keep their order
+        rows, encoded = rows.take(order), pc.run_end_encode(starts.take(order))
+        at = 0
+        for start, end in zip(
+            encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True
+        ):
+            window = Window(end - at, start, start + duration)
+            self._run(rows.slice(at, end - at), window, attempt)
+            at = end
+
+    def _run(self, rows: pa.Table, window: Window, attempt: Attempt) -> None:
+        context, outbox = attempt.context, attempt.outbox
+
+        def call() -> None:
+            outbox.add(self._call(rows if self._batch else message_list(rows), context))
+
+        mark = outbox.mark()
+        context.window, context.attempt = window, 1
+        try:
+            call()
+        except FAILURES as error:
+            attempt.repeat(rows, call, mark, error)
+        finally:
+            context.window = None
+
+    def _starts(self, rows: pa.Table) -> pa.Array:
+        """The start of each row's window; remembers the newest time of each partition."""
+        duration = pa.scalar(self._windowed.duration_ms, _INT)
+        times = pc.coalesce(rows["event_time"], rows["publish_time"]).cast(_INT).combine_chunks()
+        table = pa.table({"t": rows["topic"], "p": rows["partition"], "at": times})
+        for found in table.group_by(["t", "p"]).aggregate([("at", "max")]).to_pylist():
+            place = (found["t"], found["p"])
+            self._newest[place] = max(found["at_max"], self._newest.get(place, found["at_max"]))
+        quotient = pc.divide(times, duration)  # towards zero: before 1970 that is one too high
+        floor = pc.multiply(quotient, duration)
+        below = pc.if_else(pc.greater(floor, times), duration, pa.scalar(0, _INT))
+        return pc.subtract(floor, below)
+
+    def _closed_up_to(self, is_quiet: bool) -> int:
+        """The last start of a window that is closed."""
+        windowed, newest = self._windowed, self._newest
+        assert windowed.duration_ms is not None
+        if is_quiet:
+            reached = max(newest.values())
+        elif len(newest) < self._partitions:
+            return -(1 << 62)
+        else:
+            reached = min(newest.values())
+        return reached - windowed.duration_ms - windowed.lateness_ms
+
+
+def _some(rows: pa.Table) -> pa.Table | None:
+    return rows if rows.num_rows else None

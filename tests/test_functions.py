@@ -1,0 +1,768 @@
+"""Tests of txlog.functions: outputs, failures, dead letters, fences, one transaction a batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import txlog
+from txlog import functions
+from txlog.clock import ManualClock
+from txlog.errors import (
+    AlreadyClosed,
+    CommandFailed,
+    ConsumerBusy,
+    ExpiredTransaction,
+    InvalidArgument,
+    NotAllowed,
+    NotFound,
+    TopicNotFound,
+    TransactionConflict,
+    TxlogError,
+)
+from txlog.functions import Context, FunctionOptions, Hooks, Output, Summary
+from txlog.functions import handlers as handlers_module
+from txlog.message import Message
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[txlog.Client]:
+    """Return a store with topics in (two partitions), out and bad, and subscription s on in."""
+    txlog.init(str(tmp_path / "store"), coordinators=2)
+    with txlog.open(str(tmp_path / "store")) as opened:
+        opened.create_topic("in", 2)
+        for topic in ("out", "bad", "other"):
+            opened.create_topic(topic)
+        opened.create_subscription("in", "s")
+        yield opened
+
+
+def fill(client: txlog.Client, count: int, partition: int = 0, topic: str = "in") -> None:
+    """Send b"0", b"1" … to one partition."""
+    values = pa.array([str(n).encode() for n in range(count)], pa.binary())
+    places = pa.repeat(pa.scalar(partition, pa.int32()), count)
+    client.producer(topic).send_batch(pa.table({"value": values, "partition": places}))
+
+
+def values(client: txlog.Client, topic: str = "out") -> list[bytes | None]:
+    """The payloads of a topic."""
+    return [message.value for message in client.reader(topic)]
+
+
+def messages(client: txlog.Client, topic: str = "out") -> list[Message]:
+    """The messages of a topic."""
+    return list(client.reader(topic))
+
+
+def backlog(client: txlog.Client) -> int:
+    """What subscription s has not acknowledged."""
+    [row] = client.subscriptions("in")
+    return int(row["backlog"])
+
+
+def run(client: txlog.Client, function: Any, **options: Any) -> Summary:
+    """Run a function from in to out."""
+    return functions.run(client, function, "in", "out", "s", FunctionOptions(**options))
+
+
+def test_bytes_text_and_dicts_take_key_and_event_time_of_the_input(client: txlog.Client) -> None:
+    """CLI.md 8.3: what a function may return."""
+    client.producer("in").send(b"x", key=b"ana", event_time=MS)
+    given: list[object] = [
+        b"bytes", "text", {"a": [1]}, Output(b"o"), Output("k", key="bo", event_time=None), None,
+        Output(None, key=None, properties={"p": "q"}),
+    ]  # fmt: skip
+    assert run(client, lambda message: given).produced == 6
+    got = [(m.value, m.key, m.event_time, m.properties) for m in messages(client)]
+    assert got == [
+        (b"bytes", b"ana", MS, {}), (b"text", b"ana", MS, {}), (b'{"a":[1]}', b"ana", MS, {}),
+        (b"o", b"ana", MS, {}), (b"k", b"bo", None, {}), (None, None, MS, {"p": "q"}),
+    ]  # fmt: skip
+
+
+def test_none_produces_nothing_and_acknowledges(client: txlog.Client) -> None:
+    fill(client, 3)
+    done = run(client, lambda message: None)
+    assert (done.consumed, done.produced, done.transactions, backlog(client)) == (3, 0, 1, 0)
+    assert values(client) == []
+
+
+def test_generators_and_tuples_are_several_outputs(client: txlog.Client) -> None:
+    fill(client, 2)
+
+    def twice(message: Message) -> Iterator[object]:
+        yield message.value
+        yield Output(message.value, topic="other")
+
+    run(client, twice)
+    assert (values(client), values(client, "other")) == ([b"0", b"1"], [b"0", b"1"])
+    fill(client, 1)
+    run(client, lambda message: (b"a", None, "b"))
+    assert values(client)[2:] == [b"a", b"b"]
+
+
+def test_context_says_what_a_function_is_called_for(client: txlog.Client) -> None:
+    """Pulsar Functions' terms; a logger of the function's name."""
+    client.producer("in").send(b"x", key=b"k", properties={"a": "b"}, event_time=MS, partition=1)
+    seen: list[object] = []
+
+    def look(message: Message, context: Context) -> None:
+        assert context.message is message
+        seen.extend([
+            context.function_name, context.instance_id, context.input_topics, context.output_topic,
+            context.subscription, context.message_key, context.message_properties,
+            context.message_eventtime, context.current_message_topic_name, context.attempt,
+            context.logger.name, context.window,
+        ])  # fmt: skip
+        assert str(context.message_id) == str(message.message_id)
+        context.publish("other", {"n": 1}, properties={"x": "y"})
+
+    run(client, look)
+    name = "look@in/s"
+    assert seen == [name, 0, ("in",), "out", "s", b"k", {"a": "b"}, MS, "in", 1,
+                    f"txlog.function.{name}", None]  # fmt: skip
+    [published] = messages(client, "other")
+    assert (published.value, published.key, published.properties) == (b'{"n":1}', b"k", {"x": "y"})
+    assert isinstance(logging.getLogger(f"txlog.function.{name}"), logging.Logger)
+
+
+def test_a_batch_is_one_transaction(client: txlog.Client) -> None:
+    """Guards: outputs in all topics and the acknowledgements carry one transaction."""
+    fill(client, 5)
+    done = run(client, lambda m: [m.value, Output(m.value, topic="other")], txn_size=2)
+    assert (done.transactions, done.consumed, done.produced) == (3, 5, 10)
+    ids = [m.txn for m in messages(client)]
+    assert ids == [m.txn for m in messages(client, "other")]
+    assert [ids.count(one) for one in dict.fromkeys(ids)] == [2, 2, 1]
+    assert done.last_txn == ids[-1]
+    shown = client.show_transaction(ids[0]) if ids[0] is not None else {}
+    assert (shown["messages"], shown["acks"], shown["state"]) == (4, 2, "committed")
+
+
+def test_a_failure_aborts_the_batch_and_the_input_comes_again(client: txlog.Client) -> None:
+    """CLI.md 8.3: no output is visible; the error names the line of the function."""
+    fill(client, 4)
+
+    def fail(message: Message) -> bytes | None:
+        if message.value == b"2":
+            raise ValueError("no two")
+        return message.value
+
+    with pytest.raises(CommandFailed, match="fail@in/s failed: ValueError: no two") as caught:
+        run(client, fail)
+    assert caught.value.exit == 1
+    assert caught.value.hint is not None and "test_functions.py" in caught.value.hint
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert (values(client), backlog(client), client.transactions()) == ([], 4, [])
+    assert run(client, lambda message: message.value).consumed == 4
+    assert values(client) == [b"0", b"1", b"2", b"3"]
+
+
+def test_batches_before_a_failure_stay(client: txlog.Client) -> None:
+    fill(client, 4)
+    with pytest.raises(CommandFailed):
+        run(client, lambda m: m.value if m.value != b"3" else 1 / 0, txn_size=2)
+    assert (values(client), backlog(client)) == ([b"0", b"1"], 2)
+
+
+def test_retries_count_attempts_and_take_back_what_was_published(client: txlog.Client) -> None:
+    fill(client, 3)
+    attempts: list[int] = []
+
+    def third_time(message: Message, context: Context) -> bytes | None:
+        context.publish("other", message.value)
+        if message.value == b"1":
+            attempts.append(context.attempt)
+            if context.attempt < 3:
+                raise RuntimeError("again")
+        return message.value
+
+    done = run(client, third_time, retries=2)
+    assert (attempts, done.transactions, done.aborted) == ([1, 2, 3], 1, 0)
+    assert values(client) == values(client, "other") == [b"0", b"1", b"2"]
+
+
+def test_a_poison_message_goes_to_the_dead_letter_topic(client: txlog.Client) -> None:
+    """Guards: in the transaction that acknowledges it, with what Pulsar's client writes."""
+    client.producer("in").send(b"bad", key=b"k", properties={"a": "b"}, event_time=MS)
+    fill(client, 1)
+    told: list[tuple[str, Any]] = []
+
+    def fail(message: Message) -> bytes | None:
+        if message.value == b"bad":
+            raise ValueError("poison")
+        return message.value
+
+    options = FunctionOptions(on_error="dead-letter", dead_letter_topic="bad", retries=1)
+    hooks = Hooks(tell=lambda event, facts: told.append((event, facts)))
+    done = functions.run(client, fail, "in", "out", "s", options, hooks)
+    assert (done.consumed, done.produced, done.dead_lettered, done.aborted) == (2, 1, 1, 0)
+    [letter], [good] = messages(client, "bad"), messages(client)
+    assert (letter.value, letter.key, letter.event_time) == (b"bad", b"k", MS)
+    assert letter.properties == {
+        "a": "b", "REAL_TOPIC": "in", "REAL_SUBSCRIPTION": "s", "RECONSUMETIMES": "2",
+        "ORIGIN_MESSAGE_ID": letter.properties["ORIGIN_MESSAGE_ID"],
+        "EXCEPTION": "ValueError: poison",
+    }  # fmt: skip
+    assert letter.txn == good.txn
+    assert [event for event, _ in told] == ["started", "retry", "dead-lettered"]
+    assert backlog(client) == 0
+
+
+def test_skip_acknowledges_what_fails(client: txlog.Client) -> None:
+    fill(client, 3)
+    done = run(client, lambda m: m.value if m.value != b"1" else 1 / 0, on_error="skip")
+    assert (done.skipped, values(client), backlog(client)) == (1, [b"0", b"2"], 0)
+
+
+def poisoned(*bad: bytes) -> Callable[[pa.Table], pa.Table]:
+    """A function of batches that fails when any of these is in the batch."""
+
+    def function(rows: pa.Table) -> pa.Table:
+        if pc.any(pc.is_in(rows["value"], pa.array(bad, pa.binary()))).as_py():
+            raise ValueError("somewhere")
+        return rows
+
+    return function
+
+
+def test_a_batch_is_halved_until_the_poison_is_alone(client: txlog.Client) -> None:
+    """Guards: good neighbours go through, each once and in order."""
+    fill(client, 50)
+    done = run(
+        client, poisoned(b"7", b"8", b"33"), batch=True, on_error="dead-letter",
+        dead_letter_topic="bad", retries=1, txn_size=20,
+    )  # fmt: skip
+    assert values(client, "bad") == [b"7", b"8", b"33"]
+    good = [str(n).encode() for n in range(50) if n not in (7, 8, 33)]
+    assert values(client) == good
+    assert (done.consumed, done.produced, done.dead_lettered, backlog(client)) == (50, 47, 3, 0)
+    assert done.aborted > 3
+
+
+def test_stop_with_retries_lets_the_neighbours_before_the_poison_through(
+    client: txlog.Client,
+) -> None:
+    fill(client, 8)
+    with pytest.raises(CommandFailed, match="somewhere"):
+        run(client, poisoned(b"5"), batch=True, retries=1)
+    assert values(client) == [b"0", b"1", b"2", b"3", b"4"]
+    assert backlog(client) == 3
+
+
+def test_a_table_goes_through_without_an_object_a_message(
+    client: txlog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a Message, or a list of rows, on the way of a batch."""
+    client.producer("in").send(b"x", key=b"k", properties={"a": "b"}, event_time=MS)
+    fill(client, 500, 1)
+
+    def no_objects(*_: object, **__: object) -> None:
+        raise AssertionError("an object was made")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("txlog.message.Message", no_objects)
+        patched.setattr("txlog.functions.outputs._table", no_objects)
+        patched.setattr(handlers_module, "messages", no_objects)
+        done = run(client, lambda rows: rows, batch=True)
+    assert (done.consumed, done.produced) == (501, 501)
+    first = next(m for m in messages(client) if m.value == b"x")
+    assert (first.key, first.properties, first.event_time) == (b"k", {"a": "b"}, MS)
+
+
+def test_batches_may_publish_tables_and_rows_in_order(client: txlog.Client) -> None:
+    fill(client, 2)
+
+    def function(rows: pa.Table, context: Context) -> list[object]:
+        context.publish("other", rows.slice(0, 1).select(["value"]))
+        context.publish("other", b"between")
+        context.publish("other", pa.table({"value": ["text"]}))
+        return [rows, b"last"]
+
+    run(client, function, batch=True)
+    assert values(client, "other") == [b"0", b"between", b"text"]
+    assert values(client) == [b"0", b"1", b"last"]
+
+
+def test_what_is_held_back_comes_first_in_the_next_batch(client: txlog.Client) -> None:
+    """Guards hold_back: unacknowledged, and joined with what comes."""
+    fill(client, 5)
+    seen: list[list[bytes]] = []
+
+    def pairs(rows: pa.Table, context: Context) -> pa.Table:
+        seen.append(rows["value"].to_pylist())
+        whole = rows.num_rows // 2 * 2
+        context.hold_back(pa.array([at >= whole for at in range(rows.num_rows)]))
+        return rows.slice(0, whole)
+
+    done = run(client, pairs, batch=True, txn_size=3)
+    assert seen == [[b"0", b"1", b"2"], [b"2", b"3", b"4"]]
+    assert (done.consumed, values(client), backlog(client)) == (4, [b"0", b"1", b"2", b"3"], 1)
+
+
+@pytest.mark.parametrize("mask", [[True], "no", pa.array([1, 2, 3])])
+def test_a_wrong_mask_is_the_functions_failure(client: txlog.Client, mask: object) -> None:
+    fill(client, 3)
+    with pytest.raises(CommandFailed, match="hold_back takes 3 booleans"):
+        run(client, lambda rows, context: context.hold_back(mask), batch=True)
+
+
+WRONG: list[object] = [
+    3, [3], 1.5, object(), {"a": object()}, "\ud800", Output(b"", key=3),  # type: ignore[arg-type]
+    Output(b"", properties={"a": 1}), Output(b"", properties="ab"),  # type: ignore[arg-type,dict-item]
+    Output(b"", event_time=True), Output(b"", deliver_at=1 << 60), Output({1, 2}),
+    Output(b"", topic="no-such"), Output(b"", topic=".."), Output(b"", topic=3),  # type: ignore[arg-type]
+    Output(b"x" * 6_000_000), Output(b"", properties={"a": "x" * 6_000_000}),
+    pa.table({"nothing": [b""]}), pa.table({"value": [b""], "odd": [1]}),
+    pa.table({"value": [3.5]}), bytearray(b"x"), lambda: None,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("output", WRONG, ids=range(len(WRONG)))
+@pytest.mark.parametrize("batch", [False, True])
+def test_an_output_that_is_none_is_the_functions_failure(
+    client: txlog.Client, output: object, batch: bool
+) -> None:
+    """Guards: code 106, never a traceback, and the input is still there."""
+    fill(client, 1)
+    with pytest.raises(CommandFailed):
+        run(client, lambda item: output, batch=batch)
+    done = run(client, lambda item: output, batch=batch, on_error="skip")
+    assert (done.skipped, done.produced, backlog(client)) == (1, 0, 0)
+
+
+def test_an_output_without_a_topic_needs_an_output_topic(client: txlog.Client) -> None:
+    fill(client, 1)
+    with pytest.raises(CommandFailed, match="names no topic"):
+        functions.run(client, lambda m: b"x", "in", None, "s")
+    done = functions.run(client, lambda m: Output(b"x", topic="out"), "in", None, "s")
+    assert (done.produced, values(client)) == (1, [b"x"])
+
+
+def test_outputs_that_only_the_store_refuses_are_searched_for(
+    client: txlog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the way behind the checks of the outbox: the batch is halved."""
+    monkeypatch.setattr("txlog.functions.outputs._COLUMNS", {"value": pa.binary(),
+                        "key": pa.binary(), "properties": pa.map_(pa.string(), pa.string()),
+                        "event_time": pa.timestamp("ms", "UTC"),
+                        "deliver_at": pa.timestamp("ms", "UTC")})  # fmt: skip
+    fill(client, 4)
+    long = b"k" * 70_000  # above the largest key, below the largest message
+    done = run(client, lambda m: Output(m.value, key=long if m.value == b"2" else None),
+               on_error="skip")  # fmt: skip
+    assert (values(client), done.skipped, backlog(client)) == ([b"0", b"1", b"3"], 1, 0)
+
+
+def test_sys_exit_and_deep_recursion_are_failures(client: txlog.Client) -> None:
+    """Kills: a function that ends the program."""
+    fill(client, 1)
+
+    def deep(message: object) -> object:
+        return deep(message)
+
+    with pytest.raises(CommandFailed, match="SystemExit"):
+        run(client, lambda m: exit(3))
+    with pytest.raises(CommandFailed, match="RecursionError"):
+        run(client, deep)
+
+
+def test_an_interrupt_aborts_and_goes_through(client: txlog.Client) -> None:
+    fill(client, 3)
+
+    def interrupted(message: Message) -> bytes | None:
+        if message.value == b"1":
+            raise KeyboardInterrupt
+        return message.value
+
+    with pytest.raises(KeyboardInterrupt):
+        run(client, interrupted, on_error="skip")
+    assert (values(client), backlog(client), client.transactions()) == ([], 3, [])
+
+
+def test_stop_ends_behind_a_whole_commit(client: txlog.Client) -> None:
+    """Guards: what a function has done is committed, the rest is not acknowledged."""
+    fill(client, 5)
+    seen: list[bytes | None] = []
+
+    def function(message: Message) -> bytes | None:
+        seen.append(message.value)
+        return message.value
+
+    hooks = Hooks(stop=lambda: len(seen) >= 2)
+    done = functions.run(client, function, "in", "out", "s", FunctionOptions(follow=True), hooks)
+    assert (done.consumed, values(client), backlog(client)) == (2, [b"0", b"1"], 3)
+
+
+def test_a_transaction_takes_no_further_message_when_its_time_is_up(
+    client: txlog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI.md 8.3: --txn-time; the rest of what was received makes the next transaction."""
+    ticks = iter(range(0, 10**9, 400))
+    monkeypatch.setattr("txlog.functions.handlers.time.monotonic", lambda: next(ticks) / 1000)
+    fill(client, 5)
+    done = run(client, lambda m: m.value, txn_time_ms=1000, max_wait_ms=0)
+    assert (done.transactions, done.consumed) == (2, 5)
+    assert values(client) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_limit_and_several_inputs(client: txlog.Client) -> None:
+    fill(client, 4)
+    client.create_subscription("other", "s")
+    fill(client, 4, topic="other")
+    options = FunctionOptions(limit=3)
+    done = functions.run(client, lambda m: m.value, ["in", "other"], "out", "s", options)
+    assert done.consumed == 3
+    done = functions.run(client, lambda m: f"{m.topic} {m.value}", ["in", "other"], "out", "s")
+    assert done.consumed == 5
+    assert sum(row["backlog"] for row in client.subscriptions()) == 0
+    with pytest.raises(InvalidArgument, match="each of them once"):
+        functions.run(client, lambda m: m.value, ["in", "in"], "out", "s")
+    with pytest.raises(InvalidArgument, match="each of them once"):
+        functions.run(client, lambda m: m.value, [], "out", "s")
+
+
+def test_what_others_acknowledge_meanwhile_is_not_processed_again(client: txlog.Client) -> None:
+    """Guards: a conflict aborts, and what is still ours is received anew."""
+    fill(client, 4)
+    events: list[str] = []
+
+    def function(message: Message) -> bytes | None:
+        if message.value == b"2" and "conflict" not in events:
+            assert message.message_id is not None
+            client.acknowledge("in", "s", [message.message_id])
+        return message.value
+
+    hooks = Hooks(tell=lambda event, facts: events.append(event))
+    done = functions.run(client, function, "in", "out", "s", FunctionOptions(), hooks)
+    assert values(client) == [b"0", b"1", b"3"]
+    assert (done.consumed, done.aborted, events) == (3, 1, ["started", "conflict"])
+
+
+def test_conflicts_without_end_are_an_error(client: txlog.Client) -> None:
+    fill(client, 1)
+    with txlog.open(client.path) as other, other.transaction() as txn:
+
+        def function(message: Message) -> bytes | None:
+            if txn.state == "OPEN" and not isinstance(txn.use, txlog.TxnId):
+                assert message.message_id is not None
+                other.acknowledge("in", "s", [message.message_id], txn=txn)
+            return message.value
+
+        # The first conflict gives the message to the other; then nothing is left to receive.
+        assert run(client, function).consumed == 0
+    assert issubclass(TransactionConflict, TxlogError)
+    assert backlog(client) == 0
+
+
+def test_a_newer_instance_fences_the_one_at_work(client: txlog.Client) -> None:
+    """CLI.md 8.3: 4 (404), whatever the zombie does next; nothing is doubled."""
+    fill(client, 3)
+
+    def zombie(message: Message, context: Context) -> bytes | None:
+        if message.value == b"1":
+            with txlog.open(client.path) as newer:
+                newer.connect(f"function:{context.function_name}:0")
+        return message.value
+
+    with pytest.raises(ExpiredTransaction, match="newer instance") as caught:
+        run(client, zombie)
+    assert caught.value.code == 404
+    assert (values(client), backlog(client)) == ([], 3)
+    with pytest.raises(ExpiredTransaction):
+        run(client, zombie, txn_size=2)
+    assert backlog(client) == 3
+    done = run(client, lambda m: m.value, name="zombie@in/s")
+    assert (done.consumed, values(client)) == (3, [b"0", b"1", b"2"])
+
+
+def test_a_fence_between_two_batches_and_while_idle_is_noticed(client: txlog.Client) -> None:
+    fill(client, 2)
+    with txlog.open(client.path) as newer:
+        hooks = Hooks(committed=lambda done: newer.connect("k"))
+        options = FunctionOptions(transaction_key="k", txn_size=1)
+        with pytest.raises(ExpiredTransaction):
+            functions.run(client, lambda m: m.value, "in", "out", "s", options, hooks)
+        assert values(client) == [b"0"]
+        options = FunctionOptions(transaction_key="k", follow=True)
+        with pytest.raises(ExpiredTransaction):
+            functions.run(client, lambda m: m.value, "in", "out", "s", options, hooks)
+        assert values(client) == [b"0", b"1"]
+
+        def delete(done: Summary) -> None:
+            newer.admin.delete_transaction_key("k")
+
+        fill(client, 1)
+        with pytest.raises(ExpiredTransaction):
+            functions.run(
+                client, lambda m: m.value, "in", "out", "s", options, Hooks(committed=delete)
+            )
+
+
+def test_a_stranger_on_the_subscription_is_busy_at_once(client: txlog.Client) -> None:
+    with client.consumer("in", "s"), pytest.raises(ConsumerBusy):
+        run(client, lambda m: m.value)
+
+
+def test_a_successor_waits_for_the_subscription(client: txlog.Client) -> None:
+    """Guards: an older instance is fenced first, and given time to let go."""
+    fill(client, 1)
+    run(client, lambda m: m.value, name="f")
+    fill(client, 1)
+    consumer = client.consumer("in", "s")
+    told: list[str] = []
+
+    def tell(event: str, facts: object) -> None:
+        told.append(event)
+        if event == "waiting":
+            consumer.close()
+
+    options = FunctionOptions(name="f")
+    done = functions.run(client, lambda m: m.value, "in", "out", "s", options, Hooks(tell=tell))
+    assert (told, done.consumed) == (["waiting", "started"], 1)
+    with client.consumer("in", "s"), pytest.raises(ConsumerBusy):
+        run(client, lambda m: m.value, name="f", take_over_ms=0)
+
+
+def test_a_batch_that_takes_too_long_is_tried_in_halves(tmp_path: Path) -> None:
+    """Guards --txn-timeout: the store has aborted it; smaller ones are in time."""
+    path, clock = str(tmp_path / "store"), ManualClock(MS, "boot", 1000)
+    txlog.init(path, clock=clock)
+    with txlog.open(path, clock=clock) as client:
+        client.create_topic("in")
+        client.create_topic("out")
+        client.create_subscription("in", "s")
+        fill(client, 8)
+
+        def slow(rows: pa.Table) -> pa.Table:
+            clock.advance(rows.num_rows * 1000)
+            return rows
+
+        with pytest.raises(CommandFailed, match="timed out"):
+            run(client, slow, batch=True, txn_timeout_ms=3000)
+        done = run(client, slow, batch=True, txn_timeout_ms=3000, on_error="skip")
+        assert (done.skipped, done.consumed, backlog(client)) == (0, 8, 0)
+        assert values(client) == [str(n).encode() for n in range(8)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda: 1, lambda a, b, c: 1, lambda a, b, *, c: 1, 3, None],
+    ids=["none", "three", "keyword", "number", "nothing"],
+)
+def test_what_cannot_be_called_is_refused(client: txlog.Client, function: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        run(client, function)
+
+
+def test_what_takes_a_context_gets_it(client: txlog.Client) -> None:
+    """Guards: a second argument with a default is none of ours, unless it is called context."""
+    seen: list[object] = []
+    fill(client, 1)
+
+    async def asynchronous(message: object) -> None:
+        """Never awaited."""
+
+    def scaled(message: object, factor: int = 2) -> None:
+        seen.append(factor)
+
+    def optional(message: object, context: Context | None = None) -> None:
+        seen.append(context is None)
+
+    class Total:
+        """As in Pulsar Functions."""
+
+        def process(self, message: object, context: Context) -> None:
+            """Remember."""
+            seen.append(context.function_name)
+
+    with pytest.raises(InvalidArgument, match="asynchronous"):
+        run(client, asynchronous)
+    run(client, scaled)
+    fill(client, 1)
+    run(client, optional)
+    fill(client, 1)
+    run(client, functions.loading.as_function(Total, "m:Total"), name="t")
+    fill(client, 1)
+    run(client, len, on_error="skip")  # no signature may be asked for, and it fails
+    assert seen == [2, False, "t"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"txn_size": 0}, "txn_size"), ({"txn_time_ms": 0}, "txn_time_ms"),
+        ({"retries": -1}, "retries"), ({"instance": -1}, "negative"), ({"limit": -1}, "negative"),
+        ({"on_error": "panic"}, "on_error"), ({"on_error": "dead-letter"}, "belong together"),
+        ({"dead_letter_topic": "bad"}, "belong together"),
+    ],
+)  # fmt: skip
+def test_senseless_options_are_refused(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(InvalidArgument, match=error):
+        FunctionOptions(**options)
+
+
+def test_topics_that_do_not_exist_are_told_before_anything_is_fenced(client: txlog.Client) -> None:
+    with pytest.raises(TopicNotFound):
+        functions.run(client, len, "in", "no", "s")
+    with pytest.raises(TopicNotFound):
+        functions.run(client, len, "in", "out", "s", FunctionOptions(
+            on_error="dead-letter", dead_letter_topic="no"))  # fmt: skip
+    assert client.admin.transaction_keys() == []
+    with pytest.raises(NotFound):
+        functions.run(client, len, "in", "out", "no")
+
+
+def test_only_committed_messages_are_processed(client: txlog.Client) -> None:
+    client.create_subscription("in", "u", isolation="uncommitted")
+    with pytest.raises(NotAllowed):
+        functions.run(client, len, "in", "out", "u")
+
+
+def test_a_closed_client_is_an_error_and_not_a_failure(client: txlog.Client) -> None:
+    """Kills: an error of the store taken for one of the function, and skipped."""
+    fill(client, 1)
+
+    def close(message: Message) -> None:
+        client.close()
+
+    with pytest.raises(AlreadyClosed):
+        run(client, close, on_error="skip")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "text"),
+    [
+        ("no_colon", InvalidArgument, "names no function"),
+        (":f", InvalidArgument, "names no function"),
+        ("no_such_module:f", InvalidArgument, "no module"),
+        ("os.no_such:f", InvalidArgument, "no module"),
+        ("textwrap:nothing", InvalidArgument, "has no nothing"),
+        ("string:digits", InvalidArgument, "not a function"),
+        ("no/such.py:f", NotFound, "no file"),
+        ("broken.py:f", CommandFailed, "SyntaxError"),
+        ("raises.py:f", CommandFailed, "ZeroDivisionError"),
+        ("leaves.py:f", CommandFailed, "SystemExit"),
+        ("needs.py:f", CommandFailed, "no_such_dependency"),
+        ("needs:f", CommandFailed, "no_such_dependency"),
+        ("good.py:Bad", CommandFailed, "made wrongly"),
+    ],
+)
+def test_functions_that_cannot_be_loaded(
+    name: str, error: type[TxlogError], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: 201 for a wrong name, 106 for code that fails, and no traceback of ours."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "raises.py").write_text("1 / 0\n")
+    (tmp_path / "leaves.py").write_text("raise SystemExit(2)\n")
+    (tmp_path / "needs.py").write_text("import no_such_dependency\n")
+    (tmp_path / "good.py").write_text(
+        "class Bad:\n    def __init__(self): raise ValueError('made wrongly')\n"
+    )
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    with pytest.raises(error, match=text):
+        functions.load(name, [str(tmp_path)])
+
+
+def test_files_modules_and_classes_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards: dataclasses in a file find their module; a dotted name; a method process."""
+    text = """
+from __future__ import annotations
+from dataclasses import dataclass
+@dataclass
+class Price:
+    value: int
+class F:
+    def process(self, message, context):
+        return Price(3).value
+    class Inner:
+        @staticmethod
+        def deep(message):
+            return 4
+"""
+    (tmp_path / "prices_of_a_test.py").write_text(text)
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    assert functions.load(f"{tmp_path}/prices_of_a_test.py:F")(None, None) == 3
+    deep = functions.load("prices_of_a_test:F.Inner.deep", [str(tmp_path)])
+    assert deep(None) == 4
+
+
+@settings(max_examples=40)
+@given(
+    counts=st.lists(st.integers(0, 30), min_size=2, max_size=2),
+    poison=st.sets(st.integers(0, 29), max_size=8),
+    size=st.integers(1, 40),
+    retries=st.integers(0, 2),
+    batch=st.booleans(),
+    stop_after=st.integers(0, 4),
+)
+def test_every_input_ends_once_in_its_place(
+    counts: list[int], poison: set[int], size: int, retries: int, batch: bool, stop_after: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    """Guards: good ones in out, poison in bad, order by partition kept, also over a restart."""
+    path = str(tmp_path_factory.mktemp("f") / "store")
+    txlog.init(path, coordinators=1)
+    with txlog.open(path, durability="os") as client:
+        for topic, partitions in (("in", 2), ("out", 1), ("bad", 1)):
+            client.create_topic(topic, partitions)
+        client.create_subscription("in", "s")
+        wanted: list[list[bytes]] = []
+        for partition, count in enumerate(counts):
+            texts = [b"%d:%d" % (partition, n) for n in range(count)]
+            wanted.append(texts)
+            if texts:
+                client.producer("in").send_batch(pa.table({
+                    "value": pa.array(texts, pa.binary()), "partition": [partition] * count,
+                }))  # fmt: skip
+        bad = {b"%d:%d" % (p, n) for n in poison for p in (0, 1)}
+
+        def one(message: Message) -> bytes | None:
+            if message.value in bad:
+                raise ValueError("poison")
+            return message.value
+
+        function: Any = poisoned(*bad) if batch else one
+        commits = 0
+
+        def committed(done: Summary) -> None:
+            nonlocal commits
+            commits += 1
+            if commits == stop_after:
+                raise KeyboardInterrupt
+
+        options = FunctionOptions(
+            batch=batch, txn_size=size, retries=retries, on_error="dead-letter",
+            dead_letter_topic="bad", name="f",
+        )  # fmt: skip
+        for _ in range(2):
+            try:
+                functions.run(client, function, "in", "out", "s", options,
+                              Hooks(committed=committed))  # fmt: skip
+            except KeyboardInterrupt:
+                continue
+        good, dead = values(client), values(client, "bad")
+        for partition, texts in enumerate(wanted):
+            mark = b"%d:" % partition
+            assert [v for v in good if v and v.startswith(mark)] == [
+                text for text in texts if text not in bad
+            ]
+            assert [v for v in dead if v and v.startswith(mark)] == [
+                text for text in texts if text in bad
+            ]
+        assert backlog(client) == 0
+        assert client.transactions() == []
