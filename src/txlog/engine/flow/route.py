@@ -255,7 +255,7 @@ def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:
     if largest > message_bytes_max:
         raise InvalidMessage(
             f"a message has {largest} bytes, max_message_bytes is {message_bytes_max}",
-            hint="send less; chunking of large messages is not in this version",
+            hint="turn chunking on, and send it alone: producer(..., chunking=True)",
             setting="max_message_bytes", limit=message_bytes_max, value=largest,
         )  # fmt: skip
 

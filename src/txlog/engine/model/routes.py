@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
 from txlog.engine.model.ops import (
     AckConflicted,
     Acked,
@@ -11,6 +12,7 @@ from txlog.engine.model.ops import (
     BufferAborted,
     BufferAppended,
     BufferCommitted,
+    ChunksAppended,
     CommitMarker,
     Compacted,
     ConsumerAttached,
@@ -21,10 +23,6 @@ from txlog.engine.model.ops import (
     Deduplicated,
     IdsReserved,
     IsolationSet,
-    KeyBound,
-    KeyConnected,
-    KeyDeleted,
-    KeyReleased,
     Leased,
     LedgerReserved,
     LedgerRolled,
@@ -102,6 +100,11 @@ def _compacted(op: Op) -> tuple[Component, ...]:
     return (FILES, ("buffer", op.partition, 0))
 
 
+def _chunks(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, ChunksAppended)
+    return (FILES, ("buffer", op.partition, 0))
+
+
 def _opened(op: Op) -> tuple[Component, ...]:
     assert isinstance(op, TxnOpened)
     return (CATALOG, ("coordinator", op.coordinator, 0))
@@ -122,6 +125,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     LedgerReserved: _catalog, LedgerTrimmed: _trimmed, Compacted:
     _compacted, PolicySet: _catalog, CursorTrimmed: _cursor,
     IsolationSet: _catalog, SubscriptionTypeSet: _catalog, Leased: _cursor, Returned: _cursor,
+    ChunksAppended: _chunks,
 }  # fmt: skip
 
 
