@@ -52,6 +52,16 @@ class Records:
             return b"".join([b"\n" if value is None else value + b"\n" for value in values])
         return b"".join([self._line(row) for row in self._rows(table)])
 
+    def pieces(self, table: pa.Table) -> Iterator[bytes | memoryview]:
+        """Yield what `encode` returns; raw values as they lie in memory, for they may be large."""
+        if self.form != "raw":
+            yield self.encode(table)
+            return
+        for value in table["value"]:
+            self.count += 1
+            if value.is_valid:
+                yield memoryview(value.as_buffer()).cast("B")
+
     def begin(self) -> bytes:
         """Return the header, if the format has one."""
         if not self._header:
