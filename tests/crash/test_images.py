@@ -56,11 +56,15 @@ WORKLOADS = {
     "roll": "create create send begin txn_send commit begin txn_send roll commit roll send",
     "keys": "create create send connect key_begin txn_send txn_ack connect key_begin send "
     "key_begin txn_send commit key_delete connect checkpoint key_begin",
+    "large": "create create large begin txn_large txn_send commit sweep large checkpoint send",
+    "large aborted": "create create begin txn_large txn_large abort compact large trim sweep",
+    "large lazy": "create large begin txn_send begin txn_large send roll txn_large commit commit",
     "lazy key": "create send connect key_begin txn_send begin connect connect key_begin commit",
 }
 STEPS = [
     "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",
     "checkpoint", "roll", "connect", "key_begin", "key_delete", "compact", "trim", "joined",
+    "large", "txn_large", "sweep",
 ]  # fmt: skip
 
 
@@ -154,6 +158,7 @@ def recover_and_compare(
     settle(disk, clock)
     client = open_client(disk, clock)
     places: dict[str, MessageId] = {}
+    client.admin.gc(apply=True, keep_ms=0)  # what is still needed is not garbage
     seen = observe(client, places)
     wrong = differs(seen, crash.models)
     assert not wrong, f"{crash.where}: {wrong}"

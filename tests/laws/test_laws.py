@@ -38,6 +38,7 @@ STEPS = 110
 # how often each act of a history comes: sends and acknowledgements most
 ACTS = (3, 3, 3, 5, 5, 5, 2, 3, 3, 2, 1, 1, 2, 2, 1, 1, 1)
 Dumps = dict[Component, object]
+LARGE = 99  # times, which is more than a message may have without chunks
 
 
 def live_dumps(client: Client) -> Dumps:
@@ -106,9 +107,10 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
         act = chance.choices(range(17), ACTS)[0]
         with contextlib.suppress(TxlogError):
             if act <= 2:
-                producer = client.producer("t", chance.choice((None, "a", "b")))
+                producer = client.producer("t", chance.choice((None, "a", "b")), chunking=True)
                 for _ in range(chance.randint(1, 3)):
-                    producer.send(b"%d" % step, key=b"%d" % chance.randrange(9), txn=txn)
+                    value = b"%d" % step * chance.choice((1, 1, 1, LARGE))
+                    producer.send(value, key=b"%d" % chance.randrange(9), txn=txn)
             elif act == 3:
                 open_ones.append(begin(client, chance.randint(1000, 9000)))
             elif act <= 5 and known:
@@ -148,7 +150,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
 def bench_of(folder: Path) -> Bench:
     return Bench(
         folder / "store", ledger_entries_max=7, coordinators=2, txn_ids_reserved=2,
-        txn_ended_retention_count=5,
+        txn_ended_retention_count=5, max_message_bytes=64,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.cli import blocks
+from txlog.cli.records import views
 from txlog.cli.signals import raise_if_asked
 from txlog.engine.flow.route import message_bytes
 
@@ -51,11 +52,11 @@ def send(
     """
     if not producer.chunking or len(data) != 1:
         return producer.send_batch(data, txn=txn)
-    row = {name: data[name][0] for name in data.column_names}
-    whole = row.get("value")
+    row = {name: data[name][0] for name in data.column_names if name != "value"}
+    whole = next(views(data["value"])) if value is None else None
     properties = row["properties"].as_py() if "properties" in row else None
     return producer.send_one(
-        memoryview(whole.as_buffer()) if whole is not None and whole.is_valid else value,
+        whole if value is None else value,
         key=row["key"].as_py() if "key" in row else None,
         properties=dict(properties) if properties else None,
         event_time=_integer(row, "event_time"),

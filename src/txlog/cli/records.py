@@ -57,10 +57,10 @@ class Records:
         if self.form != "raw":
             yield self.encode(table)
             return
-        for value in table["value"]:
+        for value in views(table["value"]):
             self.count += 1
-            if value.is_valid:
-                yield memoryview(value.as_buffer()).cast("B")
+            if value is not None:
+                yield value
 
     def begin(self) -> bytes:
         """Return the header, if the format has one."""
@@ -109,6 +109,15 @@ class Records:
         if width and len(text) > width:
             text = text[: width - 1] + "…"
         return text.encode() + b"\n"
+
+
+def views(column: pa.ChunkedArray) -> Iterator[memoryview | None]:
+    """Yield the bytes of each value where they lie, None for null: a scalar would be a copy."""
+    for values in column.chunks:
+        _, ends, data = values.buffers()
+        offsets, whole = memoryview(ends).cast("i"), memoryview(data or b"").cast("B")
+        for row, valid in enumerate(values.is_valid().to_pylist(), values.offset):
+            yield whole[offsets[row] : offsets[row + 1]] if valid else None
 
 
 def rows_of(table: pa.Table) -> Iterator[Row]:
