@@ -22,6 +22,7 @@ from txlog.engine.flow.chunked import Address, Made, Placed
 from txlog.engine.flow.producers import Named
 from txlog.engine.flow.route import COLUMNS, PartitionSlice, partition_of_key
 from txlog.engine.flow.sweep import Uses
+from txlog.engine.folds.catalog import numbers
 from txlog.engine.space import Space
 from txlog.engine.storage.chunks import ChunkFile, cut
 from txlog.engine.storage.disk_protocol import Stream
@@ -137,7 +138,7 @@ def send(
 
 
 def _path(view: View, topic: int, to: Address, ledger: int) -> str:
-    number = view.catalog.topics[topic].first_partition + to.partition
+    number = numbers(view.catalog.topics[topic])[to.partition]
     directory = ledger_dir(view.catalog, number, "s")
     return sealed_path(directory, ledger, view.manifest.generation)
 

@@ -24,6 +24,7 @@ from txlog.engine.view import View
 from txlog.errors import Corruption, MissingFile, TopicNotFound, TxlogError
 from txlog.ids import MessageId, TopicName
 from txlog.message import Message, messages
+from txlog.settings import RECEIVE_BYTES_MAX
 
 BATCH_MESSAGES = 1000
 
@@ -113,6 +114,7 @@ class Reader:
         places, previews = dict(self._places), dict(self._previews)
         tables: list[pa.Table] = []
         failed: TxlogError | None = None
+        room_bytes = RECEIVE_BYTES_MAX
         order = sorted({*self._places, *self._previews})
         for step in range(len(order)):
             partition = order[(self._turn + step) % len(order)]
@@ -129,7 +131,8 @@ class Reader:
                 continue
             tables.append(table)
             limit -= table.num_rows
-            if limit <= 0:
+            room_bytes -= table.column("value").nbytes
+            if limit <= 0 or room_bytes <= 0:
                 self._turn = (self._turn + step) % len(order)
                 break
         if failed is not None and not tables:

@@ -495,7 +495,8 @@ def test_every_op_has_a_tag_of_its_own_and_a_fold() -> None:
     every = {
         kind for kind in vars(op_types).values()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-        and kind.__struct_config__.tag is not None and kind.__module__.startswith("txlog.engine.model")
+        and kind.__struct_config__.tag is not None
+        and kind.__module__.startswith("txlog.engine.model")
     }  # fmt: skip
     assert set(ROUTES) == every
 

@@ -21,7 +21,7 @@ from txlog.engine.flow.participants import check_available
 from txlog.engine.flow.produce import check_room
 from txlog.engine.flow.producers import Named, check_producer, last_sent, make_room
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.catalog import Topic
+from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn
 from txlog.engine.model.ops import (
     BufferCommitted,
@@ -123,7 +123,7 @@ def append(
 
 def _plain(draft: Draft, topic: Topic, to: Address) -> tuple[int, int, Placed | None]:
     """(partition, sequence or -1, what is there already); the scope is that of plain sends."""
-    view, number = draft.view, topic.first_partition + to.partition
+    view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
         check_producer(view, topic, to.named)
     check_available(view, topic, number)
@@ -193,7 +193,7 @@ def _in_txn(
     draft: Draft, txn: Txn, topic: Topic, to: Address
 ) -> tuple[int, int, Placed | None]:  # fmt: skip
     """(partition, sequence or -1, what is there already); the scope is the transaction."""
-    view, number = draft.view, topic.first_partition + to.partition
+    view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
         check_producer(view, topic, to.named)
     check_available(view, topic, number)

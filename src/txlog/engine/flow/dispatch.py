@@ -24,6 +24,7 @@ from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.view import Request, View
+from txlog.settings import RECEIVE_BYTES_MAX
 
 RECEIVED = pa.schema(
     [
@@ -55,27 +56,28 @@ class Piece:
 
 
 class Plan(NamedTuple):
-    """What to deliver; behind: the position after the last message looked at."""
+    """What to deliver; behind: the position after the last message looked at; bytes: about."""
 
     pieces: list[Piece]
     messages: int
     behind: Mark
+    bytes: int = 0
 
 
 def plan(
     view: View, partition: int, behind: Mark, limit: int, skip: tuple[IdSet, ...] = (),
-    stop: Mark | None = None,
+    stop: Mark | None = None, bytes_max: int = RECEIVE_BYTES_MAX,
 ) -> Plan:  # fmt: skip
     """The next messages behind a position, at most limit; those in a skip set are left out.
 
-    It ends before, but never empty, where the bytes of a batch do (weight.py).
+    It ends before, but never empty, where bytes_max is reached (weight.py).
     stop: a position that is not passed, itself left out
     cost: O(pieces), not O(messages)
     """
     pieces: list[Piece] = []
     total = 0
     at = behind
-    weight = Weight(view, partition)
+    weight = Weight(view, partition, bytes_max)
     for run, marker in _candidates(view, partition, behind, stop):
         ledger, first, last, index_first, index_last = run
         while total < limit and first <= last and index_first <= index_last:
@@ -84,7 +86,7 @@ def plan(
                 ledger, marker, index_first, min(size, limit - total), is_first=not total
             )
             if not room:
-                return Plan(pieces, total, at)
+                return Plan(pieces, total, at, bytes_max - weight.left)
             if marker is None:
                 part: Run = (ledger, first, min(last, first + room - 1), 0, 0)
                 first = part[2] + 1
@@ -100,7 +102,7 @@ def plan(
                 weight.left -= rows * each
         if total >= limit:
             break
-    return Plan(pieces, total, at)
+    return Plan(pieces, total, at, bytes_max - weight.left)
 
 
 def _candidates(

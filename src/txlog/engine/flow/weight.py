@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from txlog.engine.folds.buffer import Marker
 from txlog.engine.view import View
-from txlog.settings import RECEIVE_BYTES_MAX
 
 
 class Weight:
@@ -16,7 +15,7 @@ class Weight:
 
     __slots__ = ("_partition", "_view", "left")
 
-    def __init__(self, view: View, partition: int, bytes_max: int = RECEIVE_BYTES_MAX) -> None:
+    def __init__(self, view: View, partition: int, bytes_max: int) -> None:
         self._view = view
         self._partition = partition
         self.left = bytes_max
