@@ -19,6 +19,7 @@ from tests.engine_kit import Bench, begin, read, rows, send, values
 from txlog import Bound, Client, MessageId, TxnId, large
 from txlog import reader as readers
 from txlog.bounds import END
+from txlog.cli.main import main
 from txlog.engine.flow import dispatch, lease
 from txlog.engine.flow import preview as previews
 from txlog.engine.storage.chunks import cut
@@ -385,11 +386,8 @@ def test_the_file_is_parquet_with_a_row_a_chunk(bench: Bench) -> None:
     """FORMAT 5: what another program finds in it."""
     put(bench.client, BIG)
     [path] = files(bench)
-    found = (
-        duckdb.read_parquet(str(path))
-        .query("t", "select kind, entry, octet_length(value), value from t order by entry")
-        .fetchall()
-    )
+    rows_of = duckdb.read_parquet(str(path)).project("kind, entry, octet_length(value), value")
+    found = rows_of.order("entry").fetchall()
     assert [row[:3] for row in found] == [
         (6, 0, 1000), (6, 1, 1000), (6, 2, 1000), (6, 3, 1000), (6, 4, 500),
     ]  # fmt: skip
@@ -533,3 +531,46 @@ def test_whoever_wants_no_value_reads_none(bench: Bench, monkeypatch: pytest.Mon
     )
     [table] = bench.client._store.read(lambda view: view.rows([(3, 0, 1)], ("key", "lsn")))
     assert table.to_pylist()[0]["key"] is None
+
+
+# --- the command line -------------------------------------------------------------------------
+
+
+def test_the_command_sends_files_lines_and_arguments(
+    bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """--chunking: whole files, long lines among short ones, -m; what is too large is refused."""
+    path = tmp_path / "page"
+    path.write_bytes(BIG)
+    (tmp_path / "huge").write_bytes(b"h" * 60_000)
+    (tmp_path / "lines").write_bytes(b"a\n" + b"l" * 4500 + b"\nb\n" + b"h" * 60_000 + b"\nc\n")
+    files_of = {name: str(tmp_path / name) for name in ("page", "huge", "lines")}
+
+    def run(*words: str) -> tuple[int, str]:
+        code = main(["-S", bench.path, *words])
+        return code, capfd.readouterr().err
+
+    target = ("produce", "t", "-p", "0")
+    code, error = run(*target, files_of["page"], "--in", "raw")
+    assert (code, "--chunking" in error) == (1, True)
+    assert run(*target, files_of["page"], "--in", "raw", "--chunking", "-k", "k")[0] == 0
+    assert run(*target, "--chunking", "-m", "m" * 2000, "-m", "n")[0] == 0
+    code, error = run(*target, files_of["lines"], "--chunking", "--on-error", "skip")
+    assert (code, "left out: line 4" in error) == (0, True)
+    code, error = run(*target, files_of["lines"], "--chunking")
+    assert (code, "max_chunked_message_bytes" in error) == (2, True)
+    code, error = run(*target, files_of["huge"], "--in", "raw", "--chunking", "--txn")
+    assert (code, "max_chunked_message_bytes" in error) == (2, True)
+    lines = [b"a", b"l" * 4500, b"b"]
+    assert values(bench.client) == [BIG, b"m" * 2000, b"n", *lines, b"c"]
+    assert read(bench.client)[0].key == b"k"
+
+
+def test_a_raw_message_comes_back_byte_for_byte(
+    bench: Bench, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    put(bench.client, BIG)
+    put(bench.client, b"small")
+    for words in (["-s", "s"], []):
+        assert main(["-S", bench.path, "consume", "t", "-f", "raw", *words]) == 0
+        assert capfdbinary.readouterr().out == BIG + b"small"
