@@ -22,7 +22,7 @@ from txlog.bounds import END
 from txlog.cli.main import main
 from txlog.engine.flow import dispatch, lease
 from txlog.engine.flow import preview as previews
-from txlog.engine.storage.chunks import cut
+from txlog.engine.storage.chunks import cut, reassembled
 from txlog.errors import (
     Corruption,
     DiskFailed,
@@ -508,6 +508,20 @@ def test_damage_is_named_and_only_what_stands_behind_is_kept_back(bench: Bench, 
     path.write_bytes(good)
     assert client.admin.set_online("t/0")["online"]
     assert values(client) == [b"before", BIG, b"behind"]
+
+
+def test_the_whole_value_is_checked_too(bench: Bench) -> None:
+    """The length and CRC32C of the op, should row groups be good and not those of the message."""
+    put(bench.client, BIG)
+    [path] = files(bench)
+    view = bench.client._store.read(lambda view: view)
+    [ref], known = view.files(3), view.buffer(1).chunked[3]
+    file = view.disk.open(ref.path)
+    assert reassembled(file, ref, known.value_bytes, known.crc)[1][0].as_py() == BIG
+    for size, crc in ((4500, known.crc ^ 1), (4499, known.crc), (4501, known.crc), (0, 0)):
+        with pytest.raises(Corruption, match=path.name):
+            reassembled(file, ref, size, crc)
+    file.close()
 
 
 @pytest.mark.parametrize("cut_to", [0, 100])

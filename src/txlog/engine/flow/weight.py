@@ -6,6 +6,8 @@ what is wrong by that is bounded, for a ledger has no more than ledger_bytes_max
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from txlog.engine.folds.buffer import Marker
 from txlog.engine.view import View
 
@@ -36,7 +38,7 @@ class Weight:
 
     def _plain(self, ledger: int, wanted: int) -> tuple[int, int]:
         ends = self._view.topic(self._partition).ledgers
-        end = next(end for end in ends if end.ledger == ledger)
+        end = ends[bisect_left(ends, ledger, key=lambda one: one.ledger)]
         each = end.payload_bytes // max(1, end.messages)
         if wanted * each <= self.left:
             return wanted, each
