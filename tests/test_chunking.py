@@ -6,7 +6,9 @@ spec/transactions 7, I-13.
 from __future__ import annotations
 
 import io
+import os
 import random
+import signal
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from tests.engine_kit import Bench, begin, read, rows, send, values
 from txlog import Bound, Client, MessageId, TxnId, large
 from txlog import reader as readers
 from txlog.bounds import END
+from txlog.cli import blocks
 from txlog.cli.main import main
 from txlog.engine.flow import dispatch, lease
 from txlog.engine.flow import preview as previews
@@ -588,3 +591,19 @@ def test_a_raw_message_comes_back_byte_for_byte(
     for words in (["-s", "s"], []):
         assert main(["-S", bench.path, "consume", "t", "-f", "raw", *words]) == 0
         assert capfdbinary.readouterr().out == BIG + b"small"
+
+
+def test_a_signal_before_the_end_of_the_input_is_no_message(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it came with the end: the input may be half of what was meant."""
+
+    def asked(path: str | None, wait_s: object) -> Iterator[bytes | None]:
+        yield BIG
+        yield None
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(blocks, "read_blocks", asked)
+    words = ["produce", "t", "--in", "raw", "--chunking"]
+    assert main(["-S", bench.path, *words]) == 130
+    assert (values(bench.client), files(bench)) == ([], [])

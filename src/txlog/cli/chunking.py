@@ -78,3 +78,4 @@ def pieces(path: str | None) -> Iterator[bytes]:
         raise_if_asked()
         if block is not None:
             yield block
+    raise_if_asked()  # who was asked to end may have lost the rest of the input as well
