@@ -35,6 +35,7 @@ SUBSCRIPTIONS = ("s", "u")
 SHARED = "h"  # with consumers that live on between the rules
 KEYS = ("k", "l")
 OPEN, COMMITTED = "open", "committed"
+MESSAGE_BYTES = 40
 
 
 @dataclass
@@ -89,7 +90,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     def make(self, entries: int) -> None:
         self.bench = Bench(
             f"{self.folder}/store", ledger_entries_max=entries, coordinators=3,
-            txn_ids_reserved=3, reader_grace_ms=0,
+            txn_ids_reserved=3, reader_grace_ms=0, max_message_bytes=MESSAGE_BYTES,
         )  # fmt: skip
         self.clients = [self.bench.client, self.bench.another()]
         self.clients[0].create_topic("t", PARTITIONS)
@@ -104,8 +105,9 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         return self.bench.clock.now().boot_ms
 
     def value(self) -> bytes:
+        """The next value; every fifth is a large message."""
         self.counter += 1
-        return b"%d" % self.counter
+        return b"%d" % self.counter * (1 if self.counter % 5 else MESSAGE_BYTES)
 
     def expire(self) -> None:
         """I-18: whoever looks, an overdue transaction is over."""
@@ -165,7 +167,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
 
     @rule(who=clients_by_number, number=partitions, count=st.integers(1, 3))
     def send(self, who: int, number: int, count: int) -> None:
-        producer = self.clients[who].producer("t")
+        producer = self.clients[who].producer("t", chunking=True)
         for _ in range(count):
             value = self.value()
             receipt = producer.send(value, partition=number)
@@ -180,7 +182,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         known = self.sequences.setdefault((number, name), {})
         receipt = (
             self.clients[who]
-            .producer("t", name)
+            .producer("t", name, chunking=True)
             .send(value, partition=number, sequence_id=sequence)
         )
         if known and sequence <= max(known):
@@ -212,7 +214,7 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     ) -> None:
         txn = self.txn_at(at)
         self.expire()
-        producer = self.clients[who].producer("t", name)
+        producer = self.clients[who].producer("t", name, chunking=True)
         given_id = None if name is None else sequence
         for _ in range(count if name is None else 1):
             value = self.value()

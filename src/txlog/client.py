@@ -260,9 +260,9 @@ class Client(TransactionClient):
 
     # --- messages ----------------------------------------------------------------------------
 
-    def producer(self, topic: str, name: str | None = None) -> Producer:
-        """A producer for the topic; with a name its sends are idempotent. Raises TopicNotFound."""
-        return Producer(self._store, topic, name)
+    def producer(self, topic: str, name: str | None = None, *, chunking: bool = False) -> Producer:
+        """A producer; a name makes sends idempotent, chunking lets messages be large."""
+        return Producer(self._store, topic, name, chunking=chunking)
 
     @overload
     def consumer(

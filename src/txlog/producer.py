@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import NamedTuple
 
 import pyarrow as pa
 
+from txlog import large
 from txlog.clock import Instant
 from txlog.engine.flow import produce
 from txlog.engine.flow.draft import Decision
@@ -23,26 +23,10 @@ from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.ids import MessageId, TopicName, TxnId, check_name
+from txlog.large import Value
+from txlog.receipt import LargeReceipt, PartitionReceipt, SendReceipt
 from txlog.settings import PROPERTIES_MAX
 from txlog.transaction import DecideIn, Later, Transaction, in_transaction
-
-
-class SendReceipt(NamedTuple):
-    """Where a message is: its id, or in a transaction its index (from 1) in the partition."""
-
-    partition: int
-    message_id: MessageId | None
-    txn_index: int | None
-    duplicate: bool
-
-
-class PartitionReceipt(NamedTuple):
-    """What one partition got; first and last are ids of plain messages, else None."""
-
-    partition: int
-    messages: int
-    first: MessageId | None
-    last: MessageId | None
 
 
 class BatchReceipt:
@@ -94,12 +78,10 @@ class BatchReceipt:
         """The id of each row; None in a transaction, or when an original is gone."""
         return [receipt.message_id for receipt in self.receipts()]
 
-    def _duplicate(self, partition: int, original: tuple[int, int] | None) -> SendReceipt:
-        if original is None:
-            return SendReceipt(partition, None, None, True)
-        if self._in_txn:
-            return SendReceipt(partition, None, original[1], True)
-        return SendReceipt(partition, MessageId(*original), None, True)
+    def _duplicate(self, partition: int, original: MessageId | None) -> SendReceipt:
+        if self._in_txn and original is not None:
+            return SendReceipt(partition, None, original.index, True)
+        return SendReceipt(partition, original, None, True)
 
 
 class _Routing:
@@ -125,7 +107,8 @@ class _Routing:
 class Producer:
     """Sends to a topic. With a name, sends are idempotent: a repeated sequence is stored once.
 
-    Opening a producer fences the older ones of its name: their sends raise ProducerFenced.
+    Opening a producer fences the older ones of its name: their sends raise ProducerFenced. With
+    chunking a message may be larger than max_message_bytes, and come from a file.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -139,10 +122,15 @@ class Producer:
     (True, True)
     """
 
-    __slots__ = ("_name", "_named", "_number", "_partitions", "_store", "_turn", "topic")
+    __slots__ = (
+        "_name", "_named", "_number", "_partitions", "_store", "_turn", "chunking", "topic",
+    )  # fmt: skip
 
-    def __init__(self, store: Store, topic: str, name: str | None) -> None:
+    def __init__(
+        self, store: Store, topic: str, name: str | None, *, chunking: bool = False
+    ) -> None:  # fmt: skip
         self._store = store
+        self.chunking = chunking
         self.topic = TopicName.parse(topic, allow_partition=True)
         self._name = None if name is None else check_name("producer", name)
         found = store.read(lambda view: find_topic(view, self.topic))
@@ -184,19 +172,45 @@ class Producer:
         )
 
     def send(
-        self, value: bytes | None, *, key: bytes | None = None,
+        self, value: Value | None, *, key: bytes | None = None,
         properties: Mapping[str, str] | None = None, event_time: int | None = None,
         deliver_at: int | None = None, sequence_id: int | None = None,
         partition: int | None = None, txn: Transaction | TxnId | None = None,
     ) -> SendReceipt:  # fmt: skip
         """Send one message; durable when it returns, in a transaction with the commit.
 
+        value:                  bytes; with chunking also a binary file or an iterable of bytes,
+                                of which only a few chunks are in memory
         event_time, deliver_at: ms since 1970 UTC
         raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
                 TransactionNotFound, ...
         """
+        return self.send_one(
+            value, key=key, properties=properties, event_time=event_time, deliver_at=deliver_at,
+            sequence_id=sequence_id, partition=partition, txn=txn,
+        ).receipts()[0]  # fmt: skip
+
+    def send_one(
+        self, value: Value | None, *, key: bytes | None = None,
+        properties: Mapping[str, str] | None = None, event_time: int | None = None,
+        deliver_at: int | None = None, sequence_id: int | None = None,
+        partition: int | None = None, txn: Transaction | TxnId | None = None,
+    ) -> BatchReceipt | LargeReceipt:  # fmt: skip
+        """Send one message, as `send`; answers like a batch of one."""
+        if self.chunking and value is not None:
+            head = _beside(key, properties, event_time, deliver_at)
+            body = large.body_of(value, key, properties, self._store.settings)
+            if isinstance(body, large.Body):
+                if self.topic.partition is not None:
+                    partition = self.topic.partition
+                to = large.address(
+                    self._partitions, self._turn, key, partition, self._named, sequence_id
+                )
+                self._turn += 1
+                return large.send(self._store, self._number, to, head, body, txn)
+            value = body
         batch = _one_message(value, key, properties, event_time, deliver_at, sequence_id, partition)
-        return self.send_batch(batch, txn=txn).receipts()[0]
+        return self.send_batch(batch, txn=txn)
 
     def send_async(
         self, value: bytes | None, *, txn: Transaction, key: bytes | None = None,
@@ -309,14 +323,29 @@ class Producer:
 
 
 def _one_message(
-    value: bytes | None, key: bytes | None, properties: Mapping[str, str] | None,
+    value: Value | None, key: bytes | None, properties: Mapping[str, str] | None,
     event_time: int | None, deliver_at: int | None, sequence_id: int | None,
     partition: int | None,
 ) -> pa.RecordBatch:  # fmt: skip
     """A message as rows; raises InvalidMessage, InvalidArgument."""
-    given: dict[str, object] = {"value": value}
-    for name, item in (("key", key), ("event_time", event_time), ("deliver_at", deliver_at),
-                       ("sequence_id", sequence_id), ("partition", partition)):  # fmt: skip
+    given = {"value": value, **_beside(key, properties, event_time, deliver_at)}
+    for name, item in (("sequence_id", sequence_id), ("partition", partition)):
+        if item is not None:
+            given[name] = item
+    try:
+        columns = [pa.array([item], COLUMNS.get(name, pa.int64())) for name, item in given.items()]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
+        raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
+    return pa.RecordBatch.from_arrays(columns, list(given))
+
+
+def _beside(
+    key: bytes | None, properties: Mapping[str, str] | None, event_time: int | None,
+    deliver_at: int | None,
+) -> dict[str, object]:  # fmt: skip
+    """What stands beside a value, as far as it is given; raises InvalidMessage."""
+    given: dict[str, object] = {}
+    for name, item in (("key", key), ("event_time", event_time), ("deliver_at", deliver_at)):
         if item is not None:
             given[name] = item
     if properties:
@@ -325,8 +354,4 @@ def _one_message(
                 f"a message has {len(properties)} properties, the most is {PROPERTIES_MAX}"
             )
         given["properties"] = list(properties.items())
-    try:
-        columns = [pa.array([item], COLUMNS.get(name, pa.int64())) for name, item in given.items()]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
-        raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
-    return pa.RecordBatch.from_arrays(columns, list(given))
+    return given

@@ -33,6 +33,7 @@ from txlog.errors import Corruption, InvalidArgument, MissingFile, TopicNotFound
 from txlog.ids import MessageId, TopicName
 from txlog.message import Message, messages
 from txlog.positions import Where, bound_of, last_ids, only_one
+from txlog.settings import RECEIVE_BYTES_MAX
 
 BATCH_MESSAGES = 1000
 
@@ -138,6 +139,7 @@ class Reader:
         places, previews = dict(self._places), dict(self._previews)
         tables: list[pa.Table] = []
         failed: TxlogError | None = None
+        room_bytes = RECEIVE_BYTES_MAX
         order = sorted({*self._places, *self._previews})
         for step in range(len(order)):
             partition = order[(self._turn + step) % len(order)]
@@ -154,7 +156,8 @@ class Reader:
                 continue
             tables.append(table)
             limit -= table.num_rows
-            if limit <= 0:
+            room_bytes -= table.column("value").nbytes
+            if limit <= 0 or room_bytes <= 0:
                 self._turn = (self._turn + step) % len(order)
                 break
         if failed is not None and not tables:

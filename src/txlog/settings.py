@@ -24,6 +24,10 @@ DAY_MS: Final = 24 * HOUR_MS
 
 # Hard limits (RELIABILITY 7.5): checked before anything is allocated; no setting lifts them.
 MESSAGE_BYTES_MAX: Final = 64 * MIB
+# One value of an Arrow binary column; also all chunks of a message together.
+CHUNKED_MESSAGE_BYTES_MAX: Final = 2 * GIB - 1
+# What one call receives: it lies in memory, and one message is given whatever its size.
+RECEIVE_BYTES_MAX: Final = 64 * MIB
 KEY_BYTES_MAX: Final = 64 * KIB
 PROPERTIES_MAX: Final = 1_000
 TXN_MESSAGES_MAX: Final = 1_000_000
@@ -74,6 +78,8 @@ class Settings:
     reader_grace_ms: int = 10 * MINUTE_MS
     # share of dead bytes at which a closed sidecar ledger is compacted
     sidecar_garbage_ratio: float = 0.5
+    # key, payload and properties of one message that is sent in chunks
+    max_chunked_message_bytes: int = GIB
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Settings:
@@ -128,6 +134,7 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "ledger_bytes_max": (4 * KIB, 64 * GIB),
     "ledger_age_max_ms": (1, INSTANT_MS_MAX),
     "max_message_bytes": (1, MESSAGE_BYTES_MAX),
+    "max_chunked_message_bytes": (1, CHUNKED_MESSAGE_BYTES_MAX),
     "dedup_producers_max": (1, 10_000_000),
     "dedup_idle_ms": (1, INSTANT_MS_MAX),
     "unacked_max": (1, 100_000_000),

@@ -64,6 +64,7 @@ def sample() -> MemoryDisk:
             sidecar = client._store.read(lambda view: view.buffer(1).ledgers)
             assert [(end.sealed, end.open_txns) for end in sidecar] == [(True, 1), (False, 0)]
     client.commit(early)
+    client.producer(TOPIC, chunking=True).send(b"large" * 50, partition=0)
     producer.send(b"tail0", partition=0)
     txn = client.begin()["txn"]
     producer.send(b"held", partition=0, txn=txn)

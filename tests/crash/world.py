@@ -23,10 +23,13 @@ from txlog.message import Message, messages
 from txlog.settings import Settings
 
 START_MS = 1_700_000_000_000
-SETTINGS = Settings(coordinators=1, txn_ids_reserved=2, reader_grace_ms=0)
+SETTINGS = Settings(
+    coordinators=1, txn_ids_reserved=2, reader_grace_ms=0, max_message_bytes=100
+)  # fmt: skip
+LARGE = "-" * 250  # behind a value it makes three chunks
 TOPIC, SUB, PARTITIONS = "t", "s", 2
 PRODUCER, KEY = "p", "k"
-LAZY = frozenset({"begin", "txn_send", "ack", "txn_ack", "key_begin"})
+LAZY = frozenset({"begin", "txn_send", "txn_large", "ack", "txn_ack", "key_begin"})
 
 
 def new_disk(settings: Settings = SETTINGS, clock: ManualClock | None = None) -> MemoryDisk:
@@ -240,6 +243,44 @@ class Workload:
             self.ids[value] = receipt.message_id
 
         return model, call
+
+    def large(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """A plain message in chunks, in a transaction that its frame opens and commits."""
+        if not model.topics:
+            return None
+        value, partition, sequence = self._new_value(model, rng)
+        model.log[partition].append(value + LARGE)
+        model.txns[f"0:{len(self.txn_ids)}"] = "committed"
+
+        def call() -> None:
+            receipt = self.client.producer(TOPIC, PRODUCER, chunking=True).send(
+                (value + LARGE).encode(), partition=partition, sequence_id=sequence
+            )
+            assert receipt.message_id is not None
+            self.ids[value + LARGE] = receipt.message_id
+            self.txn_ids.append(f"0:{len(self.txn_ids)}")
+
+        return model, call
+
+    def txn_large(
+        self, model: Model, rng: random.Random
+    ) -> tuple[Model, Callable[[], None]] | None:
+        """A message in chunks in the newest open transaction."""
+        if not (model.topics and model.open_txns()):
+            return None
+        txn = model.open_txns()[-1]
+        value, partition, sequence = self._new_value(model, rng)
+        model.held.setdefault(txn, []).append((partition, value + LARGE))
+        return model, lambda: void(
+            self.client.producer(TOPIC, PRODUCER, chunking=True).send(
+                (value + LARGE).encode(), partition=partition, sequence_id=sequence,
+                txn=TxnId.parse(txn),
+            )
+        )  # fmt: skip
+
+    def sweep(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
+        """Remove the files that nobody names."""
+        return model, lambda: void(self.client.admin.gc(apply=True, keep_ms=0))
 
     def begin(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
         """Begin a transaction; its id follows the last one."""

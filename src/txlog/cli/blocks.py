@@ -59,7 +59,10 @@ def read_blocks(path: str | None, wait_s: Callable[[], float | None]) -> Iterato
 
 
 def split_records(
-    blocks: Iterator[bytes | None], separator: bytes, line: int
+    blocks: Iterator[bytes | None],
+    separator: bytes,
+    line: int,
+    record_bytes_max: int = _RECORD_BYTES_MAX,
 ) -> Iterator[tuple[pa.Array, int, bool] | None]:
     """Yield (records, line of the first, ended) as blocks come; None when nothing came.
 
@@ -76,8 +79,8 @@ def split_records(
         if cut < 0:
             held.append(block)
             held_bytes += len(block)
-            if held_bytes > _RECORD_BYTES_MAX:
-                raise BadRecord(f"line {line}: longer than {_RECORD_BYTES_MAX} bytes", line=line)
+            if held_bytes > record_bytes_max:
+                raise BadRecord(f"line {line}: longer than {record_bytes_max} bytes", line=line)
             continue
         data = b"".join([*held, block[:cut]])
         rest = block[cut + 1 :]

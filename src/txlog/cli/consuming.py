@@ -213,7 +213,8 @@ class Job:
             table = table.slice(0, left)
         if len(table):
             self.bytes += pc.sum(pc.binary_length(table["value"])).as_py() or 0
-            self.out.write(self.records.encode(table))
+            for piece in self.records.pieces(table):
+                self.out.write(piece)
 
     def left(self) -> int | None:
         """How many messages are still wanted; None without a limit."""

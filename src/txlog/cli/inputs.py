@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from txlog.cli import blocks
 from txlog.cli.inputrows import Columns, csv_rows, envelope_row
 from txlog.errors import BadRecord
+from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 
 _SEPARATORS = {"null": b"\0"}
 
@@ -30,6 +31,7 @@ class Input:
     skipped: bad records left out so far; with skip_bad false the first one is raised
     warn:    called with what a person should know
     wait_s:  how long a read may wait before None is given out
+    value_bytes_max: of the longest record, without its key
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Input:
         now_ms: int = 0,
         warn: Callable[[str], None] = lambda text: None,
         wait_s: Callable[[], float | None] = lambda: None,
+        value_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self.form = form
         self.files: list[str | None] = [*files] or [None]
@@ -52,6 +55,7 @@ class Input:
         self.now_ms = now_ms
         self.warn = warn
         self.wait_s = wait_s
+        self.record_bytes_max = value_bytes_max + KEY_BYTES_MAX
         self.skipped = 0
         self.line = 1
 
@@ -96,7 +100,7 @@ class Input:
 
     def _cut(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
         separator = _SEPARATORS.get(self.form, b"\n")
-        for part in blocks.split_records(source, separator, self.line):
+        for part in blocks.split_records(source, separator, self.line, self.record_bytes_max):
             if part is None:
                 yield None
                 continue

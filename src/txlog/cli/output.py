@@ -36,9 +36,13 @@ class Stdout:
         self._bytes = 0
         self.each = False
 
-    def write(self, data: bytes) -> None:
-        """Add data; a full block is written out."""
-        self._parts.append(data)
+    def write(self, data: bytes | memoryview) -> None:
+        """Add data; a full block is written out, and what is one by itself is not copied."""
+        if len(data) >= _BLOCK_BYTES:
+            self.flush()
+            _write(data)
+            return
+        self._parts.append(bytes(data))
         self._bytes += len(data)
         if self.each or self._bytes >= _BLOCK_BYTES:
             self.flush()
@@ -50,21 +54,24 @@ class Stdout:
         """
         data = b"".join(self._parts)
         self._parts, self._bytes = [], 0
-        if not data:
-            return
-        try:
-            _write_all(data)
-        except BrokenPipeError as error:
-            raise PipeGone from error
+        if data:
+            _write(data)
 
 
-def _write_all(data: bytes) -> None:
+def _write(data: bytes | memoryview) -> None:
+    try:
+        _write_all(data)
+    except BrokenPipeError as error:
+        raise PipeGone from error
+
+
+def _write_all(data: bytes | memoryview) -> None:
     if sys.stdout is None:
         raise OSError("standard output is closed")
     try:
         number = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):  # replaced by a test or a notebook
-        sys.stdout.write(data.decode("utf-8", "surrogateescape"))
+        sys.stdout.write(bytes(data).decode("utf-8", "surrogateescape"))
         return
     view = memoryview(data)
     while view:

@@ -54,6 +54,7 @@ def produce(
     batch: Annotated[str, Option("--batch", metavar="N|SIZE")] = "1000",
     flush_every: Annotated[str, Option("--flush-every", metavar="DUR")] = "1s",
     durability: Annotated[str | None, Option("--durability", metavar="sync|os")] = None,
+    chunking: Annotated[bool, Option("--chunking", help="let messages be large")] = False,
     keep_partition: Annotated[bool, Option("--keep-partition", help="of an envelope")] = False,
     keep_sequence: Annotated[bool, Option("--keep-sequence", help="of an envelope")] = False,
     txn: Annotated[bool, Option("--txn", help="the whole input in one transaction")] = False,
@@ -134,6 +135,7 @@ def produce(
         ack_format=ack_format,
         keep_partition=keep_partition,
         keep_sequence=keep_sequence,
+        chunking=chunking,
     )
     if request.messages is None and not request.files and is_terminal(0):
         call.note("reading from the terminal; ctrl-d ends the input")

@@ -42,3 +42,4 @@ class Request:
     ack_format: str | None = None
     keep_partition: bool = False
     keep_sequence: bool = False
+    chunking: bool = False

@@ -16,6 +16,7 @@ from txlog.ids import MessageId, TxnId
 
 if TYPE_CHECKING:
     from txlog.producer import BatchReceipt
+    from txlog.receipt import LargeReceipt
 
 
 class Place:
@@ -51,7 +52,7 @@ class Totals:
         self.last_txn: TxnId | None = None
         self._open = 0
 
-    def add(self, receipt: BatchReceipt, in_txn: bool) -> None:
+    def add(self, receipt: BatchReceipt | LargeReceipt, in_txn: bool) -> None:
         """Count one batch."""
         duplicates = int(receipt.duplicates)
         stored = receipt.messages
@@ -153,13 +154,19 @@ class Acks:
         self._held: list[dict[str, Any]] = []
         self._number = 0
 
-    def add(self, receipt: BatchReceipt, data: pa.Table, txn: TxnId | None, own: bool) -> None:
-        """Take the rows of one batch; print them unless they wait for the own commit."""
+    def add(
+        self, receipt: BatchReceipt | LargeReceipt, sequences: pa.ChunkedArray | None,
+        txn: TxnId | None, own: bool,
+    ) -> None:  # fmt: skip
+        """Take the rows of one batch; print them unless they wait for the own commit.
+
+        sequences: those that the rows were sent with, None without any
+        """
         if self._wanted is None:
             return
-        given = "sequence_id" in data.column_names
-        sequences = data["sequence_id"].to_pylist() if given else [None] * len(data)
-        for sent, sequence in zip(receipt.receipts(), sequences, strict=True):
+        rows = receipt.receipts()
+        given = [None] * len(rows) if sequences is None else sequences.to_pylist()
+        for sent, sequence in zip(rows, given, strict=True):
             row = {
                 "topic": self._topic,
                 "partition": sent.partition,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog.cli import blocks
+from txlog.cli import blocks, chunking
 from txlog.cli.inputs import Input, messages_table
 from txlog.cli.options import Call, split_key
 from txlog.cli.produce_request import Request
@@ -26,16 +26,18 @@ from txlog.errors import (
     BadRecord,
     ConditionNotMet,
     InvalidMessage,
+    LimitExceeded,
     PartlyDone,
     TxlogError,
     Usage,
 )
 from txlog.ids import TxnId
-from txlog.settings import KEY_BYTES_MAX
+from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from txlog.client import Client
-    from txlog.producer import Producer
+    from txlog.producer import BatchReceipt, Producer
+    from txlog.receipt import LargeReceipt
 
 _PROPERTY_MAP = pa.map_(pa.string(), pa.string())
 _INSTANT = pa.timestamp("ms", "UTC")
@@ -47,11 +49,13 @@ def run(call: Call, request: Request) -> None:
         raise Usage("--keep-sequence needs --producer")
     if request.key_delimiter is not None and request.form not in ("lines", "ndjson", "null"):
         raise Usage(f"--key-delim does not go with --in {request.form}")
+    if request.chunking and request.form == "raw" and request.trailer is not None:
+        raise Usage("--trailer does not go with --chunking and raw files: they are not looked into")
     blocks.check_files(request.files)
     client = call.client(write=True, durability=request.durability)
     if request.create:
         client.create_topic(request.topic, 1, if_not_exists=True)
-    producer = client.producer(request.topic, request.producer)
+    producer = client.producer(request.topic, request.producer, chunking=request.chunking)
     if request.transaction_key is not None and request.epoch is None:
         owner, key = split_key(request.transaction_key)
         request.epoch = client.connect(key or "", owner=owner)["epoch"]
@@ -73,6 +77,10 @@ class Job:
         self.txn_since = 0.0
         self.read = 0
         self.pending_since: float | None = None
+        limits = client.settings
+        self._most = (
+            limits.max_chunked_message_bytes if request.chunking else limits.max_message_bytes
+        )
         self.input = Input(
             request.form,
             request.files,
@@ -82,6 +90,7 @@ class Job:
             now_ms=call.now_ms(),
             warn=call.warn,
             wait_s=self._wait_s,
+            value_bytes_max=self._most if request.chunking else MESSAGE_BYTES_MAX,
         )
 
     def run(self) -> None:
@@ -90,11 +99,10 @@ class Job:
         try:
             if request.own_txn and request.txn_every_messages is None and not request.txn_every_ms:
                 self._begin()
-            for table in self._batches():
-                if table is None:
-                    self._commit_if_due()
-                else:
-                    self._send(table)
+            if request.chunking and request.form == "raw" and request.messages is None:
+                self._send_files()
+            else:
+                self._send_records()
             self._check_expectations()
             if self.txn is not None:
                 self._commit()
@@ -105,6 +113,26 @@ class Job:
             raise
         self.totals.skipped = self.input.skipped
         self.totals.report(self.call, request.join)
+
+    def _send_records(self) -> None:
+        for table in self._batches():
+            if table is None:
+                self._commit_if_due()
+            else:
+                self._send(table)
+
+    def _send_files(self) -> None:
+        """Send each file as one message, block by block."""
+        for line, path in enumerate(self.input.files[: self.request.limit], 1):
+            if self.request.own_txn and self.txn is None:
+                self._begin()
+            self.read += 1
+            empty = pa.table({"line": [line], "value": pa.nulls(1, pa.binary())})
+            data = self._with_flags(empty).drop_columns("value")
+            txn = self.txn or self.request.join
+            with shielded():
+                receipt = chunking.send(self.producer, data, txn, chunking.pieces(path))
+            self._sent(receipt, data, txn)
 
     def _batches(self) -> Iterator[pa.Table | None]:
         """Yield tables of at most a batch, and None when nothing came for a while."""
@@ -164,7 +192,7 @@ class Job:
 
     def _within_size(self, table: pa.Table) -> pa.Table:
         """Treat a record too large for a message as a bad one (CLI.md 12, 3)."""
-        most = self.client.settings.max_message_bytes
+        most = self._most
         if self.request.messages is not None or not len(table):
             return table
         lengths = pc.fill_null(pc.binary_length(table["value"]), 0)
@@ -175,9 +203,13 @@ class Job:
         if not pc.any(large).as_py():
             return table
         for line in table["line"].filter(large).to_pylist():
-            reason = f"line {line}: more than max_message_bytes {most}, or its key is too long"
+            name = "max_chunked_message_bytes" if self.request.chunking else "max_message_bytes"
+            reason = f"line {line}: more than {name} {most}, or its key is too long"
             if not self.input.skip_bad:
-                raise InvalidMessage(reason, code=104, line=line)
+                if self.request.chunking:
+                    raise LimitExceeded(reason, line=line, setting=name, limit=most)
+                hint = "--chunking turns chunking on"
+                raise InvalidMessage(reason, code=104, line=line, hint=hint)
             self.input.bad(BadRecord(reason, line=line))
         return table.filter(pc.invert(large))
 
@@ -190,21 +222,30 @@ class Job:
                 self._send(table.slice(0, room))
                 self._send(table.slice(room))
                 return
-        data = self._with_flags(table)
+        whole = self._with_flags(table)
         txn = self.txn or self.request.join
-        try:
-            with shielded():
-                receipt = self.producer.send_batch(data, txn=txn)
-        except InvalidMessage as error:
-            if self.request.messages is not None:
-                raise
-            line = table["line"][0].as_py()
-            raise InvalidMessage(
-                f"line {line} or after: {error.message}", code=104, line=line
-            ) from error
-        self.txn_messages += len(table)
+        most, at = self.client.settings.max_message_bytes, 0
+        for data in chunking.runs(whole, most) if self.request.chunking else [whole]:
+            try:
+                with shielded():
+                    receipt = chunking.send(self.producer, data, txn)
+            except InvalidMessage as error:
+                if self.request.messages is not None:
+                    raise
+                line = table["line"][at].as_py()
+                raise InvalidMessage(
+                    f"line {line} or after: {error.message}", code=104, line=line, hint=error.hint
+                ) from error
+            at += len(data)
+            self._sent(receipt, data, txn)
+
+    def _sent(
+        self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
+    ) -> None:  # fmt: skip
+        sequences = data["sequence_id"] if "sequence_id" in data.column_names else None
+        self.txn_messages += len(data)
         self.totals.add(receipt, txn is not None)
-        self.acks.add(receipt, data, txn, self.txn is not None)
+        self.acks.add(receipt, sequences, txn, self.txn is not None)
         self._commit_if_due()
 
     def _with_flags(self, table: pa.Table) -> pa.Table:

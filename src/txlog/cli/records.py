@@ -52,6 +52,16 @@ class Records:
             return b"".join([b"\n" if value is None else value + b"\n" for value in values])
         return b"".join([self._line(row) for row in self._rows(table)])
 
+    def pieces(self, table: pa.Table) -> Iterator[bytes | memoryview]:
+        """Yield what `encode` returns; raw values as they lie in memory, for they may be large."""
+        if self.form != "raw":
+            yield self.encode(table)
+            return
+        for value in views(table["value"]):
+            self.count += 1
+            if value is not None:
+                yield value
+
     def begin(self) -> bytes:
         """Return the header, if the format has one."""
         if not self._header:
@@ -99,6 +109,15 @@ class Records:
         if width and len(text) > width:
             text = text[: width - 1] + "…"
         return text.encode() + b"\n"
+
+
+def views(column: pa.ChunkedArray) -> Iterator[memoryview | None]:
+    """Yield the bytes of each value where they lie, None for null: a scalar would be a copy."""
+    for values in column.chunks:
+        _, ends, data = values.buffers()
+        offsets, whole = memoryview(ends).cast("i"), memoryview(data or b"").cast("B")
+        for row, valid in enumerate(values.is_valid().to_pylist(), values.offset):
+            yield whole[offsets[row] : offsets[row + 1]] if valid else None
 
 
 def rows_of(table: pa.Table) -> Iterator[Row]:

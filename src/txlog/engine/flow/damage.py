@@ -31,6 +31,12 @@ def first_bad_row(view: View, ledger: int) -> int | None:
     """
     for ref in view.files(ledger):
         first = 0 if ref.form == "sealed" else ref.first
+        if ref.form == "chunks":
+            try:
+                view.rows([(ledger, 0, 1)])
+            except Corruption:
+                return 0
+            continue
         starts = [0, *accumulate(group[0] for group in ref.groups)]
         for start, stop in pairwise(starts):
             try:

@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.engine.flow.acksets import subtract
+from txlog.engine.flow.weight import Weight
 from txlog.engine.folds.buffer import Marker
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.view import Request, View
+from txlog.settings import RECEIVE_BYTES_MAX
 
 RECEIVED = pa.schema(
     [
@@ -54,29 +56,37 @@ class Piece:
 
 
 class Plan(NamedTuple):
-    """What to deliver; behind: the position after the last message looked at."""
+    """What to deliver; behind: the position after the last message looked at; bytes: about."""
 
     pieces: list[Piece]
     messages: int
     behind: Mark
+    bytes: int = 0
 
 
 def plan(
     view: View, partition: int, behind: Mark, limit: int, skip: tuple[IdSet, ...] = (),
-    stop: Mark | None = None,
+    stop: Mark | None = None, bytes_max: int = RECEIVE_BYTES_MAX,
 ) -> Plan:  # fmt: skip
     """The next messages behind a position, at most limit; those in a skip set are left out.
 
+    It ends before, but never empty, where bytes_max is reached (weight.py).
     stop: a position that is not passed, itself left out
     cost: O(pieces), not O(messages)
     """
     pieces: list[Piece] = []
     total = 0
     at = behind
+    weight = Weight(view, partition, bytes_max)
     for run, marker in _candidates(view, partition, behind, stop):
         ledger, first, last, index_first, index_last = run
         while total < limit and first <= last and index_first <= index_last:
-            room = limit - total
+            size = last - first + 1 if marker is None else index_last - index_first + 1
+            room, each = weight.fit(
+                ledger, marker, index_first, min(size, limit - total), is_first=not total
+            )
+            if not room:
+                return Plan(pieces, total, at, bytes_max - weight.left)
             if marker is None:
                 part: Run = (ledger, first, min(last, first + room - 1), 0, 0)
                 first = part[2] + 1
@@ -89,9 +99,10 @@ def plan(
                 rows = left[4] - left[3] + 1 if left[3] else left[2] - left[1] + 1
                 pieces.append(Piece(ledger, left[1], rows, left[3], marker))
                 total += rows
+                weight.left -= rows * each
         if total >= limit:
             break
-    return Plan(pieces, total, at)
+    return Plan(pieces, total, at, bytes_max - weight.left)
 
 
 def _candidates(

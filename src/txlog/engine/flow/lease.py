@@ -35,7 +35,7 @@ from txlog.engine.model.idset import IdSet, each, size
 from txlog.engine.model.ops import ConsumerDetached, Leased, Op, Returned, Run
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, Corruption
-from txlog.settings import Settings
+from txlog.settings import RECEIVE_BYTES_MAX, Settings
 
 Find = Callable[[View], tuple[Topic, Subscription]]
 SHARED_TYPES = ("shared", "key-shared")
@@ -58,6 +58,7 @@ class Part(msgspec.Struct, gc=False):
 
     runs:  what was leased; takes: with keys, for each piece the offsets of its rows that are meant
     error: the pieces cannot be read, and nothing of them was leased
+    bytes: about so many in the pieces
     """
 
     partition: int
@@ -66,6 +67,7 @@ class Part(msgspec.Struct, gc=False):
     runs: list[Run] = []
     takes: list[list[int]] | None = None
     error: Corruption | None = None
+    bytes: int = 0
 
 
 class Handed(msgspec.Struct, gc=False):
@@ -130,8 +132,9 @@ def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decis
     ops: list[Op] = []
     parts: list[Part] = []
     sync = is_more = False
+    room_bytes = RECEIVE_BYTES_MAX
     for number in numbers:
-        if left <= 0:
+        if left <= 0 or room_bytes <= 0:
             break
         if me.kind == "key-shared":
             part, more = _choose_keys(view, me, number, wants.places.get(number), left, now)
@@ -145,6 +148,7 @@ def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decis
         if part.runs:
             ops.append(Leased(wants.subscription, number, me.number, part.runs, due))
             left -= sum(map(size, part.runs))
+            room_bytes -= part.bytes
             sync = sync or not _is_durable(view, part.pieces[-1])
     return Decision(ops, None, sync, Handed(parts, is_more=is_more and not ops))
 
@@ -158,7 +162,8 @@ def _choose_keys(
     found = choose_keys(view, number, cursor, me.number, members, place, limit, now)
     if found.error is not None:
         return Part(number, found.pieces, found.place, error=found.error), False
-    return Part(number, found.pieces, found.place, found.runs(), found.takes), found.is_more
+    part = Part(number, found.pieces, found.place, found.runs(), found.takes, bytes=found.bytes)
+    return part, found.is_more
 
 
 def _choose(
@@ -179,7 +184,8 @@ def _choose(
     if me.kind in SHARED_TYPES:
         skip = (*skip, hands.leased)
     found = plan(view, number, at, limit, skip)
-    return Part(number, found.pieces, Place(cursor.round, found.behind), _runs_of(found.pieces))
+    place = Place(cursor.round, found.behind)
+    return Part(number, found.pieces, place, _runs_of(found.pieces), bytes=found.bytes)
 
 
 def _in_hand(view: View, me: Consumer, wants: Wants, now: Instant) -> int:

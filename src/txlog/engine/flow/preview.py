@@ -19,9 +19,11 @@ from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument
 from txlog.ids import TxnId
+from txlog.settings import RECEIVE_BYTES_MAX
 
 ISOLATIONS = ("committed", "uncommitted")
 PREVIEW_ROWS = 4096
+_END = ((1 << 63) - 1, (1 << 31) - 1)
 _KIND = pa.scalar(KIND_DATA, pa.int8())
 _READ = (
     "kind", "lsn", "txn_index", "key", "value", "properties", "publish_time", "event_time",
@@ -59,30 +61,81 @@ def preview(
 ) -> tuple[pa.Table, PreviewPlace]:  # fmt: skip
     """(rows as RECEIVED in append order, at most limit; the place behind the last).
 
+    Ends before, but never empty, where the bytes of a batch do.
     through_lsn: rows written later are left out; only: the rows of one transaction
     """
     state = view.buffer(partition)
     out: list[pa.Table] = []
-    order = [end.ledger for end in state.ledgers]  # that of appending, not of ids
+    size = 0
+    for large in [*_large(state, place, through_lsn, only), None]:
+        stop = _END if through_lsn is None else (through_lsn, _END[1])
+        if large is not None:
+            stop = (state.chunked[large].lsn, state.chunked[large].index - 1)
+        for rows, behind in _small(view, state, place, limit, stop, only):
+            place = behind
+            out.append(_received(state, rows, topic, partition_number))
+            limit -= rows.num_rows
+            size += rows.nbytes
+        if large is None or limit <= 0 or size > RECEIVE_BYTES_MAX:
+            break
+        if size and size + state.chunked[large].payload_bytes > RECEIVE_BYTES_MAX:
+            break
+        rows = pa.concat_tables(view.rows([(large, 0, 1)], _READ))
+        known = state.chunked[large]
+        place = PreviewPlace(known.lsn, known.index, place.ledger, place.row)
+        out.append(_received(state, rows, topic, partition_number))
+        limit -= 1
+        size += known.payload_bytes
+        if limit <= 0:
+            break
+    return (pa.concat_tables(out) if out else RECEIVED.empty_table()), place
+
+
+def _large(
+    state: Buffer, place: PreviewPlace, through_lsn: int | None, only: TxnId | None
+) -> list[int]:
+    """Ledgers of large messages behind the place that no marker makes visible, in append order."""
+    found = [
+        (large.lsn, ledger) for ledger, large in state.chunked.items()
+        if (large.lsn, large.index) > (place.lsn, place.txn_index)
+        and (through_lsn is None or large.lsn <= through_lsn)
+        and (only is None or only == TxnId(large.coordinator, large.sequence))
+        and any(_unmarked(state, ledger, 0, 1))
+    ]  # fmt: skip
+    return [ledger for _, ledger in sorted(found)]
+
+
+def _small(
+    view: View, state: Buffer, place: PreviewPlace, limit: int, through: tuple[int, int],
+    only: TxnId | None,
+) -> Iterator[tuple[pa.Table, PreviewPlace]]:  # fmt: skip
+    """Rows of the other messages behind the place, each time with the place behind them."""
+    ends = [end for end in state.ledgers if end.ledger not in state.chunked]
+    order = [end.ledger for end in ends]  # that of appending, not of ids
     first = order.index(place.ledger) if place.ledger in order else 0
-    for end in state.ledgers[first:]:
+    size = 0
+    for end in ends[first:]:
         known = view.files(end.ledger)
         stop = known[0].rows if end.sealed else end.entries
         start = place.row if end.ledger == place.ledger and not end.sealed else 0
         for low, high in _unmarked(state, end.ledger, start, stop):
             for at in range(low, high, PREVIEW_ROWS):
                 behind = min(high, at + PREVIEW_ROWS)
-                rows = pa.concat_tables(view.rows([(end.ledger, at, behind)], _READ))
-                rows = _wanted(rows, at, place, through_lsn, only).slice(0, limit)
-                if not rows.num_rows:
-                    continue
-                last = rows.slice(rows.num_rows - 1).to_pylist()[0]
-                place = PreviewPlace(last["lsn"], last["txn_index"], end.ledger, last["row"] + 1)
-                out.append(_received(state, rows, topic, partition_number))
-                limit -= rows.num_rows
-                if limit <= 0:
-                    return pa.concat_tables(out), place
-    return (pa.concat_tables(out) if out else RECEIVED.empty_table()), place
+                read = pa.concat_tables(view.rows([(end.ledger, at, behind)], _READ))
+                rows = _wanted(read, at, place, through, only).slice(0, limit)
+                if rows.num_rows:
+                    last = rows.slice(rows.num_rows - 1).to_pylist()[0]
+                    place = PreviewPlace(
+                        last["lsn"], last["txn_index"], end.ledger, last["row"] + 1
+                    )
+                    limit -= rows.num_rows
+                    size += rows.nbytes
+                    yield rows, place
+                if limit <= 0 or size > RECEIVE_BYTES_MAX:
+                    return
+                newest = pc.max(read.column("lsn")).as_py() or 0
+                if newest > through[0]:
+                    return  # what follows was written later still
 
 
 def _unmarked(state: Buffer, ledger: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -108,10 +161,10 @@ def _unmarked(state: Buffer, ledger: int, start: int, stop: int) -> Iterator[tup
 
 
 def _wanted(
-    rows: pa.Table, first_row: int, place: PreviewPlace, through_lsn: int | None,
+    rows: pa.Table, first_row: int, place: PreviewPlace, through: tuple[int, int],
     only: TxnId | None,
 ) -> pa.Table:  # fmt: skip
-    """Data rows behind the place, with their row numbers."""
+    """Data rows behind the place up to an LSN and index, with their row numbers."""
     numbers = pa.arange(first_row, first_row + rows.num_rows)
     rows = rows.append_column("row", numbers)
     lsn = rows.column("lsn")
@@ -124,8 +177,16 @@ def _wanted(
         ),
     )
     keep = pc.and_kleene(pc.equal(rows.column("kind"), _KIND), behind)
-    if through_lsn is not None:
-        keep = pc.and_kleene(keep, pc.less_equal(lsn, pa.scalar(through_lsn, pa.int64())))
+    if through != _END:
+        last = pa.scalar(through[0], pa.int64())
+        within = pc.or_(
+            pc.less(lsn, last),
+            pc.and_(
+                pc.equal(lsn, last),
+                pc.less_equal(rows.column("txn_index"), pa.scalar(through[1], pa.int32())),
+            ),
+        )
+        keep = pc.and_kleene(keep, within)
     if only is not None:
         for name, half in (("txn_most", only.most), ("txn_least", only.least)):
             keep = pc.and_kleene(keep, pc.equal(rows.column(name), pa.scalar(half, pa.int64())))

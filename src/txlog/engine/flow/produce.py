@@ -4,7 +4,8 @@
     send in a transaction       scope (transaction, producer name, partition)
 
 A sequence at or below the last of its scope is a duplicate: success, not stored, the original id.
-A batch is one frame with one answer a row. Source: PIP-31 "Produce in a transaction", PIP-6.
+A batch is one frame with one answer a row; a large message is the business of chunked.py.
+Source: PIP-31 "Produce in a transaction", PIP-6.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.enter import Use, enter
+from txlog.engine.flow.originals import find_in_txn, find_plain
 from txlog.engine.flow.participants import check_available
 from txlog.engine.flow.producers import Named, check_producer, last_sent, make_room
 from txlog.engine.flow.route import PartitionSlice, Routed
@@ -25,23 +27,22 @@ from txlog.engine.folds.coordinator import Txn
 from txlog.engine.model.ops import Appended, BufferAppended, Deduplicated, PartitionAdded
 from txlog.engine.view import View
 from txlog.errors import InvalidMessage, LimitExceeded
-from txlog.ids import TxnId
+from txlog.ids import MessageId, TxnId
 from txlog.settings import TXN_MESSAGES_MAX, Settings
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
     """What became of one slice of a routed batch.
 
-    The first `duplicates` rows of the slice were there already; their ids are in `originals`
-    (ledger, entry), or None where the original cannot be found any more. In a transaction ids are
-    (0, index).
+    The first `duplicates` rows of the slice were there already; their ids are in `originals`, or
+    None where the original cannot be found any more. In a transaction only the index counts.
     """
 
     partition: int
     row_start: int
     rows: int
     duplicates: int
-    originals: list[tuple[int, int] | None]
+    originals: list[MessageId | None]
     ledger: int
     first_entry: int
     first_index: int
@@ -71,7 +72,7 @@ def send(
                 make_room(draft, number, producer)
         rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
         originals = [
-            _original(view, number, producer or "", sequence)
+            find_plain(view, number, producer or "", sequence)
             for sequence in _sequences(routed, piece, duplicates)
         ]
         _count_duplicates(draft, number, originals)
@@ -110,7 +111,7 @@ def send_in_txn(
     producer = _checked(view, topic, named)
     for piece in routed.slices:
         check_available(view, topic, number_of(topic, piece.partition))
-    _check_room(view, txn, routed)
+    check_room(view, txn, routed.batch.num_rows)
     pair = (txn.coordinator, txn.sequence)
     stored: list[Stored] = []
     pieces: list[pa.RecordBatch] = []
@@ -122,12 +123,11 @@ def send_in_txn(
         if held is not None and producer is not None:
             last, last_index = held.producers.get(producer, (-1, 0))
         rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
-        originals: list[tuple[int, int] | None] = [
-            (0, last_index)
-            if sequence == last
-            else _original_in_txn(view, held, producer, sequence)
+        indexes = [
+            last_index if sequence == last else find_in_txn(view, held, producer, sequence)
             for sequence in _sequences(routed, piece, duplicates)
         ]
+        originals = [None if index is None else MessageId(0, 0, index) for index in indexes]
         _count_duplicates(draft, number, originals)
         kept = piece.rows - duplicates
         index = 1 + (0 if held is None else held.count)
@@ -184,9 +184,7 @@ def _fresh(
     return kept, duplicates, given[-1].as_py() if kept.num_rows else last
 
 
-def _count_duplicates(
-    draft: Draft, partition: int, originals: list[tuple[int, int] | None]
-) -> None:
+def _count_duplicates(draft: Draft, partition: int, originals: list[MessageId | None]) -> None:
     if originals:
         draft.ops.append(Deduplicated(partition, len(originals), originals.count(None)))
 
@@ -215,54 +213,16 @@ def _joined(routed: Routed, pieces: list[pa.RecordBatch], rows: int) -> pa.Recor
     return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
 
 
-def _original(view: View, partition: int, producer: str, sequence: int) -> tuple[int, int] | None:
-    """Where the producer's message of this sequence lies; None when it cannot be found."""
-    state = view.topic(partition)
-    known = state.producers.get(producer)
-    if known is not None and known.sequence == sequence:
-        return (known.ledger, known.entry)
-    for end in reversed(state.ledgers):
-        if not end.entries:
-            continue
-        for table in view.rows([(end.ledger, 0, end.entries)]):
-            hit = pc.and_(
-                pc.equal(table.column("producer"), producer),
-                pc.equal(table.column("sequence_id"), sequence),
-            )
-            found = table.column("entry").filter(hit)
-            if len(found):
-                return (end.ledger, found[0].as_py())
-    return None
-
-
-def _original_in_txn(
-    view: View, held: buffers.Held | None, producer: str | None, sequence: int
-) -> tuple[int, int] | None:
-    """(0, index) of the producer's message of this sequence in the open transaction."""
-    for ledger, row, rows, index in () if held is None else held.ranges:
-        at = index
-        for table in view.rows([(ledger, row, row + rows)]):
-            hit = pc.and_(
-                pc.equal(table.column("producer"), producer),
-                pc.equal(table.column("sequence_id"), sequence),
-            )
-            found = pc.index(hit, True).as_py()
-            if found >= 0:
-                return (0, at + found)
-            at += table.num_rows
-    return None
-
-
-def _check_room(view: View, txn: Txn, routed: Routed) -> None:
+def check_room(view: View, txn: Txn, messages: int) -> None:
     """A transaction holds at most TXN_MESSAGES_MAX messages, so that its end stays one frame."""
     held = 0
     for partition in txn.partitions:
         known = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
         held += 0 if known is None else known.count
-    if held + routed.batch.num_rows > TXN_MESSAGES_MAX:
+    if held + messages > TXN_MESSAGES_MAX:
         raise LimitExceeded(
             f"transaction {txn.coordinator}:{txn.sequence} would hold "
-            f"{held + routed.batch.num_rows} messages, the most is {TXN_MESSAGES_MAX}",
+            f"{held + messages} messages, the most is {TXN_MESSAGES_MAX}",
             hint="commit and begin another", setting="txn_messages_max", limit=TXN_MESSAGES_MAX,
-            value=held + routed.batch.num_rows,
+            value=held + messages,
         )  # fmt: skip

@@ -31,13 +31,13 @@ from txlog.engine.folds.coordinator import (
     OPEN,
     Txn,
 )
+from txlog.engine.model.key_ops import KeyReleased
 from txlog.engine.model.ops import (
     BufferAborted,
     BufferCommitted,
     CommitMarker,
     CounterRaised,
     IdsReserved,
-    KeyReleased,
     Op,
     PendingAborted,
     PendingCommitted,

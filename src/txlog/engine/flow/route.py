@@ -242,22 +242,28 @@ def _payload_bytes(offsets: list[tuple[memoryview, int]], start: int, stop: int)
 
 def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:
     """Refuse a message above the limits."""
-    sizes = pc.fill_null(pc.binary_length(batch.column("value")), _NONE)
     if "key" in batch.schema.names:
-        keys = pc.fill_null(pc.binary_length(batch.column("key")), _NONE)
-        longest = pc.max(keys).as_py() or 0
+        longest = pc.max(pc.binary_length(batch.column("key"))).as_py() or 0
         if longest > KEY_BYTES_MAX:
             raise InvalidMessage(f"a key has {longest} bytes, the largest is {KEY_BYTES_MAX}")
-        sizes = pc.add(sizes, keys)
-    if "properties" in batch.schema.names:
-        sizes = pc.add(sizes, _property_bytes(batch.column("properties")))
-    largest = pc.max(sizes).as_py() or 0
+    largest = pc.max(message_bytes(batch)).as_py() or 0
     if largest > message_bytes_max:
         raise InvalidMessage(
-            f"a message has {largest} bytes, max_message_bytes is {message_bytes_max}",
-            hint="send less; chunking of large messages is not in this version",
+            f"a message has {largest} bytes, max_message_bytes is {message_bytes_max}: "
+            "turn chunking on",
+            hint="producer(..., chunking=True), and send() for the large message alone",
             setting="max_message_bytes", limit=message_bytes_max, value=largest,
         )  # fmt: skip
+
+
+def message_bytes(batch: pa.RecordBatch) -> pa.Array:
+    """Bytes of key, value and properties of each row."""
+    sizes = pc.fill_null(pc.binary_length(batch.column("value")), _NONE)
+    if "key" in batch.schema.names:
+        sizes = pc.add(sizes, pc.fill_null(pc.binary_length(batch.column("key")), _NONE))
+    if "properties" in batch.schema.names:
+        sizes = pc.add(sizes, _property_bytes(batch.column("properties")))
+    return sizes
 
 
 def _property_bytes(column: pa.Array) -> pa.Array:

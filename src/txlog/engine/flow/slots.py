@@ -25,6 +25,7 @@ from txlog.engine.model.idset import Id, IdSet, before
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.view import View
 from txlog.errors import Corruption
+from txlog.settings import RECEIVE_BYTES_MAX
 
 SLOTS = 1 << 16
 NO_SLOT = -1
@@ -47,6 +48,7 @@ class Chosen(msgspec.Struct, gc=False):
     place: Place
     is_more: bool = False
     error: Corruption | None = None
+    bytes: int = 0  # about so many in the pieces
 
     def runs(self) -> list[Run]:
         """What was chosen, as runs."""
@@ -96,7 +98,7 @@ def choose_keys(
     out = Chosen([], [], Place(cursor.round, at, members))
     halt: Mark | None = None  # before the first message that it must look at again
     left, looked = limit, 0
-    while left > 0:
+    while left > 0 and out.bytes < RECEIVE_BYTES_MAX:
         size = max(SCAN_ROWS_MIN, left * len(members))
         found = plan(view, number, at, size, stops.passed)
         if not found.messages:
@@ -121,6 +123,7 @@ def choose_keys(
             if kept:
                 out.pieces.append(piece)
                 out.takes.append(kept)
+                out.bytes += found.bytes * piece.rows // found.messages  # read with those of others
         at = found.behind
         looked += found.messages
         if looked >= SCAN_ROWS_MAX and halt is None and not out.pieces:

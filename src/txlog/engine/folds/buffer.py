@@ -2,7 +2,7 @@
 
 Ledger: the partition's _txnlog. Ops
   LedgerRolled (role s; the first makes the sidecar), LedgerSealed, LedgerTrimmed, Compacted,
-  BufferAppended, BufferCommitted, BufferAborted.
+  BufferAppended, ChunksAppended, BufferCommitted, BufferAborted.
 
 It holds the ranges of each open transaction, and for every marker of the partition the rows that it
 made visible: `markers[ledger]` rises by entry, so a marker is found by bisection.
@@ -14,6 +14,8 @@ Invariants
      counts those that are still stored (I-21).
   4. A clean sealed ledger holds committed rows only, in order of (marker, index); sealing rewrites
      the ranges by that rule and needs no list of them.
+  5. A large message is a ledger of its own with one row, the message; it stands before the open
+     ledger, and `chunked` says of it what others have in their rows.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from txlog.engine.model.ops import (
     BufferAborted,
     BufferAppended,
     BufferCommitted,
+    ChunksAppended,
     Compacted,
     LedgerRolled,
     LedgerSealed,
@@ -82,6 +85,22 @@ class SidecarLedger(msgspec.Struct, array_like=True, gc=False):
     dead_bytes: int = 0
 
 
+class Chunked(msgspec.Struct, array_like=True, gc=False):
+    """The large message that a ledger holds in chunks; what is not in its file comes from here."""
+
+    value_bytes: int
+    crc: int
+    payload_bytes: int
+    coordinator: int
+    sequence: int
+    index: int
+    time_ms: int
+    lsn: int
+    producer: str | None = None
+    last_sequence: int = -1
+    plain: bool = False
+
+
 class Buffer(msgspec.Struct, array_like=True):
     """State of the fold."""
 
@@ -93,6 +112,7 @@ class Buffer(msgspec.Struct, array_like=True):
     committed_count: int = 0
     # sidecar ledger -> (row, rows) of trimmed markers; dead like aborted ones, and still stored
     trimmed: dict[int, list[tuple[int, int]]] = {}
+    chunked: dict[int, Chunked] = {}  # sidecar ledger -> its message
 
 
 def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
@@ -148,21 +168,51 @@ def _grow(state: Buffer, lsn: int, ledger: int, first: int, rows: int, size: int
     end.payload_bytes += size
 
 
+def _held(
+    state: Buffer, lsn: int, time_ms: int, coordinator: int, sequence: int, index: int
+) -> Held:
+    """What the transaction has, to which its message of this index is added."""
+    of_coordinator = state.held.get(coordinator)
+    if of_coordinator is None:
+        of_coordinator = state.held[coordinator] = {}
+    held = of_coordinator.get(sequence)
+    if held is None:
+        held = of_coordinator[sequence] = Held(first_ms=time_ms)
+    if index != held.count + 1:
+        raise broken("buffer", lsn, f"index {index} does not follow {held.count}")
+    return held
+
+
+def _chunks_appended(state: Buffer, lsn: int, time_ms: int, op: ChunksAppended) -> None:
+    ledger = op.file.ledger
+    if not state.ledgers or any(end.ledger == ledger for end in state.ledgers):
+        raise broken("buffer", lsn, f"ledger {ledger} cannot be added to the sidecar")
+    held = _held(state, lsn, time_ms, op.coordinator, op.sequence, op.index)
+    if held.sizes is None:
+        held.sizes = {held.ranges[-1][0]: held.payload_bytes} if held.ranges else {}
+    held.sizes[ledger] = op.payload_bytes
+    held.ranges.append((ledger, 0, 1, op.index))
+    held.count += 1
+    held.payload_bytes += op.payload_bytes
+    if op.producer is not None and not op.plain:
+        held.producers[op.producer] = (op.last_sequence, held.count)
+    state.ledgers.insert(
+        -1, SidecarLedger(ledger, 1, op.payload_bytes, time_ms, open_txns=1, sealed=True)
+    )
+    state.chunked[ledger] = Chunked(
+        op.value_bytes, op.crc, op.payload_bytes, op.coordinator, op.sequence, op.index, time_ms,
+        lsn, op.producer, op.last_sequence, op.plain,
+    )  # fmt: skip
+
+
 def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None:
     _grow(state, lsn, op.ledger, op.first_entry, op.rows, op.payload_bytes)
-    of_coordinator = state.held.get(op.coordinator)
-    if of_coordinator is None:
-        of_coordinator = state.held[op.coordinator] = {}
-    held = of_coordinator.get(op.sequence)
-    if held is None:
-        held = of_coordinator[op.sequence] = Held(first_ms=time_ms)
-    if op.first_index != held.count + 1:
-        raise broken("buffer", lsn, f"index {op.first_index} does not follow {held.count}")
+    held = _held(state, lsn, time_ms, op.coordinator, op.sequence, op.first_index)
     last = held.ranges[-1] if held.ranges else None
     if last is not None and last[0] == op.ledger and last[1] + last[2] == op.first_entry:
         held.ranges[-1] = (last[0], last[1], last[2] + op.rows, last[3])
     else:
-        if last is None or last[0] != op.ledger:
+        if all(part[0] != op.ledger for part in reversed(held.ranges)):  # mostly the last is of it
             state.ledgers[-1].open_txns += 1
             if last is not None and held.sizes is None:
                 held.sizes = {last[0]: held.payload_bytes}
@@ -265,6 +315,7 @@ def _remove(state: Buffer, lsn: int, ledger: int) -> SidecarLedger:
         if end.ledger == ledger:
             del state.ledgers[at]
             state.trimmed.pop(ledger, None)
+            state.chunked.pop(ledger, None)
             _recount(state)
             return end
     raise broken("buffer", lsn, f"{ledger} is not a closed ledger of the sidecar")
@@ -367,6 +418,7 @@ def find_marker(state: Buffer, ledger: int, entry: int) -> Marker | None:
 # The type of an op says who takes it: a chain of isinstance would cost more than the ops do.
 _TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
     BufferAppended: _appended,
+    ChunksAppended: _chunks_appended,
     BufferCommitted: _take_buffer_committed,
     BufferAborted: _take_buffer_aborted,
     LedgerRolled: _take_ledger_rolled,

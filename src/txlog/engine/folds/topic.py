@@ -50,6 +50,7 @@ class LastSent(msgspec.Struct, array_like=True, gc=False):
     """What a producer sent last: its sequence and the position of that message.
 
     sequence -1: opened, and nothing sent yet; epoch is kept in the first partition only
+    index:       1 when the entry is the marker of a large message
     """
 
     sequence: int
@@ -57,6 +58,7 @@ class LastSent(msgspec.Struct, array_like=True, gc=False):
     entry: int
     time_ms: int
     epoch: int = 0
+    index: int = 0
 
 
 class Topic(msgspec.Struct, array_like=True):
@@ -85,6 +87,8 @@ def _take_commit_marker(state: Topic, lsn: int, time_ms: int, op: CommitMarker) 
     _grow(state, lsn, time_ms, op.ledger, op.entry, 1, op.count, op.payload_bytes)
     if op.count:
         state.last_message = (op.ledger, op.entry, op.count)
+    if op.producer is not None:
+        _sent(state, lsn, time_ms, op.producer, op.last_sequence, (op.ledger, op.entry, 1))
 
 
 def _take_ledger_rolled(state: Topic, lsn: int, time_ms: int, op: LedgerRolled) -> None:
@@ -108,11 +112,17 @@ def _appended(state: Topic, lsn: int, time_ms: int, op: Appended) -> None:
     last = op.first_entry + op.rows - 1
     state.last_message = (op.ledger, last, 0)
     if op.producer is not None:
-        known = state.producers.get(op.producer)
-        if known is not None and op.last_sequence <= known.sequence:
-            raise broken("topic", lsn, f"producer {op.producer} repeats a sequence")
-        epoch = 0 if known is None else known.epoch
-        state.producers[op.producer] = LastSent(op.last_sequence, op.ledger, last, time_ms, epoch)
+        _sent(state, lsn, time_ms, op.producer, op.last_sequence, (op.ledger, last, 0))
+
+
+def _sent(
+    state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, where: Mark
+) -> None:  # fmt: skip
+    known = state.producers.get(producer)
+    if known is not None and sequence <= known.sequence:
+        raise broken("topic", lsn, f"producer {producer} repeats a sequence")
+    epoch = 0 if known is None else known.epoch
+    state.producers[producer] = LastSent(sequence, where[0], where[1], time_ms, epoch, where[2])
 
 
 def _named(

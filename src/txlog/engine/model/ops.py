@@ -28,6 +28,7 @@ from txlog.engine.model.catalog_ops import SubscriptionPolicySet as Subscription
 from txlog.engine.model.catalog_ops import SubscriptionTypeSet as SubscriptionTypeSet
 from txlog.engine.model.catalog_ops import TopicCreated as TopicCreated
 from txlog.engine.model.catalog_ops import TopicDeleted as TopicDeleted
+from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption
 
@@ -58,7 +59,8 @@ class LedgerSealed(_Op, tag="seal", frozen=True, array_like=True, gc=False):
 
 
 class LedgerReserved(_Op, tag="lres", frozen=True, array_like=True, gc=False):
-    """This ledger id belongs to a compaction of the partition's sidecar; used by it or burnt."""
+    """This id is kept for one file of the partition's sidecar: of a compaction, or the chunks of a
+    large message. It is used by that, or burnt."""
 
     partition: int
     role: str
@@ -162,44 +164,6 @@ class TxnsForgotten(_Op, tag="forg", frozen=True, array_like=True, gc=False):
     sequences: list[int]
 
 
-class KeyConnected(_Op, tag="kcon", frozen=True, array_like=True, gc=False):
-    """A holder connected the transaction key (uid, key); only this epoch may begin under it."""
-
-    coordinator: int
-    uid: int
-    owner: str
-    key: str
-    epoch: int
-
-
-class KeyBound(_Op, tag="kbnd", frozen=True, array_like=True, gc=False):
-    """The key's transaction is this one from now on."""
-
-    coordinator: int
-    uid: int
-    key: str
-    epoch: int
-    sequence: int
-
-
-class KeyReleased(_Op, tag="krel", frozen=True, array_like=True, gc=False):
-    """A transaction of the key has ended, open_ms after its begin."""
-
-    coordinator: int
-    uid: int
-    key: str
-    sequence: int
-    open_ms: int
-
-
-class KeyDeleted(_Op, tag="kdel", frozen=True, array_like=True, gc=False):
-    """The key is a tombstone that keeps its last epoch."""
-
-    coordinator: int
-    uid: int
-    key: str
-
-
 class Appended(_Op, tag="app", frozen=True, array_like=True, gc=False):
     """Plain messages: rows row_start.. of the frame are entries first_entry.. of the ledger."""
 
@@ -229,7 +193,10 @@ class ProducersForgotten(_Op, tag="pfor", frozen=True, array_like=True, gc=False
 
 
 class CommitMarker(_Op, tag="mark", frozen=True, array_like=True, gc=False):
-    """The entry that makes `count` messages of a transaction visible in this partition."""
+    """The entry that makes `count` messages of a transaction visible in this partition.
+
+    producer, last_sequence: of a large message sent plainly, in a transaction made for it alone
+    """
 
     partition: int
     ledger: int
@@ -238,6 +205,8 @@ class CommitMarker(_Op, tag="mark", frozen=True, array_like=True, gc=False):
     sequence: int
     count: int
     payload_bytes: int
+    producer: str | None = None
+    last_sequence: int = -1
 
 
 class BufferAppended(_Op, tag="bapp", frozen=True, array_like=True, gc=False):
@@ -254,6 +223,27 @@ class BufferAppended(_Op, tag="bapp", frozen=True, array_like=True, gc=False):
     first_index: int
     producer: str | None = None
     last_sequence: int = -1
+
+
+class ChunksAppended(_Op, tag="chnk", frozen=True, array_like=True, gc=False):
+    """A large message of an open transaction is the sidecar ledger file.ledger, all of it.
+
+    value_bytes, crc: length and CRC32C of the value that its chunks make
+    last_sequence:    the sequence of the message, -1: it has none
+    plain:            sent without a transaction; the same frame opens and commits one for it
+    """
+
+    partition: int
+    file: FileRef
+    value_bytes: int
+    crc: int
+    payload_bytes: int
+    coordinator: int
+    sequence: int
+    index: int
+    producer: str | None = None
+    last_sequence: int = -1
+    plain: bool = False
 
 
 class BufferCommitted(_Op, tag="bcom", frozen=True, array_like=True, gc=False):
@@ -420,7 +410,7 @@ Op = (
     | LedgerReserved | LedgerTrimmed | Compacted | PolicySet | CursorTrimmed
     | IsolationSet | SubscriptionTypeSet | Leased | Returned
     | PartitionsAdded | TopicDeleted | SubscriptionPolicySet | SubscriptionDeleted
-    | Sought | DeadLettered
+    | Sought | DeadLettered | ChunksAppended
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

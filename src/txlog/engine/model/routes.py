@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
 from txlog.engine.model.ops import (
     AckConflicted,
     Acked,
@@ -11,6 +12,7 @@ from txlog.engine.model.ops import (
     BufferAborted,
     BufferAppended,
     BufferCommitted,
+    ChunksAppended,
     CommitMarker,
     Compacted,
     ConsumerAttached,
@@ -22,10 +24,6 @@ from txlog.engine.model.ops import (
     Deduplicated,
     IdsReserved,
     IsolationSet,
-    KeyBound,
-    KeyConnected,
-    KeyDeleted,
-    KeyReleased,
     Leased,
     LedgerReserved,
     LedgerRolled,
@@ -113,6 +111,11 @@ def _compacted(op: Op) -> tuple[Component, ...]:
     return (FILES, ("buffer", op.partition, 0))
 
 
+def _chunks(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, ChunksAppended)
+    return (FILES, ("buffer", op.partition, 0))
+
+
 def _opened(op: Op) -> tuple[Component, ...]:
     assert isinstance(op, TxnOpened)
     return (CATALOG, ("coordinator", op.coordinator, 0))
@@ -135,6 +138,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     IsolationSet: _catalog, SubscriptionTypeSet: _catalog, Leased: _cursor, Returned: _cursor,
     PartitionsAdded: _catalog, TopicDeleted: _deleted,
     SubscriptionPolicySet: _catalog, SubscriptionDeleted: _catalog, Sought: _cursor,
+    ChunksAppended: _chunks,
 }  # fmt: skip
 
 

@@ -27,12 +27,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from txlog.engine.storage.disk_lock import Identity, PosixLock, find_holder
+from txlog.engine.storage.disk_lock import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk_protocol import (
     TEMPORARY_PREFIX,
     Disk,
     File,
     LockFile,
+    Stream,
     as_views,
     compare,
     failure,
@@ -156,7 +157,7 @@ class _LockDescriptor(_Handle):
                 raise failure(error, "unlock", self.path) from error
 
     def identity(self) -> Identity:
-        return _identity(self.stat())
+        return identity_of(self.stat())
 
 
 class _LockSite:
@@ -171,14 +172,14 @@ class _LockSite:
 
     def identity(self) -> Identity | None:
         with suppress(MissingFile):
-            return _identity(self._disk.stat(self.path))
+            return identity_of(self._disk.stat(self.path))
         return None
 
     def holder(self, identity: Identity) -> tuple[int, str] | None:
-        pid = find_holder(_read_proc("/proc/locks").decode(errors="replace"), identity)
+        pid = find_holder(read_proc("/proc/locks").decode(errors="replace"), identity)
         if pid is None:
             return None
-        words = _read_proc(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0")
+        words = read_proc(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0")
         return pid, b" ".join(words).decode(errors="replace")[:COMMAND_CHARS_MAX]
 
 
@@ -303,6 +304,11 @@ class PosixDisk:
         self._durable.add(path)
 
     def publish(self, path: str, parts: Sequence[Buffer]) -> None:
+        with self.publishing(path, parts):
+            pass
+
+    @contextmanager
+    def publishing(self, path: str, parts: Sequence[Buffer] | Stream) -> Iterator[None]:
         parent, name = split(path)
         own = TEMPORARY_PREFIX + os.urandom(8).hex()
         temporary = f"{parent}/{own}" if parent else own
@@ -316,6 +322,7 @@ class PosixDisk:
             _sync_published(fd, path)
             with suppress(OSError):  # what stays is swept
                 os.unlink(own, dir_fd=fd)
+            yield
 
     def write_fresh(self, path: str, data: Buffer) -> None:
         with self._new_file(path, data) as directory:
@@ -398,7 +405,7 @@ class PosixDisk:
         return fd
 
     @contextmanager
-    def _new_file(self, path: str, data: Buffer | Sequence[Buffer]) -> Iterator[int]:
+    def _new_file(self, path: str, data: Buffer | Sequence[Buffer] | Stream) -> Iterator[int]:
         """Create a file with data, flushed, and give its directory.
 
         Its lock is held for the body, so the sweeper leaves it. Unlinked when anything fails.
@@ -409,7 +416,10 @@ class PosixDisk:
         with closing(_Handle(fd, path)), self._directory(parent, "write", path) as directory:
             try:
                 fcntl.flock(fd, _TRY)
-                _write(fd, 0, data)
+                if isinstance(data, Stream):
+                    data.write(lambda offset, part: _write(fd, offset, part))
+                else:
+                    _write(fd, 0, data)
                 os.fsync(fd)
                 yield directory
             except OutcomeUnknown:  # it has its name
@@ -445,7 +455,7 @@ def filesystem(path: str) -> str:
     """Return the kernel's name for the kind of file system path is on, "" when unknown."""
     device = os.stat(path).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
-    for line in _read_proc("/proc/self/mountinfo").decode(errors="replace").splitlines():
+    for line in read_proc("/proc/self/mountinfo").decode(errors="replace").splitlines():
         before, _, after = line.partition(" - ")
         if before.split()[2:3] == [number]:
             return after.split()[0]
@@ -487,14 +497,3 @@ def _sync_published(directory: int, path: str) -> None:
         os.fsync(directory)
     except OSError as error:  # R31: the name may or may not survive
         raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
-
-
-def _read_proc(path: str) -> bytes:
-    """Return what a file of /proc holds, empty where there is none."""
-    with suppress(OSError), closing(_Handle(os.open(path, os.O_CLOEXEC), path)) as file:
-        return b"".join(iter(lambda: os.read(file.fd, 1 << 16), b""))
-    return b""
-
-
-def _identity(at: os.stat_result) -> Identity:
-    return f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}", at.st_ino

@@ -8,8 +8,10 @@ the name must still lead to the file that was locked (R26).
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from txlog.errors import AlreadyClosed, NoResources, StoreLocked, TxlogError
@@ -199,3 +201,19 @@ def find_holder(table: str, identity: Identity) -> int | None:
                 return int(field[4])
             found = int(field[4])
     return found
+
+
+def identity_of(at: os.stat_result) -> Identity:
+    """Return device, as /proc/locks writes it, and inode."""
+    return f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}", at.st_ino
+
+
+def read_proc(path: str) -> bytes:
+    """Return what a file of /proc holds, empty where there is none."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))
+        finally:
+            os.close(descriptor)
+    return b""

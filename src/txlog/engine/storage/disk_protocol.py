@@ -8,8 +8,11 @@ never absolute and never with '.' or '..'.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
+
+from crc32c import crc32c
 
 from txlog.errors import (
     AlreadyClosed,
@@ -132,6 +135,14 @@ class Disk(Protocol):
         raises: NameTaken, StoreFull, DiskFailed (not done); OutcomeUnknown (R31)
         """
 
+    def publishing(
+        self, path: str, parts: Sequence[Buffer] | Stream
+    ) -> AbstractContextManager[None]:
+        """Publish, and hold the lock of the file for the body: the sweeper leaves it (R19).
+
+        raises: as publish; what the body raises passes, the file stays
+        """
+
     def write_fresh(self, path: str, data: Buffer) -> None:
         """Create a file with data, durably but not at once: a crash may leave part of it.
 
@@ -161,6 +172,25 @@ class Disk(Protocol):
 
     def close(self) -> None:
         """Let go of cached descriptors; open files and locks stay."""
+
+
+class Stream:
+    """Parts of a file that come one by one and are not kept; read once, compared by checksum."""
+
+    __slots__ = ("_parts", "sums")
+
+    def __init__(self, parts: Iterable[Buffer]) -> None:
+        self._parts = parts
+        self.sums: list[tuple[int, int]] = []  # length and CRC32C of each part so far
+
+    def write(self, write: Callable[[int, memoryview], None]) -> None:
+        """Give each part and its offset to `write`."""
+        offset = 0
+        for part in self._parts:
+            view = memoryview(part).cast("B")
+            self.sums.append((view.nbytes, crc32c(view)))
+            write(offset, view)
+            offset += view.nbytes
 
 
 def failure(error: OSError, action: str, path: str) -> TxlogError:
@@ -198,14 +228,26 @@ def as_views(data: Buffer | Sequence[Buffer]) -> list[memoryview]:
     return [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
 
 
-def compare(file: File, parts: Buffer | Sequence[Buffer], path: str) -> None:
+def compare(file: File, parts: Buffer | Sequence[Buffer] | Stream, path: str) -> None:
     """Raise DiskFailed unless a file, opened afresh, holds exactly the parts (R3)."""
     offset = 0
-    for view in as_views(parts):
-        for start in range(0, view.nbytes, READ_BACK_BYTES):
-            want = bytes(view[start : start + READ_BACK_BYTES])
-            if file.pread(offset, len(want)) != want:
-                raise DiskFailed(f"{path} reads back differently", path=path, offset=offset)
-            offset += len(want)
+    if isinstance(parts, Stream):
+        for length, expected in parts.sums:
+            crc, end = 0, offset + length
+            while offset < end:
+                piece = file.pread(offset, min(READ_BACK_BYTES, end - offset))
+                if not piece:
+                    raise DiskFailed(f"{path} reads back shorter", path=path, offset=offset)
+                crc = crc32c(piece, crc)
+                offset += len(piece)
+            if crc != expected:
+                raise DiskFailed(f"{path} reads back differently", path=path, offset=end - length)
+    else:
+        for view in as_views(parts):
+            for start in range(0, view.nbytes, READ_BACK_BYTES):
+                want = bytes(view[start : start + READ_BACK_BYTES])
+                if file.pread(offset, len(want)) != want:
+                    raise DiskFailed(f"{path} reads back differently", path=path, offset=offset)
+                offset += len(want)
     if file.size() != offset:
         raise DiskFailed(f"{path} reads back longer", path=path, offset=offset)

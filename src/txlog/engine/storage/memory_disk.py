@@ -19,11 +19,12 @@ from __future__ import annotations
 import errno
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from txlog.engine.storage.disk_protocol import (
     TEMPORARY_PREFIX,
+    Stream,
     compare,
     failure,
     split,
@@ -195,6 +196,11 @@ class MemoryDisk:
         self._durable.add(path)
 
     def publish(self, path: str, parts: Sequence[Buffer]) -> None:
+        with self.publishing(path, parts):
+            pass
+
+    @contextmanager
+    def publishing(self, path: str, parts: Sequence[Buffer] | Stream) -> Iterator[None]:
         parent, name = split(path)
         own = f"{TEMPORARY_PREFIX}{self.machine.tick():016x}"
         temporary = f"{parent}/{own}" if parent else own
@@ -209,13 +215,17 @@ class MemoryDisk:
             self._directory(parent).name(name, node, self.machine.tick())
             self._sync_published(parent, path)
         except OutcomeUnknown:
+            held.let_go()
             raise
         except TxlogError:
             self._try_unlink(temporary)
+            held.let_go()
             raise
+        self._try_unlink(temporary)
+        try:
+            yield
         finally:
             held.let_go()
-        self._try_unlink(temporary)
 
     def write_fresh(self, path: str, data: Buffer) -> None:
         self._new_file(path, data)
@@ -320,12 +330,15 @@ class MemoryDisk:
         except OSError as error:
             raise failure(error, action or op, path) from error
 
-    def _new_file(self, path: str, data: Buffer | Sequence[Buffer]) -> Node:
+    def _new_file(self, path: str, data: Buffer | Sequence[Buffer] | Stream) -> Node:
         self.make_dirs(split(path)[0])
         node = self.add_file(path)
         file = MemoryFile(self, node, path, write=True)
         try:
-            file.pwrite(0, data)
+            if isinstance(data, Stream):
+                data.write(file.pwrite)
+            else:
+                file.pwrite(0, data)
             file.datasync()
         except TxlogError:
             self._try_unlink(path)

@@ -104,7 +104,10 @@ def _drop_dead(
     dead = [end for end in _wanted(view, number, ratio) if not live.get(end.ledger)]
     if not dead:
         return False
-    report.aborted_dropped += sum(_data_rows(_stored(view, end)) for end in dead)
+    chunked = view.buffer(number).chunked
+    report.aborted_dropped += sum(
+        1 if end.ledger in chunked else _data_rows(_stored(view, end)) for end in dead
+    )
     dropped = store.write(lambda now_live, now: space.drop_dead(now_live, number))
     view.take(view.journal.read_durable())
     return bool(dropped)
@@ -121,6 +124,11 @@ def plan_compaction(store: Store, number: int, report: CompactReport) -> None:
         report.size_before_bytes += before
         report.ledgers_before += len(ends)
         after, left = before, len(ends)
+        for end in wanted:
+            if end.ledger in view.buffer(number).chunked:
+                after -= sum(ref.bytes for ref in view.files(end.ledger))
+                left -= 1
+                report.aborted_dropped += 1
         for group in _groups(view, number, wanted, store.settings.ledger_bytes_max):
             table, _ = _built(view, number, group, report)
             after -= sum(ref.bytes for end in group for ref in view.files(end.ledger))
@@ -155,6 +163,8 @@ def _wanted(view: View, number: int, ratio: float | None) -> list[SidecarLedger]
     for end in closed:
         if not live.get(end.ledger):
             out.append(end)
+        elif end.ledger in state.chunked:
+            continue  # a large message is dropped as a whole, or stays as it is
         elif ratio is not None:
             if end.dead_bytes and end.dead_bytes >= ratio * end.payload_bytes:
                 out.append(end)
@@ -172,12 +182,17 @@ def _groups(
 ) -> Iterator[list[SidecarLedger]]:
     """The ledgers in groups, each of which becomes one ledger of no more than the usual size.
 
-    Only neighbours: rows without a marker are read in the order of their ledgers.
+    Only neighbours: rows without a marker are read in the order of their ledgers. Those of large
+    messages are read by themselves, and stand in nobody's way.
     """
-    order = {end.ledger: at for at, end in enumerate(view.buffer(number).ledgers)}
+    state = view.buffer(number)
+    ends = [end.ledger for end in state.ledgers if end.ledger not in state.chunked]
+    order = {ledger: at for at, ledger in enumerate(ends)}
     group: list[SidecarLedger] = []
     size = 0
     for end in wanted:
+        if end.ledger in state.chunked:
+            continue
         live = end.payload_bytes - end.dead_bytes
         is_next = bool(group) and order[end.ledger] == order[group[-1].ledger] + 1
         if group and (size + live > bytes_max or not is_next):

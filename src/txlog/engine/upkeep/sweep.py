@@ -1,8 +1,10 @@
 """The sweep of files that nobody names: what passes that died left behind (R19, Law 5).
 
-Only the holder of the maintenance lock publishes segment and state files, so what lies there and is
-named neither by the two newest manifests nor by a frame since will never be. A temporary may be
-another process's, writing right now: it goes only if its flock is free.
+Segment and state files are published by the holder of the maintenance lock, so what lies there and
+is named neither by the two newest manifests nor by a frame since will never be. A temporary may be
+another process's, writing right now: it goes only if its flock is free. So may a file in a sidecar,
+of a large message whose frame is not written yet: its sender holds the flock until it is. Once that
+is free a look under the write lock, where every written frame is seen, tells for good.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from txlog.errors import IntegrityError, MissingFile
 
 FIXED_DIRECTORIES = ("", "journal", "manifest", "state", "quarantine", "consumers", HISTORY_DIR)
 SEGMENT_SUFFIXES = (".arrow", ".parquet", ".state")
+SIDECAR_DIR = "/_txnlog/"
 
 
 def sweep_unnamed(store: Store, *, directories_max: int | None = None) -> int:
@@ -27,7 +30,18 @@ def sweep_unnamed(store: Store, *, directories_max: int | None = None) -> int:
 
     directories_max: with more partitions than this only the fixed directories are looked through
     """
-    return sum(_unlink(store, path) for path, _ in unnamed(store, directories_max))
+    return sum(unlink_unnamed(store, path) for path, _ in [*unnamed(store, directories_max)])
+
+
+def unlink_unnamed(store: Store, path: str) -> int:
+    """Unlink a file that nobody named; returns its bytes, 0 when it is wanted by now (R19)."""
+    if SIDECAR_DIR in path and not path.rpartition("/")[2].startswith(TEMPORARY_PREFIX):
+        if is_held(store.disk, path):
+            return 0
+        named = store.locked(lambda view: _named(store, view))
+        if named is None or path in named:
+            return 0
+    return _unlink(store, path)
 
 
 def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[str, str]]:
@@ -42,7 +56,9 @@ def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[
                 if not is_held(store.disk, path):
                     yield path, "temporary"
             elif name.endswith(SEGMENT_SUFFIXES) and named is not None and path not in named:
-                yield path, "unnamed"
+                is_awaited = SIDECAR_DIR in path and is_held(store.disk, path)
+                if not is_awaited:
+                    yield path, "unnamed"
 
 
 def free_gone(store: Store) -> int:

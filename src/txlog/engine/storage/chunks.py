@@ -1,0 +1,243 @@
+"""The file of a large message: its chunks as rows of one Parquet file, written as they come.
+
+    row group   one chunk, or as many as fit GROUP_BYTES; only one is in memory at a time
+    row         kind CHUNK, entry = number of the chunk, value = its bytes; the first row has the
+                key, properties and instants of the message
+
+Nothing in the file depends on the frame that names it later: transaction, index, position and time
+come from the op. The reader checks each row group by the CRC32C of its `FileRef`, and the whole
+value by that of the op.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from crc32c import crc32c
+
+from txlog.engine.storage.columns import MESSAGE
+from txlog.engine.storage.disk_protocol import File
+from txlog.engine.storage.segment import GROUP_BYTES, GROUP_ROWS, FileRef, Group, SegmentReader
+from txlog.errors import Corruption
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+CHUNK_KIND: Final = 6
+SMALL_BYTES: Final = 64 << 10
+HEAD: Final = ("key", "properties", "event_time", "deliver_at")
+"""What the first chunk of a message carries besides its bytes."""
+
+
+class ChunkFile:
+    """The bytes of the file, for `disk.publishing`; once they were read, what is to be known of it.
+
+    head:   one row with columns of HEAD, those that the message has
+    chunks: the value in pieces, none of them empty but the only one
+    """
+
+    __slots__ = ("_chunks", "_groups", "_head", "bytes", "crc", "file_crc", "rows", "value_bytes")
+
+    def __init__(self, head: pa.RecordBatch, chunks: Iterable[Buffer]) -> None:
+        self._head = head
+        self._chunks = chunks
+        self._groups: list[Group] = []
+        self.rows = 0
+        self.value_bytes = 0
+        self.crc = 0  # of the value
+        self.bytes = 0
+        self.file_crc = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the file in order; a row group is written once its chunks are there."""
+        sink = _Sink()
+        with pq.ParquetWriter(
+            pa.PythonFile(sink, "w"), MESSAGE, version="2.6", compression="none",
+            use_dictionary=False, write_statistics=False, write_page_checksum=True,
+            store_schema=False, column_encoding={"value": "PLAIN"},
+        ) as writer:  # fmt: skip
+            for group in _grouped(self._chunks):
+                writer.write_table(self._table(group), row_group_size=len(group))
+                yield from self._taken(sink, len(group))
+        yield from self._taken(sink, 0)
+
+    def ref(self, path: str, ledger: int) -> FileRef:
+        """What a frame says of the file; to be asked for after its bytes."""
+        _, _, length, crc = self._groups[-1]  # what stands behind the last row group
+        return FileRef(
+            path, ledger, self.rows, 0, self.rows - 1, self.bytes, self.file_crc, length, crc,
+            self._groups[:-1], 0, 0, "chunks",
+        )  # fmt: skip
+
+    def _table(self, group: Sequence[memoryview]) -> pa.Table:
+        """One row a chunk, over the memory of the chunks where there is only one."""
+        count = len(group)
+        for chunk in group:
+            self.crc = crc32c(chunk, self.crc)
+            self.value_bytes += chunk.nbytes
+        if count == 1:
+            ends = pa.py_buffer(struct.pack("<ii", 0, group[0].nbytes))
+            value = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(group[0])])
+        else:
+            value = pa.array([bytes(chunk) for chunk in group], pa.binary())
+        made: dict[str, pa.Array] = {
+            "kind": pa.array([CHUNK_KIND] * count, pa.int8()),
+            "entry": pa.array(range(self.rows, self.rows + count), pa.int64()),
+            "value": value,
+        }
+        for name in HEAD if self.rows == 0 else ():
+            at = self._head.schema.get_field_index(name)
+            if at >= 0:
+                first = self._head.column(at).cast(MESSAGE.field(name).type)
+                rest = pa.nulls(count - 1, first.type)
+                made[name] = pa.concat_arrays([first, rest])
+        self.rows += count
+        columns = [
+            made[field.name] if field.name in made else pa.nulls(count, field.type)
+            for field in MESSAGE
+        ]
+        return pa.Table.from_arrays(columns, schema=MESSAGE)
+
+    def _taken(self, sink: _Sink, rows: int) -> Iterator[bytes]:
+        start, crc = self.bytes, 0
+        for piece in sink.take():
+            crc = crc32c(piece, crc)
+            self.file_crc = crc32c(piece, self.file_crc)
+            self.bytes += len(piece)
+            yield piece
+        self._groups.append((rows, start, self.bytes - start, crc))
+
+
+class _Sink:
+    """A file object that keeps what was written until it is taken."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._position = 0
+
+    def write(self, data: bytes) -> int:
+        if data:
+            self._pieces.append(bytes(data))
+            self._position += len(data)
+        return len(data)
+
+    def take(self) -> list[bytes]:
+        """What came since the last time; small pieces joined, of which a page header has many."""
+        taken, self._pieces = self._pieces, []
+        out: list[bytes] = []
+        for small, group in groupby(taken, key=lambda piece: len(piece) < SMALL_BYTES):
+            pieces = list(group)
+            out += [b"".join(pieces)] if small else pieces
+        return out
+
+    def tell(self) -> int:
+        return self._position
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _grouped(chunks: Iterable[Buffer]) -> Iterator[list[memoryview]]:
+    """The chunks in groups of at most GROUP_BYTES, or one alone."""
+    group: list[memoryview] = []
+    size = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        if group and (size + view.nbytes > GROUP_BYTES or len(group) >= GROUP_ROWS):
+            yield group
+            group, size = [], 0
+        group.append(view)
+        size += view.nbytes
+    if group:
+        yield group
+
+
+def cut(source: Iterable[Buffer], first_bytes: int, chunk_bytes: int) -> Iterator[memoryview]:
+    """Pieces of any size as chunks: the first of at most first_bytes, the others of chunk_bytes.
+
+    A chunk that lies in one piece is a view of it; else it is put together.
+    """
+    wanted = first_bytes
+    held = bytearray()
+    for piece in source:
+        view = memoryview(piece).cast("B")
+        while view.nbytes:
+            if not held and view.nbytes >= wanted:
+                yield view[:wanted]
+                view = view[wanted:]
+                wanted = chunk_bytes
+                continue
+            room = wanted - len(held)
+            held += view[:room]
+            view = view[room:]
+            if len(held) == wanted:
+                yield memoryview(held)
+                held, wanted = bytearray(), chunk_bytes
+    if held:
+        yield memoryview(held)
+
+
+def head_of(file: File, ref: FileRef) -> pa.Table:
+    """The first row of the file without its bytes: key, properties, instants."""
+    return SegmentReader(file, ref).rows(0, 1)
+
+
+def reassembled(file: File, ref: FileRef, value_bytes: int, crc: int) -> tuple[pa.Table, pa.Array]:
+    """(the first row of the file, the value as an array of one), every byte checked.
+
+    memory: the value, and a few row groups
+    raises: Corruption (path, offset, length) and whatever `file` raises
+    """
+    reader = SegmentReader(file, ref)
+    # the default pool keeps what it got: memory of this size goes back to the system
+    buffer = pa.allocate_buffer(value_bytes, memory_pool=pa.system_memory_pool())
+    target = memoryview(buffer).cast("B")
+    at = found = row = 0
+    first = None
+    for rows, offset, length, _ in ref.groups:
+        table = reader.rows(row, row + rows)
+        if first is None:
+            first = table.slice(0, 1)
+        for value in table.column("value").chunks:
+            data = _bytes_of(value)
+            if at + data.nbytes > value_bytes:
+                raise _wrong(ref, offset, length, f"{value_bytes} bytes of value", "more")
+            target[at : at + data.nbytes] = data
+            found = crc32c(data, found)
+            at += data.nbytes
+        row += rows
+    if at != value_bytes:
+        raise _wrong(ref, 0, ref.bytes, f"{value_bytes} bytes of value", f"{at}")
+    if found != crc or first is None:
+        raise _wrong(ref, 0, ref.bytes, f"{crc:08x}", f"{found:08x}")
+    ends = pa.py_buffer(struct.pack("<ii", 0, value_bytes))
+    return first, pa.Array.from_buffers(pa.binary(), 1, [None, ends, buffer])
+
+
+def _bytes_of(values: pa.Array) -> memoryview:
+    """The bytes of consecutive values, one behind the other."""
+    _, ends, data = values.buffers()
+    if data is None:
+        return memoryview(b"")
+    offsets = memoryview(ends).cast("i")
+    first, last = offsets[values.offset], offsets[values.offset + len(values)]
+    return memoryview(data).cast("B")[first:last]
+
+
+def _wrong(ref: FileRef, offset: int, length: int, expected: str, found: str) -> Corruption:
+    return Corruption(
+        f"{ref.path} is damaged in bytes {offset} to {offset + length}: expected {expected}, "
+        f"found {found}",
+        hint="restore the file from a copy of the store",
+        path=ref.path, offset=offset, length=length, expected=expected, found=found,
+    )  # fmt: skip
