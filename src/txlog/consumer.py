@@ -282,8 +282,7 @@ class Consumer:
         that were not received when it closes.
         """
         with self._turns:
-            if self._buffered:
-                self._store.read(self._drop_lost)
+            self._drop_lost()
             while not self._buffered:
                 size = max(1, self._queue_size)
                 wait_ms = 1000 if timeout_ms is None else timeout_ms
@@ -292,22 +291,31 @@ class Consumer:
                     break
             return self._buffered.popleft() if self._buffered else None
 
-    def _drop_lost(self, view: View) -> None:
-        """Drop buffered messages that are in this hand no more, or will come again in order."""
-        kept: deque[Message] = deque()
-        for message in self._buffered:
-            number = catalogs.numbers(self._topic)[message.partition]
+    def _drop_lost(self) -> None:
+        """Drop buffered messages before the first that is still to be handed out.
+
+        Lost are those that are in this hand no more, or that will come again in order. Only the
+        first is looked at for sure: those behind it are when it is their turn.
+        """
+        if self._buffered:
+            lost = self._store.read(self._count_lost)
+            for _ in range(lost):
+                self._buffered.popleft()
+
+    def _count_lost(self, view: View) -> int:
+        numbers = catalogs.numbers(self._topic)
+        for at, message in enumerate(self._buffered):
+            one = message.message_id
+            if one is None:
+                return at
+            number = numbers[message.partition]
             cursor = view.cursor(self._subscription.number, number)
             lease = cursor.hands.leases.get(self._member.number)
-            place, one = self._places.get(number), message.message_id
-            if one is not None:
-                at = (one.ledger, one.entry, one.index)
-                if lease is None or at not in lease.ids:
-                    continue
-                if place is not None and self._is_to_come_again(cursor, place, at):
-                    continue
-            kept.append(message)
-        self._buffered = kept
+            place, what = self._places.get(number), (one.ledger, one.entry, one.index)
+            is_here = lease is not None and what in lease.ids
+            if is_here and (place is None or not self._is_to_come_again(cursor, place, what)):
+                return at
+        return len(self._buffered)
 
     def _is_to_come_again(self, cursor: Cursor, place: Place, one: Id) -> bool:
         if self.kind in SHARED_TYPES:
@@ -317,8 +325,7 @@ class Consumer:
     def has_message_available(self) -> bool:
         """True when a message can be received now."""
         with self._turns:
-            if self._buffered:
-                self._store.read(self._drop_lost)
+            self._drop_lost()
             return bool(self._buffered) or self._store.read(self._has_next)
 
     def _has_next(self, view: View) -> bool:
