@@ -139,6 +139,8 @@ def _add(found: dict[str, list[int]], rows: pa.Table, by: str, now_ms: int) -> N
         for _, limit_ms in AGES:
             step = pc.add(step, pc.greater_equal(young, limit_ms).cast(pa.int32()))
         rows = rows.append_column("age", step)
+    # rows of a frame are not aligned as Arrow's grouping wants them, and it says so on stderr
+    rows = rows.take(pa.arange(0, rows.num_rows))
     grouped = rows.group_by(by).aggregate([("size", "count"), ("size", "sum"), ("time", "min")])
     for value, *figures in zip(
         *(grouped.column(name).to_pylist() for name in (by, "size_count", "size_sum", "time_min")),

@@ -65,7 +65,10 @@ def seek(
     if call.dry_run:
         call.summary("; ".join(shown))
     else:
-        moved = [row for row in answer["partition_list"] if row["from"] != row["to"]]
+        moved = [
+            row for row in answer["partition_list"]
+            if row["from"] != row["to"] or row["redeliver"] or row["skip"]
+        ]  # fmt: skip
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} stands there already")
         for row in moved:
             call.summary(f"undo: txlog sub seek {handle.name} -t {handle.short} --to {row['from']}")
