@@ -448,6 +448,23 @@ def test_a_trim_takes_the_files_of_its_messages(bench: Bench) -> None:
     assert client._store.read(lambda view: view.buffer(1).chunked) == {}
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_deleted_topic_takes_its_files_along(bench: Bench, named: bool) -> None:
+    """Also those that no manifest had named yet: nobody looks into its directory any more."""
+    client = bench.client
+    put(client, BIG)
+    if named:
+        client.checkpoint()
+    put(client, OTHER)
+    client = bench.reopen()
+    client.admin.delete_topic("t", force=True)
+    for _ in range(2):
+        client = bench.reopen()
+        client.checkpoint()
+        client.admin.gc(apply=True, keep_ms=0)
+    assert not files(bench)
+
+
 def test_nobody_sweeps_a_file_in_the_making(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """R19: it is published and not named; then its sender dies instead."""
     client, other = bench.client, bench.another()

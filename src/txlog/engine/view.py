@@ -86,8 +86,8 @@ class View:
 
     __slots__ = (
         "_buffers", "_catalog", "_changed", "_coordinators", "_deadline", "_dumps", "_forgotten",
-        "_gone", "_loaded", "_readers", "_sealed", "_topics", "_waiting", "disk", "journal", "lsn",
-        "manifest", "reports", "salt", "tail",
+        "_gone", "_loaded", "_readers", "_sealed", "_topics", "_waiting", "disk", "journal", "lost",
+        "lsn", "manifest", "reports", "salt", "tail",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -108,6 +108,7 @@ class View:
         self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
         self._sealed: dict[int, FileRef] = {}
         self._gone: set[int] = set()  # ledgers that the manifest may still name
+        self.lost: dict[str, int] = {}  # files that no manifest names, let go until this LSN
         self._forgotten: dict[Component, int] = {}  # deleted, by which LSN: a manifest may know it
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
         self._deadline: tuple[str, int] = ("", 0)
@@ -176,6 +177,7 @@ class View:
             if not any(known.path == ref.path for known in newer.files.get(ledger, []))
         }  # fmt: skip
         self._gone &= newer.files.keys()
+        self.lost = {path: lsn for path, lsn in self.lost.items() if lsn > newer.cut_lsn}
         live = {ref.path for refs in newer.files.values() for ref in refs}
         for path in [path for path in self._readers if path not in live]:
             self._readers.pop(path)[0].close()
@@ -286,7 +288,8 @@ class View:
                     if ref.path in self._readers:  # an open descriptor would hold its space
                         self._readers.pop(ref.path)[0].close()
                 self._gone.add(ledger)
-                self._sealed.pop(ledger, None)
+                if (lost := self._sealed.pop(ledger, None)) is not None:
+                    self.lost[lost.path] = self.lsn + 1
                 self.tail.runs.pop(ledger, None)
 
     # --- components --------------------------------------------------------------------------

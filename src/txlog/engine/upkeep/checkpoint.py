@@ -73,6 +73,7 @@ class Cut:
 
     kept, changed: dumps that stay where they are, and those to be written
     runs:          the rows that are in the journal only; directories: where their ledgers lie
+    lost:          files that frames named and let go again, before a manifest could name them
     """
 
     manifest: Manifest
@@ -82,6 +83,7 @@ class Cut:
     directories: dict[int, str]
     sealed: dict[int, FileRef]
     gone: set[int]
+    lost: list[str]
 
 
 def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
@@ -114,7 +116,7 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
         files = _write_parts(view, cut, generation, report)
         rows = history.table_of(items)
         log = history.publish(view, rows, generation, store.settings, now.wall_ms)
-        dropped = _dropped(old, files, dumps, log, now.wall_ms)
+        dropped = _dropped(old, files, dumps, log, cut.lost, now.wall_ms)
         manifest = Manifest(
             generation, _crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
             dumps, dropped, log,
@@ -136,7 +138,7 @@ def _state_at_cut(view: View) -> Cut:
     """What a checkpoint needs of the live view; threads of this process wait for it."""
     manifest, kept = view.manifest, view.dumped()
     if manifest.cut_lsn >= view.lsn:
-        return Cut(manifest, [], {}, {}, {}, {}, set())
+        return Cut(manifest, [], {}, {}, {}, {}, set(), [])
     changed = {key: view.dump(key) for key in view.changed()}
     for key in changed:
         kept.pop(key, None)
@@ -146,7 +148,10 @@ def _state_at_cut(view: View) -> Cut:
     sealed, catalog = view.sealed_since(), view.catalog
     runs = {ledger: list(runs) for ledger, runs in view.tail.runs.items() if ledger not in sealed}
     places = {ledger: ledger_dir(catalog, *catalog.owners[ledger]) for ledger in runs}
-    return Cut(manifest, list(kept.values()), changed, runs, places, sealed, view.gone_since())
+    return Cut(
+        manifest, list(kept.values()), changed, runs, places, sealed, view.gone_since(),
+        [*view.lost],
+    )  # fmt: skip
 
 
 def _read_frames(view: View, cut: Cut, cut_lsn: int) -> list[history.Item]:
@@ -230,13 +235,13 @@ def _worth_moving(disk: Disk, kept: dict[Component, DumpRef]) -> list[Component]
 
 def _dropped(
     old: Manifest, files: dict[int, list[FileRef]], dumps: list[DumpRef],
-    log: list[HistoryRef], now_ms: int,
+    log: list[HistoryRef], lost: list[str], now_ms: int,
 ) -> list[tuple[str, int]]:  # fmt: skip
     """Files the old manifest named and the new one does not, with those still in their grace."""
     named = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
     named |= {ref.path for ref in log}
     before = {ref.path for refs in old.files.values() for ref in refs}
-    before |= {ref.path for ref in old.dumps} | {ref.path for ref in old.history}
+    before |= {ref.path for ref in old.dumps} | {ref.path for ref in old.history} | {*lost}
     return [*old.dropped, *((path, now_ms) for path in sorted(before - named))]
 
 
