@@ -65,7 +65,8 @@ def plain(key: Component, blob: bytes) -> object:
         state.acked.runs(), state.held.runs(), state.hands.leased.runs(),
         {number: (lease.ids.runs(), [(due, ids.runs()) for due, ids in lease.handouts])
          for number, lease in sorted(state.hands.leases.items()) if lease.ids},
-        state.hands.waiting, state.hands.waiting_ids.runs(), state.rewinds,
+        state.hands.waiting, state.hands.waiting_ids.runs(),
+        msgspec.msgpack.decode(blob, strict=False)[11],  # the rewinds as they were dumped
         sort_dicts(msgspec.to_builtins(state.pending, str_keys=False)),
         state.mark_delete, state.redelivered, state.round, state.acked_count, state.last_ack_ms,
         msgspec.to_builtins(state.figures), state.epoch,
