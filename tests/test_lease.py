@@ -395,6 +395,19 @@ def test_a_time_out_rewinds_an_exclusive_consumer(bench: Bench) -> None:
         assert got(consumer) == []
 
 
+def test_a_time_out_begins_again_with_the_next_hand_out(bench: Bench) -> None:
+    ids = send(bench.client, *letters(2))
+    with bench.client.consumer("t", "s", ack_timeout_ms=1000) as consumer:
+        assert got(consumer) == letters(2)
+        bench.clock.advance(600)
+        consumer.negative_acknowledge([ids[0]])
+        assert counts(consumer) == [(b"a", 1), (b"b", 0)]  # b is in the same hand as before
+        bench.clock.advance(400)
+        assert got(consumer) == []
+        bench.clock.advance(600)
+        assert counts(consumer) == [(b"a", 2), (b"b", 1)]
+
+
 def test_redeliver_gives_the_whole_hand_back(bench: Bench) -> None:
     send(bench.client, *letters(3))
     with bench.client.consumer("t", "s", type="shared", receiver_queue_size=3) as consumer:
@@ -435,11 +448,11 @@ def test_what_a_dead_writer_left_is_durable_before_it_is_handed_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K2, Law 3: a message whose frame nobody flushed; a power cut must not take it back."""
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "flush", lambda self, **given: None)
-        send(bench.another(), b"a")
-    assert values(bench.another(read_only=True)) == []
     with bench.client.consumer("t", "s", type="shared") as consumer:
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "flush", lambda self, **given: None)
+            send(bench.another(), b"a")
+        assert values(bench.another(read_only=True)) == []
         assert got(consumer) == [b"a"]
         assert values(bench.another(read_only=True)) == [b"a"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from txlog import Client
 from txlog.engine.folds import coordinator
 from txlog.engine.folds.transaction_key import Key
 from txlog.engine.model import ops as op_types
+from txlog.engine.model.idset import covers, each
 from txlog.engine.model.ops import Op, decode_ops
 from txlog.engine.storage.journal_file import RawFrame
 from txlog.engine.view import View
@@ -91,6 +92,7 @@ def scan(items: Items, coordinators: int) -> Values:
     began: dict[tuple[int, int], int] = {}
     reasons: dict[tuple[int, int], str] = {}
     pending: Counter[tuple[int, int, int, int]] = Counter()
+    hands: defaultdict[tuple[int, int], Hands] = defaultdict(Hands)
     names: dict[int, str] = {}
     for number in range(coordinators):
         for name in ("created", "committed", "aborted", "timeout", "append_log"):
@@ -107,6 +109,22 @@ def scan(items: Items, coordinators: int) -> Values:
             names[op.topic] = short
             for index in range(op.partitions):
                 places[op.first_partition + index] = labels(topic=short, partition=index)
+        elif isinstance(op, op_types.PartitionsAdded):
+            known = sum(label in places.values() for label in (
+                labels(topic=names[op.topic], partition=at) for at in range(99)))  # fmt: skip
+            for index in range(op.partitions):
+                places[op.first_partition + index] = labels(
+                    topic=names[op.topic], partition=known + index
+                )
+        elif isinstance(op, op_types.SubscriptionDeleted):
+            forget(counts, held.pop(op.subscription))  # one of the same name begins anew
+            for key in [key for key in pending if key[2] == op.subscription]:
+                del pending[key]
+        elif isinstance(op, op_types.TopicDeleted):
+            for partition in op.partitions:
+                forget(counts, places.pop(partition))
+        elif isinstance(op, op_types.Sought):
+            hands[op.subscription, op.partition] = Hands()
         elif isinstance(op, op_types.SubscriptionCreated):
             held[op.subscription] = labels(topic=names[op.topic], subscription=op.name)
         elif isinstance(op, op_types.TxnOpened):
@@ -145,6 +163,21 @@ def scan(items: Items, coordinators: int) -> Values:
             key = (op.coordinator, op.sequence, op.subscription, op.partition)
             counts["txlog_redelivered_total", held[op.subscription]] += pending.pop(key)
             counts["pulsar_txn_tp_aborted_count_total", held[op.subscription]] += 1
+        elif isinstance(op, op_types.Returned):
+            back = hands[op.subscription, op.partition]
+            back.take(op.consumer, op.uncounted)
+            counts["txlog_redelivered_total", held[op.subscription]] += back.take(
+                op.consumer, op.counted
+            )
+        elif isinstance(op, op_types.CursorTrimmed):
+            for coordinator, sequence, _, _, count in op.pending:
+                pending[coordinator, sequence, op.subscription, op.partition] = count
+        if isinstance(op, op_types.Leased):
+            hands[op.subscription, op.partition].give(op.consumer, op.runs)
+        elif isinstance(op, op_types.Acked | op_types.PendingAcked | op_types.CursorTrimmed):
+            runs = [] if isinstance(op, op_types.CursorTrimmed) else op.runs
+            mark = None if isinstance(op, op_types.PendingAcked) else op.mark_delete
+            hands[op.subscription, op.partition].settle(runs, mark)
     for (_, _, subscription, _), count in pending.items():
         counts["txlog_pending_ack_messages", held[subscription]] += count
     unfinished = began.keys() - ended_pairs(items)
@@ -152,6 +185,41 @@ def scan(items: Items, coordinators: int) -> Values:
         counts["pulsar_txn_active_count", labels(coordinator_id=number)] += 1
     counts["txlog_txn_unfinished", labels(status="open")] += len(unfinished)
     return dict(counts)
+
+
+def forget(counts: Counter[tuple[str, Labels]], label: Labels) -> None:
+    for key in [key for key in counts if key[1] == label]:
+        del counts[key]
+
+
+class Hands:
+    """What is in hand, message by message."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[int, int, int], int] = {}
+
+    def give(self, consumer: int, runs: list[op_types.Run]) -> None:
+        self.of |= {one: consumer for run in runs for one in each(run)}
+
+    def take(self, consumer: int, runs: list[op_types.Run] | None) -> int:
+        gone = [
+            one for one, who in self.of.items()
+            if who == consumer and (runs is None or any(one in each(run) for run in runs))
+        ]  # fmt: skip
+        for one in gone:
+            del self.of[one]
+        return len(gone)
+
+    def settle(self, runs: list[op_types.Run], mark: op_types.Mark | None) -> None:
+        for ledger, first, last, low, high in runs:
+            for one in list(self.of):
+                if one[0] == ledger and first <= one[1] <= last and (
+                    not low or low <= one[2] <= high
+                ):  # fmt: skip
+                    del self.of[one]
+        for one in list(self.of):
+            if mark is not None and covers(mark, one):
+                del self.of[one]
 
 
 def ended_pairs(items: Items) -> set[tuple[int, int]]:
@@ -276,7 +344,7 @@ def test_a_label_is_escaped(tmp_path: Path) -> None:
 def test_random_is_not_all_zero(tmp_path: Path, recorded: Items) -> None:
     """The comparison above would pass on a history in which nothing happens."""
     bench = Bench(tmp_path / "store", coordinators=2)
-    random_history(bench, 3, checkpoints=False)
+    random_history(bench, 5, checkpoints=False)
     found = scan(recorded, 2)
     for name in ("pulsar_txn_committed_total", "pulsar_txn_aborted_total",
                  "pulsar_txn_tp_aborted_count_total", "txlog_redelivered_total"):  # fmt: skip

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Event
 from types import TracebackType
 
@@ -84,9 +85,9 @@ class Consumer:
     """
 
     __slots__ = (
-        "_ack_timeout_ms", "_buffered", "_dead", "_highest", "_is_idle", "_member",
-        "_nack_delay_ms", "_partitions", "_places", "_previews", "_queue_size", "_store",
-        "_subscription", "_topic", "_turn", "_turns", "blocked", "name", "short",
+        "_ack_timeout_ms", "_buffered", "_dead", "_highest", "_is_idle", "_last",
+        "_member", "_nack_delay_ms", "_partitions", "_places", "_previews", "_queue_size",
+        "_store", "_subscription", "_topic", "_turn", "_turns", "blocked", "name", "short",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +111,7 @@ class Consumer:
         self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
         self._turn = 0
         self._is_idle = False
+        self._last: tuple[Callable[[], pa.Table | None], list[Run]] = (lambda: None, [])
         found = store.read(lambda view: self._find(view, wanted, subscription))
         self._topic, self._subscription = found
         if isolation not in (None, self._subscription.isolation):
@@ -163,7 +165,7 @@ class Consumer:
             raise AlreadyClosed("the consumer is closed")
         handed = self._hand(limit)
         self.blocked = handed.blocked
-        table = read_handed(self._store, self._topic, self._member, handed)
+        table, runs = read_handed(self._store, self._topic, self._member, handed)
         self._stand(handed)
         for part in handed.parts:
             highest = self._highest.get(part.partition, BEFORE_ALL)
@@ -171,7 +173,8 @@ class Consumer:
                 self._highest[part.partition] = part.place.mark
         left = limit - table.num_rows
         if left and self._subscription.isolation == "uncommitted":
-            return pa.concat_tables([table, *self._preview(left)])
+            table = pa.concat_tables([table, *self._preview(left)])
+        self._last = (weakref.ref(table), runs)
         return table
 
     def _hand(self, limit: int) -> Handed:
@@ -366,6 +369,10 @@ class Consumer:
         standing = Standing(self._member.number, self._places, self._highest)
         return Through(self._target, standing)
 
+    def _runs(self, what: Acknowledgeable) -> list[Run]:
+        """runs_of; those of the batch that came last are known, and most acknowledge just that."""
+        return self._last[1] if self._last[0]() is what else runs_of(what)
+
     def acknowledge(
         self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
     ) -> AckAnswer:
@@ -374,7 +381,7 @@ class Consumer:
         raises: MessageNotFound; TransactionConflict, which has aborted the transaction
         """
         return acknowledge_runs(
-            self._store, self._target, runs_of(what), txn, cumulative=False,
+            self._store, self._target, self._runs(what), txn, cumulative=False,
             standing=self.through.standing,
         )  # fmt: skip
 
@@ -384,7 +391,7 @@ class Consumer:
         A refusal is raised by `result()`, or else by the commit, which then aborts.
         """
         return acknowledge_later(
-            self._store, self._target, runs_of(what), txn, self.through.standing
+            self._store, self._target, self._runs(what), txn, self.through.standing
         )
 
     def acknowledge_cumulative(
@@ -408,7 +415,7 @@ class Consumer:
         """
         if delay_ms is not None and delay_ms < 0:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)
-        runs, store = runs_of(what), self._store
+        runs, store = self._runs(what), self._store
         if not runs:
             return Back(0)
 

@@ -13,6 +13,7 @@ from txlog.engine.flow.lease import Handed, Part, give_back_parts
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Topic
+from txlog.engine.model.ops import Run
 from txlog.engine.store import Store
 from txlog.engine.upkeep.quarantine import record_damage
 from txlog.engine.view import View
@@ -21,13 +22,16 @@ from txlog.ids import TopicName
 from txlog.membership import Membership
 
 
-def read_handed(store: Store, topic: Topic, member: Membership, handed: Handed) -> pa.Table:
-    """The rows of a lease as RECEIVED, in order.
+def read_handed(
+    store: Store, topic: Topic, member: Membership, handed: Handed
+) -> tuple[pa.Table, list[Run]]:
+    """The rows of a lease as RECEIVED, in order, and their ids as runs.
 
     Of a damaged partition nothing more goes out: it is recorded, what was leased there goes back,
     and the error is raised unless there are rows of other partitions to hand out first.
     """
     tables: list[pa.Table] = []
+    runs: list[Run] = []
     for at, part in enumerate(handed.parts):
         if not part.pieces:
             continue
@@ -36,6 +40,7 @@ def read_handed(store: Store, topic: Topic, member: Membership, handed: Handed) 
                 raise part.error
             look = partial(_rows, topic=topic, subscription=member.subscription, part=part)
             tables.append(store.read(look, fresh=False))
+            runs += part.runs
         except BaseException as error:
             _give_back(store, member, handed.parts[at:])
             if not isinstance(error, Corruption):
@@ -44,7 +49,7 @@ def read_handed(store: Store, topic: Topic, member: Membership, handed: Handed) 
             if not tables:
                 raise
             break
-    return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
+    return (pa.concat_tables(tables) if tables else RECEIVED.empty_table()), runs
 
 
 def _give_back(store: Store, member: Membership, parts: list[Part]) -> None:
@@ -59,7 +64,7 @@ def _rows(view: View, *, topic: Topic, subscription: int, part: Part) -> pa.Tabl
         view, TopicName.parse(topic.name).short, catalogs.index_of(topic, number), number, pieces,
         counts,
     )  # fmt: skip
-    if part.takes is None:
+    if part.takes is None or sum(map(len, part.takes)) == sum(one.rows for one in part.pieces):
         return table
     rows: list[int] = []
     start = 0

@@ -268,10 +268,12 @@ def test_k9_a_checkpoint_is_killed(scene: Scene, aim: str) -> None:
 
 
 def test_k10_a_consumer_dies_with_messages_in_hand(scene: Scene) -> None:
-    """K10: the lock is free with the process, and the messages come again."""
+    """K10: the lock is free with the process, and the messages come again, counted."""
     assert scene.die("consume", NEVER) == ["in0", "in1"]
     with scene.open() as client, client.consumer("t", "s") as consumer:
-        assert consumer.receive_batch(10).column("value").to_pylist() == [b"in0", b"in1"]
+        table = consumer.receive_batch(10)
+        assert table.column("value").to_pylist() == [b"in0", b"in1"]
+        assert table.column("redelivery_count").to_pylist() == [1, 1]
 
 
 @pytest.mark.parametrize("first", ["commit", "expire"])

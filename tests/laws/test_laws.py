@@ -19,11 +19,13 @@ import pytest
 
 from tests import source_tree
 from tests.engine_kit import Bench, begin, ids, read, send, values
-from txlog import Bound, Client, Range, TxnId
+from txlog import Bound, Client, Consumer, Range, TxnId
 from txlog.bounds import END
 from txlog.engine.folds.buffer import Buffer, bytes_in, transactions
+from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model import ops as op_types
-from txlog.engine.model.ops import decode_ops, encode_ops
+from txlog.engine.model.idset import covers, each, size
+from txlog.engine.model.ops import Run, decode_ops, encode_ops
 from txlog.engine.model.routes import ROUTES, Component, components
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.journal import Journal
@@ -34,9 +36,9 @@ from txlog.errors import Corruption, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEEDS = range(4)
-STEPS = 110
+STEPS = 150
 # how often each act of a history comes: sends and acknowledgements most
-ACTS = (3, 3, 3, 5, 5, 5, 2, 3, 3, 2, 1, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1)
+ACTS = (3, 3, 3, 5, 5, 5, 2, 3, 3, 2, 1, 1, 2, 2, 1, 1, 1, 2, 5, 3, 2, 1, 1, 1, 1)
 Dumps = dict[Component, object]
 LARGE = 99  # times, which is more than a message may have without chunks
 
@@ -60,10 +62,11 @@ def plain(key: Component, blob: bytes) -> object:
     if key[0] != "cursor":
         return sort_dicts(msgspec.to_builtins(state))
     return [
-        {k: list(v) for k, v in state.acked.entries.items() if v},
-        {k: list(v) for k, v in state.acked.inner.items() if v},
-        {k: list(v) for k, v in state.held.entries.items() if v},
-        {k: list(v) for k, v in state.held.inner.items() if v},
+        state.acked.runs(), state.held.runs(), state.hands.leased.runs(),
+        {number: (lease.ids.runs(), [(due, ids.runs()) for due, ids in lease.handouts])
+         for number, lease in sorted(state.hands.leases.items()) if lease.ids},
+        state.hands.waiting, state.hands.waiting_ids.runs(),
+        msgspec.msgpack.decode(blob, strict=False)[11],  # the rewinds as they were dumped
         sort_dicts(msgspec.to_builtins(state.pending, str_keys=False)),
         state.mark_delete, state.redelivered, state.round, state.acked_count, state.last_ack_ms,
         msgspec.to_builtins(state.figures), state.epoch,
@@ -96,7 +99,9 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
     client = bench.client
     client.create_topic("t", 2)
     client.create_subscription("t", "s")
+    client.create_subscription("t", "h", type=chance.choice(("shared", "key-shared", "failover")))
     open_ones: list[TxnId] = []
+    consumers: list[Consumer] = []
 
     def some_ids() -> list[object]:
         return list(chance.sample(known, min(len(known), chance.randint(1, 4))))
@@ -104,7 +109,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
     for step in range(STEPS):
         known = ids(client)
         txn = chance.choice(open_ones) if open_ones and chance.random() < 0.7 else None
-        act = chance.choices(range(21), ACTS)[0]
+        act = chance.choices(range(25), ACTS)[0]
         with contextlib.suppress(TxlogError):
             if act <= 2:
                 producer = client.producer("t", chance.choice((None, "a", "b")), chunking=True)
@@ -141,16 +146,15 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 client.admin.trim("t", bound, force_unacked=chance.random() < 0.5)
             elif act == 16 and checkpoints:
                 client.admin.compact("t")
-            elif act == 17 and known:
-                client.subscription("t", "s").seek(
-                    chance.choice(known), force=chance.random() < 0.5
-                )
-            elif act == 18:
-                client.subscription("t", "s").skip(chance.randint(1, 3))
-            elif act == 19 and chance.random() < 0.4:
+            elif act == 21 and known:
+                handle, force = client.subscription("t", chance.choice("sh")), chance.random() < 0.5
+                handle.seek(chance.choice(known), force=force)
+            elif act == 22:
+                client.subscription("t", chance.choice("sh")).skip(chance.randint(1, 3))
+            elif act == 23 and chance.random() < 0.4:
                 client.subscription("t", "s").delete()
                 client.create_subscription("t", "s", max_redeliver_count=chance.randint(1, 3))
-            elif act == 20:
+            elif act == 24:
                 client.admin.update_topic(
                     "t", chance.randint(2, 5), ttl_ms=chance.choice((900, None))
                 )
@@ -159,6 +163,39 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 client.create_topic(f"more-{step}", chance.randint(1, 2))
                 with client.consumer("t", "s") as consumer:
                     consumer.acknowledge(consumer.receive_batch(chance.randint(1, 5)))
+            elif 17 <= act <= 20:
+                lease(client, chance, consumers, act - 17, txn)
+
+
+def lease(
+    client: Client, chance: random.Random, consumers: list[Consumer], act: int, txn: TxnId | None
+) -> None:
+    """Consumers come, receive, acknowledge and give back, leave and die."""
+    if act == 0 and len(consumers) < 3:
+        timeout_ms = chance.choice((None, 2000))
+        consumers.append(client.consumer("t", "h", ack_timeout_ms=timeout_ms))
+        return
+    if not consumers:
+        return
+    one = chance.choice(consumers)
+    if act == 1:
+        table = one.receive_batch(chance.randint(1, 6))
+        if chance.random() < 0.4:
+            one.acknowledge(table.slice(chance.randrange(3)), txn=txn)
+    elif act == 2:
+        known = ids(client)
+        picked = chance.sample(known, min(len(known), 6))
+        one.negative_acknowledge(picked, chance.choice((0, 0, 900)))
+    elif act == 3:
+        consumers.remove(one)
+        if chance.random() < 0.5:
+            one.close()
+            return
+        lock = one._member._lock
+        assert lock is not None
+        lock.close()
+        if consumers:
+            consumers[0]._member.reap(now=True)
 
 
 def bench_of(folder: Path) -> Bench:
@@ -295,6 +332,10 @@ def check_agreement(view: View) -> None:
                     assert not mine & seen  # I-9: exactly one holder
                     seen |= mine
             assert all(ledger >= cursor.mark_delete[0] for ledger in cursor.acked.entries)
+            check_hands(view, cursor)
+            assert [round for round, _ in cursor.rewinds] == sorted(
+                {round for round, _ in cursor.rewinds}
+            )
         elif kind == "key":
             for uid, of_owner in view.keys(a).of.items():
                 for name, one in of_owner.items():
@@ -306,6 +347,24 @@ def check_agreement(view: View) -> None:
                     assert not (open_ones and one.deleted)
                     assert all(left[s].epoch == one.epoch for s in open_ones)
     assert all(txn.status == "OPEN" for txn in unfinished.values())  # I-17: nothing is unavailable
+
+
+def check_hands(view: View, cursor: Cursor) -> None:
+    """I-9, I-12: one hand each, of an attached consumer; nothing in hand that is acknowledged."""
+    hands = cursor.hands
+    in_hand: list[Run] = []
+    for number, lease in hands.leases.items():
+        in_hand += lease.ids.runs()
+        assert number in view.catalog.consumers or not lease.ids
+        for _, some in lease.handouts:
+            assert all(lease.ids.common(run) == [run] for run in some.runs())
+    assert sum(map(size, in_hand)) == sum(map(size, hands.leased.runs()))
+    for run in [*in_hand, *hands.waiting_ids.runs()]:
+        for message in each(run):
+            assert message not in cursor.acked
+            assert message not in cursor.held
+            assert not covers(cursor.mark_delete, message)
+    assert not any(message in hands.leased for message in hands.waiting)
 
 
 def check_dead_bytes(state: Buffer) -> None:
@@ -333,8 +392,9 @@ def check_totals(client: Client) -> None:
     """I-22: counts are those of a scan, after trims too."""
     (row,) = [row for row in client.topics() if row["topic"] == "t"]
     assert row["messages"] == len(read(client))
-    wanted = Range(kind="unacked", subscription="s")
-    assert client.subscriptions("t")[0]["backlog"] == len(read(client, range=wanted))
+    for row in client.subscriptions("t"):
+        wanted = Range(kind="unacked", subscription=row["subscription"])
+        assert row["backlog"] == len(read(client, range=wanted))
 
 
 # --- Law 3 ------------------------------------------------------------------------------------

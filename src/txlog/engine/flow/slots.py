@@ -30,7 +30,7 @@ from txlog.settings import RECEIVE_BYTES_MAX
 SLOTS = 1 << 16
 NO_SLOT = -1
 _NO_SLOT = pa.scalar(NO_SLOT, pa.int32())
-SCAN_ROWS_MIN = 256
+SCAN_ROWS_MIN = 64
 # rows looked at under the write lock before a consumer without a message there is sent round again
 SCAN_ROWS_MAX = 65_536
 
@@ -96,47 +96,70 @@ def choose_keys(
     mine = slots_of(members, consumer)
     stops = _Stops(cursor, consumer, now)
     out = Chosen([], [], Place(cursor.round, at, members))
-    halt: Mark | None = None  # before the first message that it must look at again
-    left, looked = limit, 0
-    while left > 0 and out.bytes < RECEIVE_BYTES_MAX:
-        size = max(SCAN_ROWS_MIN, left * len(members))
-        found = plan(view, number, at, size, stops.passed)
+    look = _Look(out, limit, stops)
+    looked = 0
+    while look.left > 0 and out.bytes < RECEIVE_BYTES_MAX:
+        found = plan(view, number, at, max(SCAN_ROWS_MIN, look.left * len(members)), stops.passed)
+        at = found.behind
         if not found.messages:
-            at = found.behind
             break
         try:
             slots = _slots(view, found.pieces)
         except Corruption as error:
             return Chosen(found.pieces, [], out.place, error=error)
         for piece, offsets in _owned(found.pieces, slots, mine):
-            kept: list[int] = []
-            for offset, slot in offsets:
-                one = _id(piece, offset)
-                if left == 0:
-                    halt = halt or before(one)
-                    break
-                if stops.is_stopped(one, slot):
-                    halt = halt or before(one)
-                elif not stops.is_away(one, slot):
-                    kept.append(offset)
-                    left -= 1
-            if kept:
-                out.pieces.append(piece)
-                out.takes.append(kept)
-                out.bytes += found.bytes * piece.rows // found.messages  # read with those of others
-        at = found.behind
+            look.take(piece, offsets, found.bytes * piece.rows // found.messages)
         looked += found.messages
-        if looked >= SCAN_ROWS_MAX and halt is None and not out.pieces:
+        if looked >= SCAN_ROWS_MAX and look.halt is None and not out.pieces:
             out.is_more = True
             break
-    out.place = Place(cursor.round, halt or at, members)
+    out.place = Place(cursor.round, look.halt or at, members)
     return out
+
+
+class _Look:
+    """One look at the messages of an owner, in order of position.
+
+    halt: the position before the first message that must be looked at again
+    """
+
+    __slots__ = ("_out", "_stops", "halt", "left")
+
+    def __init__(self, out: Chosen, limit: int, stops: _Stops) -> None:
+        self._out, self._stops = out, stops
+        self.left = limit
+        self.halt: Mark | None = None
+
+    def take(self, piece: Piece, offsets: list[tuple[int, int]], size: int) -> None:
+        """Take what is to be had of a piece of so many bytes, which are read as a whole.
+
+        offsets: (offset, slot) of the owner's rows
+        """
+        stops = self._stops
+        kept: list[int] = []
+        for offset, slot in offsets:
+            if self.left == 0:
+                self.halt = self.halt or before(_id(piece, offset))
+                break
+            if not stops.is_clear:
+                one = _id(piece, offset)
+                if stops.is_stopped(one, slot):
+                    self.halt = self.halt or before(one)
+                    continue
+                if stops.is_away(one, slot):
+                    continue
+            kept.append(offset)
+            self.left -= 1
+        if kept:
+            self._out.pieces.append(_trimmed(piece, kept[0], kept[-1]))
+            self._out.takes.append([offset - kept[0] for offset in kept])
+            self._out.bytes += size * (kept[-1] - kept[0] + 1) // piece.rows
 
 
 class _Stops:
     """What keeps a slot from its owner: it grows while the look goes on in order of position."""
 
-    __slots__ = ("_blocked", "_blocking", "_held", "passed")
+    __slots__ = ("_blocked", "_blocking", "_held", "is_clear", "passed")
 
     def __init__(self, cursor: Cursor, consumer: int, now: Instant) -> None:
         hands = cursor.hands
@@ -154,6 +177,7 @@ class _Stops:
         self._blocking = [ids for ids in (*others, elsewhere, hands.not_due(now)[0]) if ids]
         self._held = cursor.held
         self._blocked: set[int] = set()
+        self.is_clear = not (self._blocking or cursor.held)
 
     def is_stopped(self, one: Id, slot: int) -> bool:
         """True for a message that is not to be had now and makes those behind it wait."""
@@ -201,6 +225,15 @@ def _owned(
             at += 1
         yield piece, [(row - start, slot) for row, slot in pairs[first:at]]
         start += piece.rows
+
+
+def _trimmed(piece: Piece, first: int, last: int) -> Piece:
+    """The stretch of a piece from one offset to another."""
+    if (first, last) == (0, piece.rows - 1):
+        return piece
+    index = piece.index + first if piece.index else 0
+    entry = piece.entry if piece.index else piece.entry + first
+    return Piece(piece.ledger, entry, last - first + 1, index, piece.marker)
 
 
 def _id(piece: Piece, offset: int) -> Id:
