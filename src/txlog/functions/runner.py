@@ -98,10 +98,13 @@ def run(
     try:
         runner.open()
         runner.loop()
-    except GivenUp as given:
-        raise given.error from given.__cause__
-    finally:
-        runner.close()
+    except BaseException as error:
+        with suppress(TxlogError):  # the first error counts; a lock dies with its process
+            runner.close()
+        if isinstance(error, GivenUp):
+            raise error.error from error.__cause__
+        raise
+    runner.close()
     return runner.summary
 
 
