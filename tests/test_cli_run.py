@@ -417,6 +417,25 @@ def test_a_stopped_zombie_is_fenced(tool: Tool) -> None:
     assert (tool.values(), tool.left()) == (["1", "2", "3", "4", "5"], 0)
 
 
+def test_a_stopped_zombie_holds_nobody_up_on_a_shared_subscription(tool: Tool) -> None:
+    """Guards: its successor works on what is new; what it had in hand comes when it is gone."""
+    folder = tool.path.parent
+    os.mkfifo(folder / "pipe")
+    (folder / "block").touch()
+    words = [f"{tool.file}:block", "--input", "in", "--output", "out", "-s", "many"]
+    zombie = tool.spawn("run", *words, "--create", "--type", "shared")
+    until(zombie, "blocked")
+    zombie.send_signal(signal.SIGSTOP)
+    tool.ok("produce", "in", "-m6", "-m7")
+    assert json.loads(tool.ok("run", *words, "--json"))["consumed"] == 2
+    zombie.send_signal(signal.SIGCONT)
+    (folder / "pipe").write_text("go on")
+    _, err = zombie.communicate(timeout=60)
+    assert (zombie.returncode, "newer instance" in err) == (4, True)
+    assert json.loads(tool.ok("run", *words, "--json"))["consumed"] == 5
+    assert tool.values() == ["6", "7", "1", "2", "3", "4", "5"]
+
+
 def test_runs_that_are_killed_repeat_and_lose_nothing(tool: Tool) -> None:
     """Guards: SIGKILL inside the function, again and again."""
     for number in (2, 3, 5):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import txlog
 from txlog import functions
-from txlog.errors import CommandFailed, InvalidArgument
+from txlog.errors import CommandFailed, InvalidArgument, LimitExceeded
 from txlog.functions import Context, FunctionOptions, Hooks, Summary, tumbling
 from txlog.message import Message
 
@@ -179,6 +179,20 @@ def test_a_window_that_fails_is_given_up_as_a_whole(client: txlog.Client) -> Non
     assert (done.dead_lettered, done.transactions) == (3, 1)
     assert [m.value for m in client.reader("bad")] == [b"3", b"4", b"5"]
     assert results(client) == [(None, ["0", "1", "2"]), (None, ["6", "7", "8"])]
+
+
+def test_a_window_that_can_never_be_full_is_an_error(tmp_path: Path) -> None:
+    """Kills: a function that waits for ever because it has too much in hand."""
+    path = str(tmp_path / "small")
+    txlog.init(path, unacked_max=10)
+    with txlog.open(path) as client:
+        for topic in ("in", "out"):
+            client.create_topic(topic)
+        client.create_subscription("in", "s")
+        send(client, list(range(30)))
+        with pytest.raises(LimitExceeded, match="holds back 10 messages"):
+            run(client, tumbling(count=11)(summed), follow=True)
+        assert run(client, tumbling(count=10)(summed)).consumed == 30
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ Returned: TypeAlias = object
 Row: TypeAlias = tuple[
     bytes | None, bytes | None, list[tuple[str, str]] | None, int | None, int | None
 ]
-Mark: TypeAlias = dict[str, int]
+Mark: TypeAlias = int
 
 
 class Outbox:
@@ -90,7 +90,7 @@ class Outbox:
         self._bytes_max = bytes_max
         self._check = check
         self._known: dict[str, str] = {}
-        self._items: dict[str, list[Row | pa.Table]] = {}
+        self._items: list[tuple[str, Row | pa.Table]] = []
 
     def add(self, returned: Returned, source: Message | None = None) -> None:
         """Take whatever a function returned for one input, or for a batch of them.
@@ -138,20 +138,22 @@ class Outbox:
             raise InvalidMessage(
                 f"column {column} is {table.schema.field(at).type}, it must be {_COLUMNS[column]}"
             ) from error
-        self._items.setdefault(name, []).append(table)
+        self._items.append((name, table))
 
     def mark(self) -> Mark:
         """Remember how much there is."""
-        return {topic: len(items) for topic, items in self._items.items()}
+        return len(self._items)
 
     def rollback(self, mark: Mark) -> None:
         """Forget what was given since the mark."""
-        for topic, items in self._items.items():
-            del items[mark.get(topic, 0) :]
+        del self._items[mark:]
 
     def batches(self) -> list[tuple[str, pa.Table]]:
         """One table a topic, in the order given."""
-        return [(topic, _joined(items)) for topic, items in self._items.items() if items]
+        by_topic: dict[str, list[Row | pa.Table]] = {}
+        for topic, item in self._items:
+            by_topic.setdefault(topic, []).append(item)
+        return [(topic, _joined(items)) for topic, items in by_topic.items()]
 
     def _put(self, item: object, source: Message | None) -> None:
         output = item if isinstance(item, Output) else Output(item)
@@ -176,7 +178,7 @@ class Outbox:
             size += sum([len(name.encode()) + len(text.encode()) for name, text in properties])
         if size > self._bytes_max:
             raise InvalidMessage(f"an output has {size} bytes, the most is {self._bytes_max}")
-        self._items.setdefault(self._resolve(topic), []).append(row)
+        self._items.append((self._resolve(topic), row))
 
     def _resolve(self, topic: str | None) -> str:
         """The topic in its short form, known to exist."""

@@ -98,10 +98,13 @@ def run(
     try:
         runner.open()
         runner.loop()
-    except GivenUp as given:
-        raise given.error from given.__cause__
-    finally:
-        runner.close()
+    except BaseException as error:
+        with suppress(TxlogError):  # the first error counts; a lock dies with its process
+            runner.close()
+        if isinstance(error, GivenUp):
+            raise error.error from error.__cause__
+        raise
+    runner.close()
     return runner.summary
 
 
@@ -216,12 +219,23 @@ class Runner:
                 idle_since, pause = time.monotonic(), _POLL_S_MIN
                 is_settled = is_quiet or not self._handler.wants_quiet
                 continue
+            self._check_room()
             left = idle_since + self._options.max_wait_ms / 1000 - time.monotonic()
             if self._is_full() or not (self._options.follow or left > 0):
                 return
             self._check_fence()
             Event().wait(pause if self._options.follow else min(pause, left))
             pause = min(_POLL_S_MAX, pause * 2)
+
+    def _check_room(self) -> None:
+        """Refuse to hold back more than may be in hand: nothing more would ever come."""
+        if self._held is not None and any(consumer.blocked for consumer in self._consumers):
+            most = self._client.settings.unacked_max
+            raise LimitExceeded(
+                f"{self.name} holds back {self._held.num_rows} messages, unacked_max is {most}",
+                hint="make its windows smaller", setting="unacked_max", limit=most,
+                value=self._held.num_rows,
+            )  # fmt: skip
 
     def _is_full(self) -> bool:
         return self._options.limit is not None and self._received >= self._options.limit
