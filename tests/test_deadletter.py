@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine_kit import Bench, begin, pending, read, rows, send, send_txn, values
-from txlog import Client, Message, MessageId, Range
+from txlog import Client, Message, MessageId, Range, moving
 from txlog.engine.flow import deadletter
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.fetch import fetch, taken_apart
@@ -312,6 +312,26 @@ def test_stored_message_moves_whatever_the_limit_is_now(bench: Bench) -> None:
     abort(bench.client, *send(bench.client, b"x" * limit))
     assert receive(bench.client) == []
     assert [len(value) for value in values(bench.client, DLQ)] == [limit]
+
+
+def test_many_messages_go_in_frames_that_stay_small(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice as many each time while they are small; what is large goes alone."""
+    set_policies(bench.client, max_redeliver_count=0)
+    plain = send(bench.client, *[b"x"] * 40)
+    large = [send_txn(bench.client, b"y" * 1000, b"z")[0] for _ in range(3)]
+    abort(bench.client, *plain, *large)
+    monkeypatch.setattr(moving, "FRAME_BYTES_MOST", 1500)
+    assert receive(bench.client) == []
+    copies = read(bench.client, DLQ)
+    assert len(copies) == 46
+    numbers = bench.client._store.read(lambda view: found(view)[0].first_partition)
+    frames = bench.client._store.read(
+        lambda view: view.cursor(found(view)[1].number, numbers).figures.ops
+    )
+    # opened, pending, aborted; then two ops a frame: 1, 2, 4, 8, 16, 9 and a marker, 2 markers
+    assert frames == 3 + 2 * 8
 
 
 def test_figures_count_what_went(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from txlog.engine.flow import deadletter
 from txlog.engine.flow.acknowledge import by_partition, runs_of_ids
 from txlog.engine.flow.deadletter import Find, Moved, Postponed
 from txlog.engine.flow.fetch import fetch, first_of, taken_apart
+from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic, index_of
 from txlog.engine.model.ops import Run
 from txlog.engine.store import Store
@@ -24,6 +25,7 @@ from txlog.settings import INSTANT_MS_MAX, MIB, PROPERTIES_MAX
 
 FRAME_MESSAGES_MAX = 128
 FRAME_BYTES = 4 * MIB  # while a frame is smaller, the next one takes twice as many messages
+FRAME_BYTES_MOST = 64 * MIB  # transactions whose messages together are larger go one by one
 Seen = tuple[int, int, object]
 
 
@@ -103,7 +105,7 @@ class DeadLetters:
         topic, held = self._find(view)
         short = TopicName.parse(topic.name).short
         for number in numbers:
-            runs = first_of(self._due(view, topic, held, number), limit)
+            runs = _light(view, number, first_of(self._due(view, topic, held, number), limit))
             if not runs:
                 continue
             try:
@@ -115,6 +117,20 @@ class DeadLetters:
                 continue
             return {number: table}
         return {}
+
+
+def _light(view: View, number: int, runs: list[Run]) -> list[Run]:
+    """The first of the runs, as many as memory should hold at once; at least one.
+
+    Plain messages are as small as a message may be; what a transaction sent may be large.
+    """
+    left = FRAME_BYTES_MOST
+    for at, run in enumerate(runs):
+        marker = find_marker(view.buffer(number), run[0], run[1]) if run[3] else None
+        left -= 0 if marker is None else marker.payload_bytes
+        if left < 0 and at:
+            return runs[:at]
+    return runs
 
 
 def reconsume_later(store: Store, find: Find, what: MessageId, how: Postponed) -> Moved:
