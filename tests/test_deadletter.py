@@ -334,6 +334,72 @@ def test_many_messages_go_in_frames_that_stay_small(
     assert frames == 3 + 2 * 8
 
 
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A store where messages are large early."""
+    made = Bench(tmp_path / "large", max_message_bytes=1000, max_chunked_message_bytes=10_000)
+    monkeypatch.setattr(moving, "FRAME_BYTES_MOST", 2000)
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s")
+    yield made
+    made.close()
+
+
+def send_large(client: Client, value: bytes) -> MessageId:
+    sent = client.producer("t", chunking=True).send(
+        value, key=b"k", properties={"a": "1"}, event_time=5
+    )
+    assert sent.message_id is not None
+    return sent.message_id
+
+
+def test_large_message_goes_in_chunks(large: Bench) -> None:
+    """Also one as large as a message may be, whose copy has more properties."""
+    set_policies(large.client, max_redeliver_count=0)
+    value = bytes(range(250)) * 39 + b"x" * 240
+    one = send_large(large.client, value)
+    [other] = send(large.client, b"small")
+    abort(large.client, one, other)
+    assert receive(large.client) == []
+    copy, small = read(large.client, DLQ)
+    assert (copy.value, copy.key, copy.event_time, small.value) == (value, b"k", 5, b"small")
+    assert copy.properties == {
+        "a": "1", "REAL_TOPIC": "t", "REAL_SUBSCRIPTION": "s", "ORIGIN_MESSAGE_ID": str(one)
+    }  # fmt: skip
+    assert unacked(large.client) == []
+    figures = large.client._store.read(
+        lambda view: view.cursor(found(view)[1].number, found(view)[0].first_partition).figures
+    )
+    assert figures.dead_lettered == 2
+    large.reopen()
+    assert read(large.client, DLQ)[0].value == value
+
+
+def test_large_message_is_moved_once_by_two(large: Bench) -> None:
+    set_policies(large.client, max_redeliver_count=0)
+    value = b"y" * 5000
+    abort(large.client, send_large(large.client, value))
+    both = [DeadLetters(one._store, found) for one in (large.client, large.another())]
+    numbers = large.client._store.read(lambda view: [found(view)[0].first_partition])
+    prepared = [one._read(numbers, 8) for one in both]
+    assert [one._move(table) for one, table in zip(both, prepared, strict=True)] == [1, 0]
+    assert values(large.client, DLQ) == [value]
+    assert unacked(large.client) == []
+
+
+def test_large_message_is_put_off(large: Bench) -> None:
+    value = b"z" * 5000
+    one = send_large(large.client, value)
+    with large.client.consumer("t", "s") as consumer:
+        assert consumer.reconsume_later(one, 1000) == deadletter.Moved(RETRY, 1, 0)
+        assert consumer.reconsume_later(one) == deadletter.Moved(RETRY, 0, 1)
+    [copy] = receive(large.client, RETRY)
+    assert copy.value == value
+    assert copy.properties["RECONSUMETIMES"] == "1"
+    assert copy.deliver_at == large.clock.now().wall_ms + 1000
+    assert copy.event_time == 5
+
+
 def test_figures_count_what_went(bench: Bench) -> None:
     set_policies(bench.client, max_redeliver_count=0)
     abort(bench.client, *send(bench.client, b"a", b"b"))
