@@ -412,6 +412,16 @@ def test_figures_count_what_went(bench: Bench) -> None:
     assert values(bench.client, DLQ) == [b"a", b"b"]
 
 
+def test_topic_is_not_its_own_dead_letter_topic(bench: Bench) -> None:
+    """Its messages would come again for ever, each time as new ones."""
+    for name in ("dead_letter_topic", "retry_topic"):
+        with pytest.raises(InvalidArgument, match="itself"):
+            bench.client.subscription("t", "s").set_policies(**{name: "public/default/t"})
+        with pytest.raises(InvalidArgument, match="itself"):
+            bench.client.create_subscription("t", "other", **{name: "t"})  # type: ignore[arg-type]
+    bench.client.subscription("t", "s").set_policies(dead_letter_topic="other", retry_topic="x/y/t")
+
+
 # --- retry -------------------------------------------------------------------------------------
 
 
