@@ -67,6 +67,8 @@ class DeadLetters:
         messages out asks it first, and is made again after `sweep` when it is true.
         """
         topic, held = self._find(view)
+        if deadletter.policies(view, topic, held).get("max_redeliver_count") is None:
+            return False  # most subscriptions, at each lease
         return any(self._due(view, topic, held, number) for number in numbers)
 
     def _due(self, view: View, topic: Topic, held: Subscription, number: int) -> list[Run]:
