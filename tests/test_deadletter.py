@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine_kit import Bench, begin, pending, read, rows, send, send_txn, values
-from txlog import Client, Message, MessageId, Range
+from txlog import Client, Message, MessageId, Range, moving
 from txlog.engine.flow import deadletter
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.fetch import fetch, taken_apart
@@ -314,6 +314,92 @@ def test_stored_message_moves_whatever_the_limit_is_now(bench: Bench) -> None:
     assert [len(value) for value in values(bench.client, DLQ)] == [limit]
 
 
+def test_many_messages_go_in_frames_that_stay_small(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice as many each time while they are small; what is large goes alone."""
+    set_policies(bench.client, max_redeliver_count=0)
+    plain = send(bench.client, *[b"x"] * 40)
+    large = [send_txn(bench.client, b"y" * 1000, b"z")[0] for _ in range(3)]
+    abort(bench.client, *plain, *large)
+    monkeypatch.setattr(moving, "FRAME_BYTES_MOST", 1500)
+    assert receive(bench.client) == []
+    copies = read(bench.client, DLQ)
+    assert len(copies) == 46
+    numbers = bench.client._store.read(lambda view: found(view)[0].first_partition)
+    frames = bench.client._store.read(
+        lambda view: view.cursor(found(view)[1].number, numbers).figures.ops
+    )
+    # opened, pending, aborted; then two ops a frame: 1, 2, 4, 8, 16, 9 and a marker, 2 markers
+    assert frames == 3 + 2 * 8
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A store where messages are large early."""
+    made = Bench(tmp_path / "large", max_message_bytes=1000, max_chunked_message_bytes=10_000)
+    monkeypatch.setattr(moving, "FRAME_BYTES_MOST", 2000)
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s")
+    yield made
+    made.close()
+
+
+def send_large(client: Client, value: bytes) -> MessageId:
+    sent = client.producer("t", chunking=True).send(
+        value, key=b"k", properties={"a": "1"}, event_time=5
+    )
+    assert sent.message_id is not None
+    return sent.message_id
+
+
+def test_large_message_goes_in_chunks(large: Bench) -> None:
+    """Also one as large as a message may be, whose copy has more properties."""
+    set_policies(large.client, max_redeliver_count=0)
+    value = bytes(range(250)) * 39 + b"x" * 240
+    one = send_large(large.client, value)
+    [other] = send(large.client, b"small")
+    abort(large.client, one, other)
+    assert receive(large.client) == []
+    copy, small = read(large.client, DLQ)
+    assert (copy.value, copy.key, copy.event_time, small.value) == (value, b"k", 5, b"small")
+    assert copy.properties == {
+        "a": "1", "REAL_TOPIC": "t", "REAL_SUBSCRIPTION": "s", "ORIGIN_MESSAGE_ID": str(one)
+    }  # fmt: skip
+    assert unacked(large.client) == []
+    figures = large.client._store.read(
+        lambda view: view.cursor(found(view)[1].number, found(view)[0].first_partition).figures
+    )
+    assert figures.dead_lettered == 2
+    large.reopen()
+    assert read(large.client, DLQ)[0].value == value
+
+
+def test_large_message_is_moved_once_by_two(large: Bench) -> None:
+    set_policies(large.client, max_redeliver_count=0)
+    value = b"y" * 5000
+    abort(large.client, send_large(large.client, value))
+    both = [DeadLetters(one._store, found) for one in (large.client, large.another())]
+    numbers = large.client._store.read(lambda view: [found(view)[0].first_partition])
+    prepared = [one._read(numbers, 8) for one in both]
+    assert [one._move(table) for one, table in zip(both, prepared, strict=True)] == [1, 0]
+    assert values(large.client, DLQ) == [value]
+    assert unacked(large.client) == []
+
+
+def test_large_message_is_put_off(large: Bench) -> None:
+    value = b"z" * 5000
+    one = send_large(large.client, value)
+    with large.client.consumer("t", "s") as consumer:
+        assert consumer.reconsume_later(one, 1000) == deadletter.Moved(RETRY, 1, 0)
+        assert consumer.reconsume_later(one) == deadletter.Moved(RETRY, 0, 1)
+    [copy] = receive(large.client, RETRY)
+    assert copy.value == value
+    assert copy.properties["RECONSUMETIMES"] == "1"
+    assert copy.deliver_at == large.clock.now().wall_ms + 1000
+    assert copy.event_time == 5
+
+
 def test_figures_count_what_went(bench: Bench) -> None:
     set_policies(bench.client, max_redeliver_count=0)
     abort(bench.client, *send(bench.client, b"a", b"b"))
@@ -324,6 +410,16 @@ def test_figures_count_what_went(bench: Bench) -> None:
     assert (figures.dead_lettered, figures.redelivered) == (2, 2)
     bench.reopen()
     assert values(bench.client, DLQ) == [b"a", b"b"]
+
+
+def test_topic_is_not_its_own_dead_letter_topic(bench: Bench) -> None:
+    """Its messages would come again for ever, each time as new ones."""
+    for name in ("dead_letter_topic", "retry_topic"):
+        with pytest.raises(InvalidArgument, match="itself"):
+            bench.client.subscription("t", "s").set_policies(**{name: "public/default/t"})
+        with pytest.raises(InvalidArgument, match="itself"):
+            bench.client.create_subscription("t", "other", **{name: "t"})  # type: ignore[arg-type]
+    bench.client.subscription("t", "s").set_policies(dead_letter_topic="other", retry_topic="x/y/t")
 
 
 # --- retry -------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from txlog.errors import (
     NotAllowed,
     PartitionUnavailable,
     SubscriptionNotFound,
+    TopicNotFound,
     TransactionConflict,
 )
 
@@ -312,3 +313,47 @@ def test_pattern_never_takes_what_was_given_up(bench: Bench) -> None:
     bench.client.create_topic("a-other-DLQ")
     with of_pattern(bench, "a.*") as consumer:
         assert consumer.topics == ["a", "a-other-DLQ"]
+
+
+def test_pattern_leaves_topics_that_are_deleted(bench: Bench) -> None:
+    """Also one that is made anew under its name between two polls."""
+    for name in NAMES:
+        send(bench.client, b"1", topic=name)
+    with of_pattern(bench, "[ab]") as consumer:
+        other = bench.another()
+        other.admin.delete_topic("b", force=True)
+        assert [m.topic for m in rows([consumer.receive_batch()])] == ["a"]
+        assert consumer.receive() is None
+        assert consumer.topics == ["a"]
+        other.create_topic("b")
+        send(other, b"2", topic="b")
+        assert values_of(rows([consumer.receive_batch()])) == [b"2"]
+        other.admin.delete_topic("b", force=True)
+        other.create_topic("b")
+        send(other, b"3", topic="b")
+        assert values_of(rows([consumer.receive_batch(), consumer.receive_batch()])) == [b"3"]
+
+
+def test_list_says_that_a_topic_was_deleted(bench: Bench) -> None:
+    send(bench.client, b"1", topic="a")
+    with bench.client.consumer(["a", "b"], "s", create=True) as consumer:
+        bench.another().admin.delete_topic("b", force=True)
+        assert values_of(rows([consumer.receive_batch()])) == [b"1"]
+        with pytest.raises((TopicNotFound, SubscriptionNotFound), match="deleted"):
+            consumer.receive_batch()
+
+
+def test_added_partitions_are_received_from(bench: Bench) -> None:
+    with bench.client.consumer(["a", "b"], "s", create=True) as consumer:
+        bench.client.admin.update_topic("a", partitions=3)
+        send(bench.client, b"new", topic="a", partition=2)
+        assert values_of(rows([consumer.receive_batch()])) == [b"new"]
+        assert consumer.get_last_message_ids()["a"].keys() == {0, 1, 2}
+        bench.client.admin.update_topic("b", partitions=2)
+        assert not consumer.has_message_available()
+        send(bench.client, b"more", topic="b", partition=1)
+        assert consumer.has_message_available()
+        assert consumer.get_last_message_ids()["b"].keys() == {0, 1}
+        reader = bench.client.reader("a")
+        bench.client.admin.update_topic("a", partitions=4)
+        assert reader.get_last_message_ids().keys() == {0, 1, 2, 3}

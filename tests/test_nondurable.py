@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, rows, send, send_txn
 from txlog import Bound, Message, MessageId, NonDurableConsumer, messages
-from txlog.errors import AlreadyClosed, InvalidArgument, MessageNotFound, NotAllowed
+from txlog.errors import AlreadyClosed, InvalidArgument, MessageNotFound, NotAllowed, TopicNotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -179,6 +179,20 @@ def test_trimmed_messages_do_not_come_again(bench: Bench) -> None:
         send(bench.client, b"3")
         assert taken(consumer) == [(b"3", 0)]
         assert taken(consumer) == []
+
+
+def test_deleted_topic_is_not_found(bench: Bench) -> None:
+    send(bench.client, b"1")
+    with opened(bench) as consumer:
+        message = consumer.receive()
+        assert message is not None
+        bench.client.admin.delete_topic("t")
+        for call in (
+            consumer.receive, consumer.redeliver_unacknowledged_messages,
+            lambda: consumer.acknowledge(message), consumer.get_last_message_ids,
+        ):  # fmt: skip
+            with pytest.raises(TopicNotFound):
+                call()
 
 
 def test_uncommitted_messages_are_shown_without_a_count(bench: Bench) -> None:

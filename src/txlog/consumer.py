@@ -332,6 +332,7 @@ class Consumer:
             return bool(self._buffered) or self._store.read(self._has_next)
 
     def _has_next(self, view: View) -> bool:
+        self._topic, self._subscription = self._target(view)
         places, now = dict(self._places), self._store.clock.now()
         while True:
             wants = Wants(
@@ -347,8 +348,13 @@ class Consumer:
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition, None for an empty one."""
-        indexes = [catalogs.index_of(self._topic, number) for number in self._numbers()]
-        return self._store.read(lambda view: last_ids(view, self._topic, indexes))
+
+        def look(view: View) -> dict[int, MessageId | None]:
+            topic, _ = self._target(view)
+            chosen = self._partitions
+            return last_ids(view, topic, range(topic.partitions) if chosen is None else chosen)
+
+        return self._store.read(look)
 
     def get_last_message_id(self) -> MessageId | None:
         """The last visible message. Raises NotAllowed when the topic has several partitions."""

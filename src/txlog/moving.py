@@ -7,23 +7,41 @@ small whatever the messages weigh. The decision (flow/deadletter) looks at each 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
+from txlog import large
+from txlog.acknowledging import acknowledge_runs
+from txlog.clock import Instant
 from txlog.engine.flow import deadletter
-from txlog.engine.flow.acknowledge import by_partition, runs_of_ids
+from txlog.engine.flow.acknowledge import by_partition, runs_of_ids, runs_of_table
 from txlog.engine.flow.deadletter import Find, Moved, Postponed
+from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.enter import NewTxn
 from txlog.engine.flow.fetch import fetch, first_of, taken_apart
+from txlog.engine.flow.weight import Weight
+from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic, index_of
-from txlog.engine.model.ops import Run
+from txlog.engine.model.idset import size
+from txlog.engine.model.ops import DeadLettered, Run
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.errors import Corruption, InvalidArgument, InvalidMessage, MissingFile
+from txlog.errors import (
+    Corruption,
+    InvalidArgument,
+    InvalidMessage,
+    MissingFile,
+    TransactionConflict,
+)
 from txlog.ids import MessageId, TopicName
-from txlog.settings import INSTANT_MS_MAX, MIB, PROPERTIES_MAX
+from txlog.settings import HOUR_MS, INSTANT_MS_MAX, MESSAGE_BYTES_MAX, MIB, PROPERTIES_MAX
+from txlog.transaction import Transaction
 
 FRAME_MESSAGES_MAX = 128
 FRAME_BYTES = 4 * MIB  # while a frame is smaller, the next one takes twice as many messages
+FRAME_BYTES_MOST = MESSAGE_BYTES_MAX  # of a message that is not in chunks; larger ones go alone
+COPY_MS_MAX = HOUR_MS  # a copy of many bytes takes its time, and holds nothing meanwhile
 Seen = tuple[int, int, object]
 
 
@@ -49,6 +67,8 @@ class DeadLetters:
         messages out asks it first, and is made again after `sweep` when it is true.
         """
         topic, held = self._find(view)
+        if deadletter.policies(view, topic, held).get("max_redeliver_count") is None:
+            return False  # most subscriptions, at each lease
         return any(self._due(view, topic, held, number) for number in numbers)
 
     def _due(self, view: View, topic: Topic, held: Subscription, number: int) -> list[Run]:
@@ -88,12 +108,7 @@ class DeadLetters:
                 limit = min(2 * limit, FRAME_MESSAGES_MAX)
 
     def _move(self, rows: dict[int, pa.Table]) -> int:
-        find, settings = self._find, self._store.settings
-        answer = self._store.write(
-            lambda view, now: deadletter.bury(view, settings, now, find, rows)
-        )
-        assert isinstance(answer, Moved)
-        return answer.moved
+        return _moved(self._store, self._find, rows, None).moved
 
     def _read(self, numbers: Sequence[int], limit: int) -> dict[int, pa.Table]:
         return self._store.read(lambda view: self._rows(view, numbers, limit))
@@ -103,7 +118,7 @@ class DeadLetters:
         topic, held = self._find(view)
         short = TopicName.parse(topic.name).short
         for number in numbers:
-            runs = first_of(self._due(view, topic, held, number), limit)
+            runs = _light(view, number, first_of(self._due(view, topic, held, number), limit))
             if not runs:
                 continue
             try:
@@ -115,6 +130,25 @@ class DeadLetters:
                 continue
             return {number: table}
         return {}
+
+
+def _light(view: View, number: int, runs: list[Run]) -> list[Run]:
+    """The first messages of the runs, as many as memory should hold at once; at least one."""
+    weight = Weight(view, number, FRAME_BYTES_MOST)
+    out: list[Run] = []
+    for run in runs:
+        ledger, entry, index = run[0], run[1], run[3]
+        marker = find_marker(view.buffer(number), ledger, entry) if index else None
+        left = size(run)
+        while left:
+            room, each = weight.fit(ledger, marker, index, left, is_first=not out)
+            if not room:
+                return out
+            out += first_of([(ledger, entry, run[2], index, run[4])], room)
+            weight.left -= room * each
+            left -= room
+            entry, index = (entry, index + room) if marker is not None else (entry + room, 0)
+    return out
 
 
 def reconsume_later(store: Store, find: Find, what: MessageId, how: Postponed) -> Moved:
@@ -143,8 +177,73 @@ def reconsume_later(store: Store, find: Find, what: MessageId, how: Postponed) -
     rows = store.read(look)
     if not rows:  # trimmed: it counts as DELETED
         return Moved("", 0, 1)
-    answer = store.write(
-        lambda view, now: deadletter.postpone(view, store.settings, now, find, rows, how)
-    )
+    return _moved(store, find, rows, how)
+
+
+def _moved(store: Store, find: Find, rows: dict[int, pa.Table], how: Postponed | None) -> Moved:
+    """Move messages in one frame, or one that is too large for that in a transaction."""
+    [(number, table)] = rows.items()
+    if table.num_rows == 1 and table.nbytes > FRAME_BYTES_MOST:
+        return _moved_large(store, find, number, table, how)
+    settings = store.settings
+
+    def decide(view: View, now: Instant) -> Decision:
+        if how is None:
+            return deadletter.bury(view, settings, now, find, rows)
+        return deadletter.postpone(view, settings, now, find, rows, how)
+
+    answer = store.write(decide)
     assert isinstance(answer, Moved)
     return answer
+
+
+def _moved_large(
+    store: Store, find: Find, number: int, table: pa.Table, how: Postponed | None
+) -> Moved:
+    """Send a large message on in chunks and acknowledge it, in one transaction: both or neither.
+
+    It is acknowledged last, so that nothing is held while the chunks are written. Whoever is second
+    meets a conflict, and what was sent is never seen.
+    """
+    runs = runs_of_table(table)
+    answer = store.write(
+        lambda view, now: deadletter.made_target(
+            view, store.settings, now, find, {number: table}, how
+        )
+    )
+    assert isinstance(answer, tuple)
+    target, kind = answer
+    short = TopicName.parse(target.name).short
+
+    def look(view: View) -> pa.RecordBatch | None:
+        held = find(view)[1]
+        mine = 0 if how is None else how.consumer
+        if deadletter.free(view, held, number, runs, mine) != runs:
+            return None
+        return deadletter.copies(view, store.clock.now(), find, table, kind, how)
+
+    copy = store.read(look)
+    if copy is None:
+        return Moved(short, 0, 1)
+    head = {
+        name: value for name in ("key", "properties", "event_time", "deliver_at")
+        if name in copy.schema.names and (value := copy.column(name)[0].as_py()) is not None
+    }  # fmt: skip
+    # its properties may make it larger than a new message may be
+    settings = replace(store.settings, max_chunked_message_bytes=deadletter.NO_LIMIT)
+    value = memoryview(copy.column("value")[0].as_buffer())
+    body = large.body_of(value, head.get("key"), dict(head["properties"]), settings)
+    assert isinstance(body, large.Body)  # a frame holds more than a message that is not in chunks
+    to = large.address(target.partitions, 0, head.get("key"), None, None, None)
+    timeout_ms = min(COPY_MS_MAX, settings.txn_timeout_max_ms)
+    start = NewTxn(store.disk.owner(), store.clock.now(), timeout_ms)
+    try:
+        with Transaction(store, start, lambda: None) as txn:
+            large.send(store, target.number, to, head, body, txn)
+            acknowledge_runs(store, find, runs, txn, cumulative=False)
+    except TransactionConflict:
+        return Moved(short, 0, 1)
+    if kind == deadletter.DEAD:
+        subscription = store.read(lambda view: find(view)[1].number)
+        store.write(lambda view, now: Decision([DeadLettered(subscription, number, 1)]))
+    return Moved(short, 1, 0)

@@ -260,6 +260,7 @@ class NonDurableConsumer:
         return [(n, run) for n, runs in asked.items() for run in taken_apart(view, n, runs)]
 
     def _ours(self, view: View, runs: Iterable[Run]) -> Ours:
+        self._topic(view)  # raises if it was deleted
         return [(view.catalog.owners[run[0]][0], run) for run in runs]
 
     def _except(self, view: View, taken: IdSet) -> list[tuple[int, int, Run]]:

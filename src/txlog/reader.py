@@ -261,6 +261,7 @@ class Reader:
         self._buffered = deque(m for m in self._buffered if m.partition not in places)
 
     def _sought(self, view: View, bound: Bound) -> dict[int, Mark]:
+        self._notice(view)
         found, indexes = find_topic(view, self.topic), list(self._places)
         if isinstance(bound.value, MessageId):
             index = partition_of(view, found, bound.value)
@@ -271,9 +272,12 @@ class Reader:
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition that is read, None for an empty one."""
-        return self._store.read(
-            lambda view: last_ids(view, find_topic(view, self.topic), self._places)
-        )
+
+        def look(view: View) -> dict[int, MessageId | None]:
+            self._notice(view)
+            return last_ids(view, find_topic(view, self.topic), self._places)
+
+        return self._store.read(look)
 
     def get_last_message_id(self) -> MessageId | None:
         """The last visible message. Raises NotAllowed when several partitions are read."""

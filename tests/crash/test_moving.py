@@ -21,6 +21,7 @@ import txlog
 from tests.crash.killing import clock_at
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
 from tests.source_tree import ROOT
+from txlog import moving
 from txlog.bounds import Range
 from txlog.client import Client, open_store
 from txlog.clock import ManualClock
@@ -28,6 +29,7 @@ from txlog.engine.flow.draft import Decision
 from txlog.engine.model.ops import SubscriptionPolicySet
 from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.ids import MessageId
+from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "3"))
@@ -123,6 +125,49 @@ def start(path: str, move: str, aim: str, *given: str) -> subprocess.Popen[str]:
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
     )  # fmt: skip
+
+
+def test_every_crash_of_a_large_move_leaves_the_message_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes in a transaction: what was written of an unfinished copy is never seen."""
+    monkeypatch.setattr(moving, "FRAME_BYTES_MOST", 2000)
+    disk = new_disk(Settings(coordinators=1, max_message_bytes=1000, reader_grace_ms=0))
+    client = open_client(disk)
+    client.create_topic("t")
+    client.create_subscription("t", "s", max_redeliver_count=0)
+    value = b"large" * 700
+    one = client.producer("t", chunking=True).send(value).message_id
+    assert one is not None
+    held = client.begin()["txn"]
+    client.acknowledge("t", "s", [one], txn=held)
+    client.abort(held)
+    rng = random.Random(f"{SEED} large")
+    found: list[tuple[MemoryDisk, bool, str]] = []
+
+    def collect(op: str, path: str, **info: int) -> None:
+        at = f"seed {SEED}, before {op} {path}"
+        found.append((disk.fork_kill(), False, at))
+        for number, image in enumerate(disk.images(rng, IMAGES)):
+            found.append((image, True, f"{at}, image {number}"))
+
+    disk.step = collect
+    assert client.consumer("t", "s").receive_batch(10).num_rows == 0
+    collect("", "the end")
+    disk.step = lambda op, path, **info: None
+    moved = set()
+    for crashed, is_cut, label in found:
+        again = open_client(crashed, after_reboot() if is_cut else ManualClock(START_MS))
+        again.flush()
+        moved.add(len(where(again)["t"]))
+        with again.consumer("t", "s") as consumer:
+            assert consumer.receive_batch(10).num_rows == 0, label
+            # what a dead process holds goes on once its transaction has ended
+            for row in again.transactions():
+                again.abort(row["txn"])
+            assert consumer.receive_batch(10).num_rows == 0, label
+        assert where(again) == {"t": [], DLQ: [value]}, label
+    assert moved == {0, 1}
 
 
 AIMS = [

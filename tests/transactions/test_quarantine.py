@@ -162,7 +162,8 @@ def test_a_consumer_loses_nothing(bench: Bench) -> None:
         with pytest.raises(Corruption):
             while (table := consumer.receive_batch(5)).num_rows:
                 got += [m.value for m in rows([table]) if m.partition == 0]
-        assert consumer.receive_batch(5).num_rows == 0
+        while (table := consumer.receive_batch(5)).num_rows:
+            got += [m.value for m in rows([table])]
         expected = [b"%d%d" % (turn, n) for turn in range(2) for n in range(9)]
         assert got == [*expected, b"tail"]
         assert first.num_rows == 3

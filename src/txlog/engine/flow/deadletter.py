@@ -189,11 +189,41 @@ def postpone(
         partition: free(view, held, partition, runs_of_table(table), how.consumer)
         for partition, table in rows.items()
     }
+    kind = _kind(home(view, topic, held), rows, how)
+    return _move(view, settings, now, (topic, held), rows, allowed, kind, how)
+
+
+def made_target(
+    view: View, settings: Settings, now: Instant, find: Find, rows: dict[int, pa.Table],
+    how: Postponed | None,
+) -> Decision:  # fmt: skip
+    """Decide to have the topic that messages are moved to; answers (its record, DLQ or RETRY)."""
+    topic, held = find(view)
+    base = home(view, topic, held)
+    kind = _kind(base, rows, how)
+    draft = Draft(view, settings, now.wall_ms)
+    target = _target(draft, base, target_name(base, kind), kind)
+    return draft.decision((target, kind), sync=True)
+
+
+def copies(
+    view: View, now: Instant, find: Find, table: pa.Table, kind: str, how: Postponed | None
+) -> pa.RecordBatch:
+    """The rows as they are to be sent to the target, for who does not send them by `bury`."""
+    topic, held = find(view)
+    return _copies(table, (topic, held), home(view, topic, held), kind, how, now)
+
+
+def _kind(
+    base: tuple[Topic, Subscription], rows: dict[int, pa.Table], how: Postponed | None
+) -> str:
+    """What was put off too often is given up."""
+    if how is None:
+        return DEAD
     times = 1 + max(_times(dict(row or ())) for table in rows.values()
                     for row in table.column("properties").to_pylist())  # fmt: skip
-    most = home(view, topic, held)[1].policies.get("max_redeliver_count")
-    kind = DEAD if isinstance(most, int) and times > most else RETRY
-    return _move(view, settings, now, (topic, held), rows, allowed, kind, how)
+    most = base[1].policies.get("max_redeliver_count")
+    return DEAD if isinstance(most, int) and times > most else RETRY
 
 
 def _times(properties: dict[str, str]) -> int:

@@ -34,6 +34,11 @@ def policy_ops(
     """The ops of policies of a subscription; topic: its full name. Raises InvalidArgument."""
     for policy, value in policies.items():
         _check(policy, value)
+        if policy in TOPICS and isinstance(value, str) and TopicName.parse(value).full == topic:
+            raise InvalidArgument(
+                f"{policy} is the topic itself: its messages would come again for ever",
+                hint="name another topic", topic=TopicName.parse(topic).short,
+            )  # fmt: skip
     if policies.get("max_redeliver_count") is not None:
         derived_topic(topic, name, "DLQ")  # one that is too long is refused now
     return [SubscriptionPolicySet(subscription, *item) for item in policies.items()]
