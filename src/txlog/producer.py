@@ -238,11 +238,11 @@ class Producer:
         routing = self._route(data)
         named, store = self._named, self._store
 
-        def decide(view: View, now: Instant) -> Decision:
+        def plainly(view: View, now: Instant) -> Decision:
             topic, routed = self._routed(view, routing)
             return produce.send(view, store.settings, now, topic, routed, named)
 
-        answer = store.write(decide)
+        answer = store.write(plainly)
         assert isinstance(answer, list)
         return BatchReceipt(routing.routed, answer, in_txn=False)
 
