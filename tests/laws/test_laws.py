@@ -100,6 +100,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
     client.create_topic("t", 2)
     client.create_subscription("t", "s")
     client.create_subscription("t", "h", type=chance.choice(("shared", "key-shared", "failover")))
+    client.connect("key 0")
     open_ones: list[TxnId] = []
     consumers: list[Consumer] = []
 
