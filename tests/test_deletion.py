@@ -189,6 +189,21 @@ def test_a_deleted_topic_is_gone_for_every_handle(tmp_path: Path) -> None:
     assert client.commit(txn)["state"] == "committed"
 
 
+def test_a_handle_does_not_go_on_with_the_next_topic_of_the_name(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    client = bench.client
+    producer, reader, consumer = client.producer("t"), client.reader("t"), client.consumer("t", "s")
+    client.admin.delete_topic("t", force=True)
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    send(client, b"new")
+    for call in (lambda: producer.send(b"x"), reader.read_next, consumer.receive_batch):
+        with pytest.raises((TopicNotFound, SubscriptionNotFound), match="was deleted"):
+            call()
+    consumer.close()
+    assert [m.value for m in pending(client)] == [b"new"]
+
+
 def test_its_files_go_and_its_numbers_never_come_back(tmp_path: Path) -> None:
     """Law 6: a topic of the same name has other partitions, ledgers and ids (R18: its files)."""
     bench = bench_of(tmp_path, 2)

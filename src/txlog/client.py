@@ -186,8 +186,8 @@ class Client(TransactionClient):
         """Say what of a topic is kept, None to take a policy away; returns those it has then.
 
         retention_ms, retention_bytes: how long, how much; retention_acked: 1, what every
-        subscription has acknowledged goes. Whole ledgers go, behind a checkpoint, and never on
-        their own what a subscription has not acknowledged.
+        subscription has acknowledged goes; ttl_ms: what is older is acknowledged. Whole ledgers
+        go, behind a checkpoint, and never on their own what a subscription has not acknowledged.
         raises: TopicNotFound, InvalidArgument
         """
         name = TopicName.parse(topic)

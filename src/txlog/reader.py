@@ -19,10 +19,11 @@ from txlog.engine.flow.bounds import (
 from txlog.engine.flow.damage import damage_error, find_damage, quarantine_wall
 from txlog.engine.flow.damage import wall as damage_wall
 from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received, requests_of
+from txlog.engine.flow.lookup import live_topic
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.preview import START, PreviewPlace, check_isolation, preview
-from txlog.engine.folds.catalog import number_of
+from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.cursor import covers
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Mark
@@ -55,7 +56,7 @@ class Reader:
 
     __slots__ = (
         "_buffered", "_damage", "_grows", "_of_txn", "_places", "_previews", "_skips", "_stops",
-        "_store", "_through_lsn", "_turn", "short", "topic",
+        "_store", "_through_lsn", "_topic_number", "_turn", "short", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +75,7 @@ class Reader:
         self._skips: dict[int, int | None] = {}
         self._previews: dict[int, PreviewPlace] = {}
         self._through_lsn: int | None = None
+        self._topic_number = 0
         self._of_txn = wanted.txn
         of_all = partitions is None and self.topic.partition is None
         self._grows = of_all and wanted.stop is None and wanted.kind == "range" and (
@@ -86,6 +88,7 @@ class Reader:
         self, view: View, wanted: Range, partitions: list[int] | None, isolation: str
     ) -> None:
         found = find_topic(view, self.topic)
+        self._topic_number = found.number
         if self.topic.partition is not None:
             partitions = [self.topic.partition]
         for number in partitions or ():
@@ -109,7 +112,7 @@ class Reader:
         """Begin with partitions that were added since, if it reads the whole topic for ever."""
         if not self._grows:
             return
-        found = find_topic(view, self.topic)
+        found = self._found(view)
         for partition in range(len(self._places), found.partitions):
             self._places[partition] = start_of(view, number_of(found, partition))
             self._stops[partition] = self._skips[partition] = None
@@ -117,7 +120,11 @@ class Reader:
                 self._previews[partition] = START
 
     def _number(self, view: View, partition: int) -> int:
-        return number_of(find_topic(view, self.topic), partition)
+        return number_of(self._found(view), partition)
+
+    def _found(self, view: View) -> Topic:
+        """The topic it was opened on; raises TopicNotFound, also when its name was given again."""
+        return live_topic(view, self._topic_number, self.short)
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.
@@ -209,7 +216,7 @@ class Reader:
         """Where a quarantined partition ends for readers. Raises PartitionUnavailable: offline."""
         why = view.catalog.unavailable.get(number)
         if why is not None and why.reason != "damage":
-            raise unavailable_error(view.catalog, find_topic(view, self.topic), number)
+            raise unavailable_error(view.catalog, self._found(view), number)
         return quarantine_wall(view, number)
 
     def _plan(self, view: View, partition: int, number: int, limit: int, wall: Mark | None) -> Plan:
@@ -223,7 +230,7 @@ class Reader:
             skip = (cursor.acked,)
             if covers(cursor.mark_delete, place):
                 place = cursor.mark_delete  # what it passed is not in `acked` any more
-        check_retained(view, find_topic(view, self.topic), number, place)
+        check_retained(view, self._found(view), number, place)
         return plan(view, number, place, limit, skip, stop)
 
     def read_next(self) -> Message | None:
