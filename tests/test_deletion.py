@@ -231,6 +231,21 @@ def test_its_files_go_and_its_numbers_never_come_back(tmp_path: Path) -> None:
     assert kinds == {("topic", 3, 0), ("topic", 4, 0)}
 
 
+def test_what_a_dead_pass_left_in_its_directory_goes(tmp_path: Path) -> None:
+    """R19: a file that nobody names, although nobody names its directory either."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    send_txn(client, b"0")
+    client.checkpoint()
+    (known, other) = files(bench)
+    for path in (known, other):
+        path.with_name("_ledger-000000000099.0000000099.arrow").write_bytes(b"left")
+    client.admin.delete_topic("t", force=True)
+    client.checkpoint()
+    client.checkpoint()
+    assert files(bench) == []
+
+
 def test_rows_that_never_reached_a_file_go_with_it(tmp_path: Path) -> None:
     """A deletion between two checkpoints, and one that another process has not heard of."""
     bench = bench_of(tmp_path)

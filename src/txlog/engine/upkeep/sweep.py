@@ -28,7 +28,8 @@ SIDECAR_DIR = "/_txnlog/"
 def sweep_unnamed(store: Store, *, directories_max: int | None = None) -> int:
     """Unlink unnamed files; returns their bytes. The caller holds the maintenance lock.
 
-    directories_max: with more partitions than this only the fixed directories are looked through
+    directories_max: with more partitions than this only the fixed directories are looked through;
+                     None: every directory, those of deleted topics too
     """
     return sum(unlink_unnamed(store, path) for path, _ in [*unnamed(store, directories_max)])
 
@@ -47,7 +48,9 @@ def unlink_unnamed(store: Store, path: str) -> int:
 def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[str, str]]:
     """The files that nobody names, each with the reason: unnamed, or temporary."""
     named, directories = store.read(lambda view: (_named(store, view), _directories(view)))
-    if directories_max is not None and len(directories) > directories_max:
+    if directories_max is None:
+        directories = list(_every_directory(store))
+    elif len(directories) > directories_max:
         directories = []
     for directory in (*FIXED_DIRECTORIES, *directories):
         for name in store.disk.listdir(directory):
@@ -111,6 +114,16 @@ def _paths(manifest: Manifest) -> set[str]:
     files = {ref.path for refs in manifest.files.values() for ref in refs}
     files |= {ref.path for ref in manifest.history}
     return files | {ref.path for ref in manifest.dumps} | {path for path, _ in manifest.dropped}
+
+
+def _every_directory(store: Store) -> Iterator[str]:
+    """Every directory of partitions and sidecars, those of deleted topics too."""
+    paths = ["topics"]
+    for _ in ("tenant", "namespace", "topic", "partition"):
+        paths = [f"{path}/{name}" for path in paths for name in store.disk.listdir(path)]
+    for path in paths:
+        yield path
+        yield f"{path}/_txnlog"
 
 
 def _directories(view: View) -> list[str]:
