@@ -51,7 +51,7 @@ def seek(
     """Move a subscription: all before is acknowledged, nothing from there on."""
     bound = parse_bound(to, call.now_ms())
     handle = handle_of(call, subscription, topic)
-    plan = handle.seek(bound, force=force, dry_run=True)
+    answer = plan = handle.seek(bound, force=force, dry_run=not call.dry_run)
     shown = [
         f"{handle.name} on {handle.short}/{row['partition']}: {row['from']} → {row['to']}, "
         f"{_effect(row)}"
@@ -59,12 +59,11 @@ def seek(
     ]
     if plan["aborted_list"]:
         shown.append(f"aborts {', '.join(map(str, plan['aborted_list']))}")
-    if not call.dry_run:
-        confirm(call, "\n".join(shown))
-    answer = handle.seek(bound, force=force)
     if call.dry_run:
         call.summary("; ".join(shown))
     else:
+        confirm(call, "\n".join(shown))
+        answer = handle.seek(bound, force=force)
         moved = [
             row for row in answer["partition_list"]
             if row["from"] != row["to"] or row["redeliver"] or row["skip"]
@@ -151,7 +150,7 @@ def expire(
 
 
 def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], dict[str, Any]]) -> None:
-    answer = act(True)
+    answer = act(not call.dry_run)
     where = f"{handle.name} on {handle.short}"
     if answer["skipped"] and not call.dry_run:
         confirm(call, f"skip {_messages(answer['skipped'])} of {where}")
@@ -179,12 +178,12 @@ def delete(
 
     def one(name: str) -> None:
         handle = handle_of(call, name, topic)
-        plan = handle.delete(force=force, dry_run=True)
+        answer = plan = handle.delete(force=force, dry_run=not call.dry_run)
         backlog = _messages(plan["backlog"])
         where = f"{handle.name} on {handle.short}, {backlog} not acknowledged"
         if not call.dry_run:
             confirm(call, f"delete subscription {where}")
-        answer = handle.delete(force=force)
+            answer = handle.delete(force=force)
         call.summary(f"deleted subscription {where}")
         call.output.result(answer)
 

@@ -79,7 +79,7 @@ def delete(
     client = call.client(write=True)
 
     def one(name: str) -> None:
-        plan = client.admin.delete_topic(name, force=force, dry_run=True)
+        answer = plan = client.admin.delete_topic(name, force=force, dry_run=not call.dry_run)
         topic = str(plan["topic"])
         what = (
             f"{counted(plan['messages'], 'message')} ({size(plan['size_bytes'])}) in "
@@ -88,7 +88,7 @@ def delete(
         )
         if not call.dry_run:
             confirm(call, f"delete topic {topic}: {what}", word=topic)
-        answer = client.admin.delete_topic(name, force=force)
+            answer = client.admin.delete_topic(name, force=force)
         call.summary(f"deleted topic {topic}: {what}")
         call.output.result(answer)
 
