@@ -348,13 +348,9 @@ class Consumer:
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition, None for an empty one."""
-
-        def look(view: View) -> dict[int, MessageId | None]:
-            topic, _ = self._target(view)
-            chosen = self._partitions
-            return last_ids(view, topic, range(topic.partitions) if chosen is None else chosen)
-
-        return self._store.read(look)
+        return self._store.read(
+            lambda view: last_ids(view, self._target(view)[0], self._partitions)
+        )
 
     def get_last_message_id(self) -> MessageId | None:
         """The last visible message. Raises NotAllowed when the topic has several partitions."""

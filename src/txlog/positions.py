@@ -61,9 +61,12 @@ def chosen_partitions(
     return None if wanted is None else sorted(set(wanted))
 
 
-def last_ids(view: View, topic: Topic, indexes: Iterable[int]) -> dict[int, MessageId | None]:
-    """The last visible message of each of these partitions; None where there is none."""
-    return {index: last_message(view, number_of(topic, index)) for index in indexes}
+def last_ids(
+    view: View, topic: Topic, indexes: Iterable[int] | None
+) -> dict[int, MessageId | None]:
+    """The last visible message of these partitions (None: all); None where there is none."""
+    chosen = range(topic.partitions) if indexes is None else indexes
+    return {index: last_message(view, number_of(topic, index)) for index in chosen}
 
 
 def only_one(topic: str, known: Mapping[int, MessageId | None]) -> MessageId | None:
