@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -752,6 +753,7 @@ class F:
     (tmp_path / "prices_of_a_test.py").write_text(text)
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     assert functions.load(f"{tmp_path}/prices_of_a_test.py:F")(None, None) == 3
+    assert "prices_of_a_test" not in sys.modules  # a module of that name can still be imported
     deep = functions.load("prices_of_a_test:F.Inner.deep", [str(tmp_path)])
     assert deep(None) == 4
 

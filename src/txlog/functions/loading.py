@@ -79,20 +79,17 @@ def _file(name: str) -> ModuleType:
     path = Path(name).absolute()
     if not path.is_file():
         raise NotFound(f"no file {name}", path=str(path))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    own_name = f"file:{path}"  # no module of the same stem is hidden by it
+    spec = importlib.util.spec_from_file_location(own_name, path)
     assert spec is not None, "a name that ends in .py has a loader"
     assert spec.loader is not None, "a name that ends in .py has a loader"
     module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(path.stem)
-    sys.modules[path.stem] = module  # dataclasses and the like look for their module there
+    sys.modules[own_name] = module  # dataclasses and the like look for their module there
     try:
         spec.loader.exec_module(module)
     except _FAILURES as error:
-        del sys.modules[path.stem]
+        del sys.modules[own_name]
         raise _import_failed(name, error) from error
-    finally:
-        if before is not None:
-            sys.modules[path.stem] = before
     return module
 
 
