@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,25 @@ def test_what_a_dead_pass_left_in_its_directory_goes(tmp_path: Path) -> None:
     for path in (known, other):
         path.with_name("_ledger-000000000099.0000000099.arrow").write_bytes(b"left")
     client.admin.delete_topic("t", force=True)
+    client.checkpoint()
+    client.checkpoint()
+    assert files(bench) == []
+
+
+def test_large_messages_go_with_their_topic(tmp_path: Path) -> None:
+    """Their files are ledgers of the sidecar; a producer of large messages is told, too."""
+    bench = bench_of(tmp_path, max_message_bytes=100)
+    client = bench.client
+    producer = client.producer("t", chunking=True)
+    producer.send(b"x" * 500, key=b"k")
+    client.admin.update_topic("t", 3)
+    assert producer.send(b"y" * 300, key=b"key").partition == zlib.crc32(b"key") % 3
+    (row,) = client.subscription("t", "s").backlog("key", 1)
+    assert (row["group"], row["messages"], row["size_bytes"]) == ("k", 1, 501)
+    assert len(files(bench)) == 2  # they are there before any checkpoint
+    client.admin.delete_topic("t", force=True)
+    with pytest.raises(TopicNotFound, match="was deleted"):
+        producer.send(b"z" * 500)
     client.checkpoint()
     client.checkpoint()
     assert files(bench) == []

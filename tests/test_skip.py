@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, send, send_txn, values
-from txlog import Client, Range
+from txlog import Bound, Client, Range
+from txlog.engine.flow import dispatch
 from txlog.errors import InvalidArgument, PartitionUnavailable, TransactionConflict
+from txlog.settings import RECEIVE_BYTES_MAX
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 HOUR_MS = 3_600_000
@@ -63,6 +65,26 @@ def test_what_is_acknowledged_is_not_counted(tmp_path: Path) -> None:
     assert left(client) == []
     send(client, b"new")
     assert left(client) == [b"new"]
+
+
+def test_bytes_do_not_bound_what_is_only_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a batch of receive takes: it is skipped and sought over all the same."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    fill(client)
+    known = ids(client)
+    *others, bytes_max = dispatch.plan.__defaults__ or ()
+    assert bytes_max == RECEIVE_BYTES_MAX
+    monkeypatch.setattr(dispatch.plan, "__defaults__", (*others, 2))
+    handle = client.subscription("t", "s")
+    assert handle.seek(Bound("last", 1))["partition_list"][0]["to"] == known[8]
+    assert handle.seek(Bound("skip", 8))["skip"] == 0
+    handle.seek(Bound("start"))
+    assert handle.skip(5, dry_run=True)["skipped"] == 5
+    assert [row["messages"] for row in handle.backlog("ledger")] == [6, 3]
+    assert handle.clear_backlog()["skipped"] == 9
 
 
 def test_each_partition_is_counted_for_itself(tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from txlog.engine.flow import chunked
 from txlog.engine.flow.chunked import Address, Made, Placed
+from txlog.engine.flow.lookup import live_topic
 from txlog.engine.flow.producers import Named
 from txlog.engine.flow.route import COLUMNS, PartitionSlice, partition_of_key
 from txlog.engine.flow.sweep import Uses
-from txlog.engine.folds.catalog import numbers
+from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.space import Space
 from txlog.engine.storage.chunks import ChunkFile, cut
 from txlog.engine.storage.disk_protocol import Stream
@@ -137,8 +138,12 @@ def send(
     return LargeReceipt(to.partition, done, made.payload_bytes)
 
 
+def _topic(view: View, number: int) -> Topic:
+    return live_topic(view, number, "of this producer")
+
+
 def _path(view: View, topic: int, to: Address, ledger: int) -> str:
-    number = numbers(view.catalog.topics[topic])[to.partition]
+    number = numbers(_topic(view, topic))[to.partition]
     directory = ledger_dir(view.catalog, number, "s")
     return sealed_path(directory, ledger, view.manifest.generation)
 
@@ -148,16 +153,14 @@ def _reserve(
 ) -> Placed:  # fmt: skip
     if txn is None:
         answer = store.write(
-            lambda view, now: chunked.reserve(
-                view, store.settings, now, view.catalog.topics[topic], to
-            )
+            lambda view, now: chunked.reserve(view, store.settings, now, _topic(view, topic), to)
         )
     else:
         uid = store.disk.owner()[0]
         answer = in_transaction(
             store, txn,
             lambda view, now, use: chunked.reserve_in_txn(
-                view, store.settings, now, uid, view.catalog.topics[topic], to, use
+                view, store.settings, now, uid, _topic(view, topic), to, use
             ),
             _uses(topic, to),
         )  # fmt: skip
@@ -172,14 +175,14 @@ def _append(
     if txn is None:
         answer = store.write(
             lambda view, now: chunked.append(
-                view, store.settings, now, view.catalog.topics[topic], to, made, owner
+                view, store.settings, now, _topic(view, topic), to, made, owner
             )
         )
     else:
         answer = in_transaction(
             store, txn,
             lambda view, now, use: chunked.append_in_txn(
-                view, store.settings, now, owner[0], view.catalog.topics[topic], to, made, use
+                view, store.settings, now, owner[0], _topic(view, topic), to, made, use
             ),
             _uses(topic, to),
         )  # fmt: skip

@@ -203,6 +203,7 @@ class Producer:
             if isinstance(body, large.Body):
                 if self.topic.partition is not None:
                     partition = self.topic.partition
+                self._partitions = self._store.read(self._count)
                 to = large.address(
                     self._partitions, self._turn, key, partition, self._named, sequence_id
                 )

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from txlog.bounds import Bound, Range
 from txlog.engine.flow.acksets import is_trimmed
-from txlog.engine.flow.dispatch import plan
+from txlog.engine.flow.dispatch import NO_MATTER, plan
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.participants import check_available
 from txlog.engine.folds import buffer as buffers
@@ -82,7 +82,7 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
         if bound.kind == "last":
             count = max(0, view.topic(number).messages - count)
         start = start_of(view, number)
-        return plan(view, number, start, count).behind if count else start
+        return plan(view, number, start, count, bytes_max=NO_MATTER).behind if count else start
     if bound.kind == "id":
         assert isinstance(bound.value, MessageId)
         partition_of(view, topic, bound.value)

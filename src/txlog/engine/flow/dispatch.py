@@ -36,6 +36,7 @@ RECEIVED = pa.schema(
         ("txn_least", pa.int64()), ("txn_state", pa.string()), ("redelivery_count", pa.int32()),
     ]
 )  # fmt: skip
+NO_MATTER = 1 << 62  # a plan whose rows nobody reads has no bound in bytes
 _STORED = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
     "sequence_id", "txn_most", "txn_least",

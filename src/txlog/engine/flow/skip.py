@@ -15,7 +15,7 @@ import msgspec
 from txlog.clock import Instant
 from txlog.engine.flow.acksets import acked_outcome
 from txlog.engine.flow.bounds import behind_time, stop_behind
-from txlog.engine.flow.dispatch import Piece, plan
+from txlog.engine.flow.dispatch import NO_MATTER, Piece, plan
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.participants import check_available
 from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
@@ -111,7 +111,13 @@ def _skip(draft: Draft, subscription: int, number: int, amount: Amount) -> int:
     if amount.before_ms is not None:
         stop = stop_behind(behind_time(view, number, amount.before_ms))
     found = plan(
-        view, number, cursor.mark_delete, amount.messages, (cursor.acked, cursor.held), stop
+        view,
+        number,
+        cursor.mark_delete,
+        amount.messages,
+        (cursor.acked, cursor.held),
+        stop,
+        bytes_max=NO_MATTER,
     )
     if found.messages:
         outcome, mark = acked_outcome(view, subscription, number, runs_of(found.pieces))
