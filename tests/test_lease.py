@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -12,7 +13,13 @@ from txlog import Client, Consumer, Message, MessageId, messages
 from txlog.consumerreport import consumers as consumer_rows
 from txlog.engine.flow.slots import SLOTS, slot_of, slots_of
 from txlog.engine.storage.journal import Journal
-from txlog.errors import ConsumerBusy, InvalidArgument, NotAllowed, TransactionConflict
+from txlog.errors import (
+    AlreadyClosed,
+    ConsumerBusy,
+    InvalidArgument,
+    NotAllowed,
+    TransactionConflict,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -588,3 +595,20 @@ def test_keys_over_a_checkpoint(bench: Bench) -> None:
     keyed(bench.client, *[(mine if at % 2 else other, b"%d" % at) for at in range(20, 30)])
     assert got(one) == [b"%d" % at for at in range(1, 30, 2)]
     assert got(two) == [b"%d" % at for at in range(0, 30, 2)]
+
+
+def test_a_consumer_that_waits_can_be_closed_by_another_thread(bench: Bench) -> None:
+    consumer = bench.client.consumer("t", "s")
+    ended: list[type[Exception]] = []
+
+    def wait() -> None:
+        try:
+            consumer.receive(timeout_ms=None)
+        except AlreadyClosed:
+            ended.append(AlreadyClosed)
+
+    thread = Thread(target=wait)
+    thread.start()
+    consumer.close()
+    thread.join()
+    assert ended == [AlreadyClosed]

@@ -284,15 +284,20 @@ class Consumer:
         It takes up to receiver_queue_size messages in hand at once, and gives those back uncounted
         that were not received when it closes.
         """
-        with self._turns:
-            self._drop_lost()
-            while not self._buffered:
-                size = max(1, self._queue_size)
-                wait_ms = 1000 if timeout_ms is None else timeout_ms
-                self._buffered.extend(messages(self.receive_batch(size, wait_ms)))
-                if timeout_ms is not None:
-                    break
-            return self._buffered.popleft() if self._buffered else None
+        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        pause = POLL_SECONDS_MIN
+        while True:
+            with self._turns:  # not while it waits: another thread may close it
+                self._drop_lost()
+                if not self._buffered:
+                    self._buffered.extend(messages(self._poll(max(1, self._queue_size))))
+                if self._buffered:
+                    return self._buffered.popleft()
+            left = pause if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return None
+            Event().wait(min(pause, left))
+            pause = min(POLL_SECONDS_MAX, pause * 2)
 
     def _drop_lost(self) -> None:
         """Drop buffered messages before the first that is still to be handed out.
