@@ -27,7 +27,6 @@ from txlog.acknowledging import (
 from txlog.clock import Instant
 from txlog.engine.flow import acknowledge
 from txlog.engine.flow.acknowledge import AckAnswer
-from txlog.engine.flow.admin import check_type
 from txlog.engine.flow.deadletter import Moved, Postponed
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import (
@@ -56,14 +55,13 @@ from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed
 from txlog.handing import read_handed
 from txlog.ids import MessageId, TopicName, TxnId
-from txlog.membership import Membership
+from txlog.membership import Membership, check_options
 from txlog.message import Message, messages
 from txlog.moving import DeadLetters, reconsume_later
 from txlog.positions import chosen_partitions, last_ids, only_one
 from txlog.transaction import Later, Transaction
 
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
-ACK_TIMEOUT_MS_MIN = 1000
 QUEUE_SIZE = 1000
 
 
@@ -96,7 +94,7 @@ class Consumer:
         receiver_queue_size: int = QUEUE_SIZE, ack_timeout_ms: int | None = None,
         nack_delay_ms: int | None = None, partitions: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
-        _check(type, receiver_queue_size, ack_timeout_ms, nack_delay_ms)
+        check_options(type, receiver_queue_size, ack_timeout_ms, nack_delay_ms)
         self._store = store
         wanted = TopicName.parse(topic, allow_partition=True)
         self.short = wanted.topic.short
@@ -484,19 +482,3 @@ class Consumer:
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
         self.close()
-
-
-def _check(
-    type: str | None, queue_size: int, ack_timeout_ms: int | None, nack_delay_ms: int | None
-) -> None:
-    """Raises InvalidArgument."""
-    if type is not None:
-        check_type(type)
-    if queue_size < 0:
-        raise InvalidArgument(f"receiver_queue_size is {queue_size}, it must not be negative")
-    if ack_timeout_ms and ack_timeout_ms < ACK_TIMEOUT_MS_MIN:
-        raise InvalidArgument(
-            f"ack_timeout_ms is {ack_timeout_ms}, the smallest is {ACK_TIMEOUT_MS_MIN}", code=203
-        )
-    if nack_delay_ms is not None and nack_delay_ms < 0:
-        raise InvalidArgument(f"nack_delay_ms is {nack_delay_ms}, it must not be negative")

@@ -13,6 +13,7 @@ from threading import Event
 
 from txlog.clock import Instant
 from txlog.engine.call import Decide
+from txlog.engine.flow.admin import check_type
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import Back, give_back, reap_ops
 from txlog.engine.folds.catalog import Subscription, consumers_of
@@ -21,8 +22,9 @@ from txlog.engine.model.ops import ConsumerAttached, Op, Run, SubscriptionTypeSe
 from txlog.engine.storage.disk_protocol import LockFile
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.errors import ConsumerBusy, SubscriptionNotFound
+from txlog.errors import ConsumerBusy, InvalidArgument, SubscriptionNotFound
 
+ACK_TIMEOUT_MS_MIN = 1000
 ATTACH_TRIES_MAX = 1000
 ATTACH_PAUSE_SECONDS = 0.002
 LOOK_SECONDS = 0.1  # a busy consumer looks after its peers so often, an idle one at each turn
@@ -168,3 +170,19 @@ class Membership:
         self._store.disk.unlink(consumer_lock(self.number))
         self._lock.close()
         self._lock = None
+
+
+def check_options(
+    type: str | None, queue_size: int, ack_timeout_ms: int | None, nack_delay_ms: int | None
+) -> None:
+    """Refuse what no consumer can be opened with; raises InvalidArgument."""
+    if type is not None:
+        check_type(type)
+    if queue_size < 0:
+        raise InvalidArgument(f"receiver_queue_size is {queue_size}, it must not be negative")
+    if ack_timeout_ms and ack_timeout_ms < ACK_TIMEOUT_MS_MIN:
+        raise InvalidArgument(
+            f"ack_timeout_ms is {ack_timeout_ms}, the smallest is {ACK_TIMEOUT_MS_MIN}", code=203
+        )
+    if nack_delay_ms is not None and nack_delay_ms < 0:
+        raise InvalidArgument(f"nack_delay_ms is {nack_delay_ms}, it must not be negative")
