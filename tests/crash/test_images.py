@@ -36,7 +36,7 @@ from txlog.errors import TxlogError
 from txlog.ids import MessageId
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
-IMAGES = int(os.environ.get("TXLOG_IMAGES", "3"))
+IMAGES = int(os.environ.get("TXLOG_IMAGES", "2"))
 RANDOM_WORKLOADS = int(os.environ.get("TXLOG_WORKLOADS", "3"))
 RECOVERY_CRASH_SHARE = 0.006
 THOROUGH_SHARE = 0.2
