@@ -11,6 +11,8 @@ from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, v
 from txlog import Bound, Client, MessageId, Range, TxnId
 from txlog.bounds import END, START
 from txlog.errors import (
+    AlreadyClosed,
+    ConsumerBusy,
     InvalidTxnStatus,
     MessageNotFound,
     NotAllowed,
@@ -304,3 +306,37 @@ def test_random_seeks_against_a_set(tmp_path: Path, seed: int) -> None:
         assert {int(v) for v in left(client)} == unacked, f"seed {seed}, step {step}"
         free = unacked.difference(*held.values())
         assert {int(m.value or b"") for m in pending(client)} == free, f"seed {seed}, step {step}"
+
+
+def test_a_consumer_seeks_itself(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    places = fill(bench.client)
+    with bench.client.consumer("t", "s") as consumer:
+        first = consumer.receive()
+        assert first is not None
+        consumer.acknowledge_cumulative(first)
+        consumer.receive()  # what lies in its queue is void after the seek
+        consumer.seek(places[7])
+        found = [consumer.receive(), consumer.receive(), consumer.receive()]
+        assert [one and one.value for one in found] == [b"7", b"8", None]
+        consumer.seek("earliest")
+        again = consumer.receive()
+        assert again is not None
+        assert (again.value, again.redelivery_count) == (b"0", 0)
+
+
+def test_unsubscribing_deletes_unless_others_are_there(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    fill(bench.client)
+    client = bench.client
+    client.create_subscription("t", "many", type="shared")
+    with client.consumer("t", "many") as other, client.consumer("t", "many") as consumer:
+        assert consumer.receive() is not None
+        with pytest.raises(ConsumerBusy):
+            consumer.unsubscribe()
+        other.close()
+        consumer.unsubscribe()
+        with pytest.raises(AlreadyClosed):
+            consumer.receive()
+    assert [row["subscription"] for row in client.subscriptions("t")] == ["s"]
+    assert client._store.disk.listdir("consumers") == []

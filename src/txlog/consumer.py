@@ -58,7 +58,7 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.membership import Membership, check_options
 from txlog.message import Message, messages
 from txlog.moving import DeadLetters, reconsume_later
-from txlog.positions import chosen_partitions, last_ids, only_one
+from txlog.positions import Where, chosen_partitions, last_ids, only_one, seek_to
 from txlog.transaction import Later, Transaction
 
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
@@ -466,6 +466,20 @@ class Consumer:
             if message.message_id is not None:
                 out.setdefault(numbers[message.partition], []).append(message.message_id)
         return {number: acknowledge.runs_of_ids(ids) for number, ids in out.items()}
+
+    def seek(self, to: Where) -> None:
+        """Stand before a message, an instant or a bound; as SubscriptionHandle.seek."""
+        with self._turns:
+            seek_to(self._store, self._target, to, self._partitions)
+            self._buffered.clear()
+            self._places.clear()
+            self._highest.clear()
+
+    def unsubscribe(self) -> None:
+        """Delete the subscription and close; raises ConsumerBusy when it has other consumers."""
+        with self._turns:
+            self._member.unsubscribe(self._target)
+            self._buffered.clear()
 
     def close(self) -> None:
         """Leave the subscription; what is in hand goes back, counted if it was received."""

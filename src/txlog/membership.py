@@ -13,7 +13,9 @@ from threading import Event
 
 from txlog.clock import Instant
 from txlog.engine.call import Decide
+from txlog.engine.flow.acknowledge import Find
 from txlog.engine.flow.admin import check_type
+from txlog.engine.flow.deletion import delete_subscription
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import Back, give_back, reap_ops
 from txlog.engine.folds.catalog import Subscription, consumers_of
@@ -22,7 +24,7 @@ from txlog.engine.model.ops import ConsumerAttached, Op, Run, SubscriptionTypeSe
 from txlog.engine.storage.disk_protocol import LockFile
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.errors import ConsumerBusy, InvalidArgument, SubscriptionNotFound
+from txlog.errors import AlreadyClosed, ConsumerBusy, InvalidArgument, SubscriptionNotFound
 
 ACK_TIMEOUT_MS_MIN = 1000
 ATTACH_TRIES_MAX = 1000
@@ -161,6 +163,19 @@ class Membership:
         answer = self._store.write(decide)
         assert isinstance(answer, Back)
         return answer
+
+    def unsubscribe(self, find: Find) -> None:
+        """Delete the subscription, unless others consume it, and let the lock go."""
+        if self._lock is None:
+            raise AlreadyClosed("the consumer is closed")
+        settings = self._store.settings
+        self.reap(now=True)
+        self._store.write(
+            lambda view, now: delete_subscription(
+                view, settings, now, *find(view), dead=[self.number], force=False
+            )
+        )
+        self.leave({})
 
     def leave(self, unseen: Mapping[int, list[Run]]) -> None:
         """Give back what is in hand, detach, and let the lock go."""

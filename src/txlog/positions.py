@@ -9,8 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from txlog.bounds import END, START, Bound
+from txlog.engine.flow.acknowledge import Find
 from txlog.engine.flow.bounds import last_message
+from txlog.engine.flow.seek import seek
 from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound
 from txlog.ids import MessageId, TopicName
@@ -39,6 +42,19 @@ def bound_of(position: Where | None) -> Bound:
             hint="a Bound, a MessageId, an instant in ms, 'earliest' or 'latest'",
         )  # fmt: skip
     return found
+
+
+def seek_to(store: Store, find: Find, to: Where, partitions: Sequence[int] | None) -> None:
+    """Move a subscription; partitions: those that move, None for all.
+
+    raises: NotAllowed (acknowledgements held by transactions), MessageNotFound, InvalidArgument
+    """
+    bound, uid = bound_of(to), store.disk.owner()[0]
+    store.write(
+        lambda view, now: seek(
+            view, store.settings, now, uid, *find(view), bound, partitions, force=False
+        )
+    )
 
 
 def chosen_partitions(
