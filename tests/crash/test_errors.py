@@ -41,7 +41,7 @@ from txlog.errors import (
 from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
-STRIDE = int(os.environ.get("TXLOG_STRIDE", "3"))
+STRIDE = int(os.environ.get("TXLOG_STRIDE", "4"))
 STEPS = (
     "create create send begin txn_send ack txn_ack send begin txn_send commit abort begin "
     "txn_send checkpoint roll commit joined send connect key_begin txn_send connect key_delete "

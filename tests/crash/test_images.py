@@ -37,8 +37,8 @@ from txlog.ids import MessageId
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "2"))
-RANDOM_WORKLOADS = int(os.environ.get("TXLOG_WORKLOADS", "3"))
-RECOVERY_CRASH_SHARE = 0.006
+RANDOM_WORKLOADS = int(os.environ.get("TXLOG_WORKLOADS", "2"))
+RECOVERY_CRASH_SHARE = 0.004
 THOROUGH_SHARE = 0.2
 
 WORKLOADS = {
