@@ -63,6 +63,9 @@ def consume(
     key: Annotated[list[str] | None, Option("--key", "-k", metavar="K…")] = None,
     prop: Annotated[list[str] | None, Option("--prop", "-H", metavar="K=V…")] = None,
     grep: Annotated[str | None, Option("--grep", metavar="RE")] = None,
+    where: Annotated[
+        str | None, Option("--where", metavar="SQL", help="a condition on the fields of a record")
+    ] = None,
 ) -> None:
     """Read messages; with -s take what a subscription may get next, and acknowledge it."""
     call.check_choice("--ack", ack, ("auto", "none", "on-exit"))
@@ -74,7 +77,7 @@ def consume(
         _refuse("needs -s", txn_id=txn_id, ack=ack != "auto")
     else:
         check_name("subscription", subscription)
-        _refuse("does not go with -s", offset=range_, key=key, prop=prop, grep=grep)
+        _refuse("does not go with -s", offset=range_, key=key, prop=prop, grep=grep, where=where)
         _refuse("does not go with -s", until=until, include_delayed=include_delayed)
     if position is not None and not create:
         raise Usage("--position needs --create", hint="txlog sub seek moves a subscription")
@@ -108,6 +111,7 @@ def consume(
         keys=[encode(text) for text in key or []],
         properties=properties(prop),
         grep=None if grep is None else encode(grep),
+        where=where,
     )
     importlib.import_module("txlog.cli.consuming").run(call, request)
 

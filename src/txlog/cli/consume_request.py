@@ -41,6 +41,7 @@ class Request:
     keys: list[bytes] = field(default_factory=list)
     properties: dict[str, str] = field(default_factory=dict)
     grep: bytes | None = None
+    where: str | None = None
 
     @property
     def is_open(self) -> bool:

@@ -6,9 +6,10 @@ again.
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,6 +80,9 @@ class Job:
         self.out.write(self.records.begin())
         if request.grep is not None:
             check_pattern(request.grep)
+        self.where: Any = None
+        if request.where is not None:  # only then DuckDB is imported
+            self.where = importlib.import_module("txlog.cli.where").Where(request.where)
 
     def read(self) -> None:
         """Read to the end of the log as it is now."""
@@ -227,10 +231,12 @@ class Job:
     def has_filter(self) -> bool:
         """Some messages are left out here."""
         request = self.request
-        return bool(request.keys or request.properties or request.grep is not None)
+        return bool(request.keys or request.properties) or (
+            request.grep is not None or request.where is not None
+        )
 
     def filtered(self, table: pa.Table) -> pa.Table:
-        """Return the rows that --key, --prop and --grep let through."""
+        """Return the rows that --key, --prop, --grep and --where let through."""
         request = self.request
         if request.keys:
             table = table.filter(pc.is_in(table["key"], pa.array(request.keys, pa.binary())))
@@ -240,6 +246,8 @@ class Job:
         if request.grep is not None:
             hits = pc.match_substring_regex(table["value"], request.grep)
             table = table.filter(pc.fill_null(hits, False))
+        if self.where is not None:
+            table = self.where.filtered(table)
         return table
 
     def notes(self) -> None:
