@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -58,6 +59,12 @@ def raise_if_asked() -> None:
         raise Interrupted(_state.number)
 
 
+def _drop(told: sys.UnraisableHookArgs) -> None:
+    """Stay silent about an Interrupted that Python dropped; raise_if_asked knows of it."""
+    if not issubclass(told.exc_type, Interrupted):
+        sys.__unraisablehook__(told)
+
+
 @contextmanager
 def watched() -> Iterator[None]:
     """Turn the signals into exceptions for the length of one command.
@@ -65,6 +72,7 @@ def watched() -> Iterator[None]:
     An ignored signal (nohup) stays ignored; a thread that is not the main one changes nothing.
     """
     before = {}
+    hook = sys.unraisablehook
     _state.depth, _state.pending, _state.seen = 0, None, False
     try:
         for number in _WATCHED:
@@ -73,8 +81,11 @@ def watched() -> Iterator[None]:
     except ValueError:
         before = {}
     try:
+        if before:
+            sys.unraisablehook = _drop
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
