@@ -136,30 +136,32 @@ class Transaction:
                 raise self._not_ended(ended.error, calls)
         failed = self._failed
         assert failed is not None and failed.error is not None
-        self._failed = None
         self._drop(calls)
         try:
             if isinstance(self.use, TxnId):
                 self._abort(self.use)
+            self._status, self._failed = "ABORTED", None
         except TxlogError:
-            pass  # its time-out ends it; the first error is the cause
-        self._status = "ABORTED"
+            pass  # it stays refused: a repeated commit aborts again, or the time-out does
         raise failed.error
 
     def abort(self) -> EndAnswer:
         """Abort: nothing of it is ever visible, what it acknowledged comes again."""
-        self._drop(self._take())
+        dropped = self._take()
+        self._drop(dropped)
+        self._failed = self._failed or next(iter(dropped), None)  # if this fails, no commit without
+        answer = self._abort(self.id)
         self._failed = None
-        return self._abort(self.id)
+        return answer
 
     def _not_ended(self, error: BaseException, before: list[Call]) -> BaseException:
         """The error of a commit that failed itself; when nothing was done, it can be repeated."""
         self._failed = None
         if isinstance(error, OutcomeUnknown):
             return ending.unknown_end(self.use, error) if isinstance(self.use, TxnId) else error
-        if before and all(call.error is error for call in before):
-            with self._lock:
-                self._queue = [*map(_renewed, before), *self._queue]
+        undone = [_renewed(call) for call in before if call.error is error]
+        with self._lock:
+            self._queue = [*undone, *self._queue]
         return error
 
     @staticmethod
@@ -322,7 +324,7 @@ def _answered(call: Call) -> object:
 
 def _renewed(call: Call) -> Call:
     """A call that was never decided, to be made later."""
-    call.error, call.done = None, False
+    call.answer, call.error, call.done = None, None, False
     return call
 
 

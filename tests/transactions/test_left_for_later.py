@@ -14,6 +14,7 @@ import pytest
 from tests.crash.world import TOPIC, new_disk, open_client
 from tests.engine_kit import Bench, begin, ids, pending, send, values
 from txlog import Client, MessageId
+from txlog.engine.call import Call
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.upkeep.dump import find_frame
 from txlog.errors import (
@@ -254,3 +255,61 @@ def test_nothing_was_done_and_the_commit_makes_an_empty_transaction(bench: Bench
     assert txn.commit().messages == 0
     assert client.show_transaction(txn.id)["state"] == "committed"
     assert len(frames_of(client, before)) == 1
+
+
+@pytest.mark.parametrize("way", ["commit", "abort"])
+def test_what_was_given_up_is_never_committed_without_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The abort fails, too: a commit that is tried afterwards must not commit the rest."""
+    client = bench.client
+    txn = client.transaction()
+    client.producer("t").send(b"a", txn=txn)
+    missing = [MessageId(999, 0)] if way == "commit" else send(client, b"in")
+    client.acknowledge_async("t", "s", missing, txn=txn)
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreLocked("held")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("txlog.ending.end", fail)
+        with pytest.raises(MessageNotFound if way == "commit" else StoreLocked):
+            getattr(txn, way)()
+    assert txn.state == "OPEN"
+    with pytest.raises((MessageNotFound, InvalidTxnStatus)):
+        txn.commit()
+    assert client.show_transaction(txn.id)["state"] == "aborted"
+    assert b"a" not in values(client)
+
+
+def test_only_what_was_not_done_is_made_again_after_a_lock(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The acknowledgement asks to be made again, and then the store is locked."""
+    client = bench.client
+    given = send(client, b"in")
+    holder = begin(bench.another(), timeout_ms=1000)
+    bench.clients[-1].acknowledge("t", "s", given, txn=holder)
+    bench.clock.advance(2000)
+    fresh = bench.another()
+    submit, calls = fresh._store.submit, []
+
+    def locked_the_second_time(_: object, given: list[Call]) -> None:
+        calls.append(len(given))
+        if len(calls) != 2:
+            return submit(given)
+        error = StoreLocked("held")
+        for call in given:
+            call.error, call.done = error, True
+        return None
+
+    txn = fresh.transaction()
+    fresh.producer("t").send_async(b"a", txn=txn)
+    fresh.acknowledge_async("t", "s", given, txn=txn)
+    with monkeypatch.context() as patched:
+        patched.setattr("txlog.engine.store.Store.submit", locked_the_second_time)
+        with pytest.raises(StoreLocked):
+            txn.commit()
+        assert txn.commit().acks == 1
+    assert calls[:2] == [3, 2]
+    assert [m.value for m in pending(client)] == [b"a"]
