@@ -535,7 +535,7 @@ def test_the_whole_value_is_checked_too(bench: Bench) -> None:
     put(bench.client, BIG)
     [path] = files(bench)
     view = bench.client._store.read(lambda view: view)
-    [ref], known = view.files(3), view.buffer(1).chunked[3]
+    [ref], known = view.files.of(3), view.buffer(1).chunked[3]
     file = view.disk.open(ref.path)
     assert reassembled(file, ref, known.value_bytes, known.crc)[1][0].as_py() == BIG
     for size, crc in ((4500, known.crc ^ 1), (4499, known.crc), (4501, known.crc), (0, 0)):

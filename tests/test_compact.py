@@ -157,7 +157,7 @@ def test_rows_stand_in_commit_order(tmp_path: Path) -> None:
     )  # fmt: skip
     assert keys[:5] == sorted(keys[:5])
     assert keys[5:] == [(None, None, 1), (None, None, 2), (None, None, 3)]
-    (file,) = bench.client._store.read(lambda view: view.files(first.ledger))
+    (file,) = bench.client._store.read(lambda view: view.files.of(first.ledger))
     assert not file.clean
 
 

@@ -106,8 +106,8 @@ def test_the_example_decodes_by_the_ruler() -> None:
      _, previous_crc, crc) = numbers  # fmt: skip
     assert (version, columns, header_bytes) == (1, 0, 64)
     assert (lsn, durable_lsn, time_ms, offset) == (7, 6, 1_700_000_000_000, 512)
-    assert (ops_bytes, rows_bytes) == (14, 176)
-    assert (previous_crc, crc) == (0xCAFEF00D, 0x4C997DA9)
+    assert (ops_bytes, rows_bytes) == (15, 176)
+    assert (previous_crc, crc) == (0xCAFEF00D, 0x6FB9E7B5)
     assert (data[0:4], data[48:56].hex()) == (b"TXLF", "0011223344556677")
     assert crc32c(data[64:], crc32c(data[:60])) == crc
     end = 64 + ops_bytes
@@ -121,7 +121,7 @@ def test_the_example_decodes_by_the_ruler() -> None:
 
 def test_the_example_is_what_the_encoder_makes() -> None:
     data = _example()
-    ops_at, rows_at = 64, 64 + 14
+    ops_at, rows_at = 64, 64 + 15
     decoded = ops.decode_ops(data[ops_at:rows_at], lsn=7)
     assert decoded == [ops.Appended(1, 1, 0, 0, 1, 5)]
     parts, total, _ = frame.encode(

@@ -123,7 +123,7 @@ def _message(view: View, wanted: MessageId) -> Answer:
             or (inner is not None and message[2] in inner)
         ):
             done.append(view.catalog.subscriptions[number].name)
-    files = view.files(wanted.ledger)
+    files = view.files.of(wanted.ledger)
     return {"kind": "message", "record": table, "acknowledged_list": done,
             "file": files[0].path if files else None, "row": wanted.entry}  # fmt: skip
 
@@ -147,7 +147,7 @@ def _ledger(view: View, number: int) -> Answer:
         "state": status, "rows": rows,
         "size_bytes": report.file_bytes(view, [number]),
         "file_list": [{"file": ref.path, "rows": ref.rows, "size_bytes": ref.bytes,
-                       "crc32c": f"{ref.crc:08x}"} for ref in view.files(number)],
+                       "crc32c": f"{ref.crc:08x}"} for ref in view.files.of(number)],
     }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def there(view: View, partitions: Iterable[int]) -> list[int]:
 
 def file_bytes(view: View, ledgers: Sequence[int]) -> int:
     """Bytes of the segment files of these ledgers; what is still in the journal has none."""
-    return sum(ref.bytes for ledger in ledgers for ref in view.files(ledger))
+    return sum(ref.bytes for ledger in ledgers for ref in view.files.of(ledger))
 
 
 # --- topics and subscriptions ----------------------------------------------------------------

@@ -38,6 +38,9 @@ TRANSACTION_KEY_BYTES_MAX: Final = 512
 INSTANT_MS_MAX: Final = 253_402_300_799_999
 
 DURABILITIES: Final = ("sync", "os")
+TTL_FROM: Final = ("publish", "deliver_at")
+# settings that are one of some words
+CHOICES: Final = {"durability": DURABILITIES, "ttl_from": TTL_FROM}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,29 @@ class Settings:
     sidecar_garbage_ratio: float = 0.5
     # key, payload and properties of one message that is sent in chunks
     max_chunked_message_bytes: int = GIB
+    # delayed delivery (spec/delayed-delivery 10); the next five are policies of topics as well
+    delayed_delivery_active: bool = True
+    # least time between wake-ups of a timer; the early window if not strict
+    tick_time_ms: int = SECOND_MS
+    deliver_at_time_strict: bool = True
+    # 0 switches each off
+    max_delivery_delay_ms: int = 0
+    fixed_delivery_delay_ms: int = 0
+    # from when the time to live counts: publish or deliver_at
+    ttl_from: str = "publish"
+    # the mutable bucket is sealed once ids come from so many ledgers (0: by size only) ...
+    ledger_step_per_bucket: int = 5
+    # ... and there are at least so many, or at so many wherever they come from
+    min_index_count_per_bucket: int = 0
+    mutable_ids_max: int = 500_000
+    # a segment of a bucket spans at most so much time, and so many ids (-1: no limit)
+    time_step_per_bucket_snapshot_seconds: int = 300
+    max_indexes_per_snapshot_segment: int = 5_000
+    segments_max: int = 2_000
+    # more buckets than this are merged; 0 or -1: never
+    max_num_buckets: int = 20
+    # messages that a consumer remembers as not due because the index lacks them
+    strays_max: int = 100_000
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Settings:
@@ -90,13 +116,14 @@ class Settings:
         """
         for name, value in values.items():
             _check_one(name, value)
-        settings = cls(**values)  # type: ignore[arg-type]  # every name and type was checked above
+        known = {name: bool(value) if name in SWITCHES else value for name, value in values.items()}
+        settings = cls(**known)  # type: ignore[arg-type]  # every name and type was checked above
         settings._check_together()
         return settings
 
     def to_mapping(self) -> dict[str, int | str | float]:
-        """Return all settings by name, in the order of the fields."""
-        return asdict(self)
+        """Return all settings by name, in the order of the fields; switches as 0 and 1."""
+        return {k: int(v) if k in SWITCHES else v for k, v in asdict(self).items()}
 
     def _check_together(self) -> None:
         if self.txn_timeout_default_ms > self.txn_timeout_max_ms:
@@ -141,24 +168,44 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "lock_timeout_ms": (0, DAY_MS),
     "free_bytes_min": (0, _WORD_MAX),
     "reader_grace_ms": (0, 366 * DAY_MS),
+    "tick_time_ms": (0, DAY_MS),
+    "max_delivery_delay_ms": (0, INSTANT_MS_MAX),
+    "fixed_delivery_delay_ms": (0, INSTANT_MS_MAX),
+    "ledger_step_per_bucket": (0, 1_000_000),
+    "min_index_count_per_bucket": (0, 1_000_000_000),
+    "mutable_ids_max": (1, 10_000_000),
+    "time_step_per_bucket_snapshot_seconds": (1, 366 * DAY_MS // SECOND_MS),
+    "max_indexes_per_snapshot_segment": (-1, 10_000_000),
+    "segments_max": (1, 30_000),
+    "max_num_buckets": (-1, 100_000),
+    "strays_max": (1, 10_000_000),
 }
+# settings that are yes or no; 0 and 1 mean the same
+SWITCHES: Final = ("delayed_delivery_active", "deliver_at_time_strict")
 # settings that are shares, above 0 and at most 1
 SHARES: Final = ("sidecar_garbage_ratio",)
 
 assert {f.name for f in fields(Settings)} == {
-    "durability",
+    *CHOICES,
     *BOUNDS,
     *SHARES,
+    *SWITCHES,
 }  # every setting is bounded
 
 
 def _check_one(name: str, value: object) -> None:
-    if name == "durability":
-        if value not in DURABILITIES:
+    if name in CHOICES:
+        if value not in CHOICES[name]:
             raise InvalidArgument(
-                f"durability is {value!r}, it must be one of {', '.join(DURABILITIES)}",
+                f"{name} is {value!r}, it must be one of {', '.join(CHOICES[name])}",
                 setting=name,
                 value=value,
+            )
+        return
+    if name in SWITCHES:
+        if value not in (0, 1):
+            raise InvalidArgument(
+                f"{name} is {value!r}, it must be true or false", setting=name, value=value
             )
         return
     if name in SHARES:

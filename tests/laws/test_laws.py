@@ -59,6 +59,8 @@ def dumps(view: View) -> Dumps:
 def plain(key: Component, blob: bytes) -> object:
     """A dump as values that do not depend on how a bitmap is stored or a dict ordered."""
     state = FOLDS[key[0]].load(blob)
+    if key[0] == "delayed":
+        return msgspec.msgpack.decode(blob)
     if key[0] != "cursor":
         return sort_dicts(msgspec.to_builtins(state))
     return [
@@ -69,7 +71,7 @@ def plain(key: Component, blob: bytes) -> object:
         msgspec.msgpack.decode(blob, strict=False)[11],  # the rewinds as they were dumped
         sort_dicts(msgspec.to_builtins(state.pending, str_keys=False)),
         state.mark_delete, state.redelivered, state.round, state.acked_count, state.last_ack_ms,
-        msgspec.to_builtins(state.figures), state.epoch,
+        msgspec.to_builtins(state.figures), state.epoch, state.released.runs(),
     ]  # fmt: skip
 
 
@@ -116,7 +118,9 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 producer = client.producer("t", chance.choice((None, "a", "b")), chunking=True)
                 for _ in range(chance.randint(1, 3)):
                     value = b"%d" % step * chance.choice((1, 1, 1, LARGE))
-                    producer.send(value, key=b"%d" % chance.randrange(9), txn=txn)
+                    at = chance.choice((None, None, bench.clock.now().wall_ms + 500))
+                    key = b"%d" % chance.randrange(9)
+                    producer.send(value, key=key, deliver_at=at, txn=txn)
             elif act == 3:
                 open_ones.append(begin(client, chance.randint(1000, 9000)))
             elif act <= 5 and known:

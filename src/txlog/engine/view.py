@@ -17,19 +17,18 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from txlog.clock import Instant
+from txlog.engine.files import Files
+from txlog.engine.files import Request as Request
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds import cursor as cursors
+from txlog.engine.folds import delayed as delays
 from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.model.fold import Fold
 from txlog.engine.model.large_row import large_row
 from txlog.engine.model.ops import (
-    ChunksAppended,
-    Compacted,
-    LedgerSealed,
-    LedgerTrimmed,
     Op,
     PartitionAvailable,
     PartitionOffline,
@@ -41,26 +40,25 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.model.routes import CATALOG, FILES, ROUTES, Component
 from txlog.engine.model.schema import MESSAGE
-from txlog.engine.model.tail import Slice, Tail
-from txlog.engine.storage.disk_protocol import Disk, File
+from txlog.engine.model.tail import Tail
+from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.journal import Journal, JournalMoved
 from txlog.engine.storage.journal_file import RawFrame
 from txlog.engine.storage.manifest import (
-    EMPTY,
     DumpRef,
     Manifest,
     generations,
     newest_manifest,
     read_manifest,
 )
-from txlog.engine.storage.segment import FileRef, SegmentReader
+from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption, MissingFile, SnapshotExpired
 
 FOLDS: dict[str, Fold] = {
     fold.kind: fold
     for fold in (
         catalogs.FOLD, coordinators.FOLD, transaction_keys.FOLD, topics.FOLD, buffers.FOLD,
-        cursors.FOLD,
+        cursors.FOLD, delays.FOLD,
     )
 }  # fmt: skip
 APPLY = {kind: fold.apply for kind, fold in FOLDS.items()}
@@ -71,14 +69,6 @@ NOTED = frozenset([
     StatusUpdated, TxnOpened, PartitionOffline, PartitionAvailable, SubscriptionDeleted,
     TopicDeleted,
 ])  # fmt: skip
-Request = tuple[int, int, int]  # ledger, first row, row after the last
-
-
-def _going(op: LedgerTrimmed | Compacted | TopicDeleted) -> list[int]:
-    """The ledgers that an op lets go."""
-    if isinstance(op, LedgerTrimmed):
-        return [op.ledger]
-    return op.old if isinstance(op, Compacted) else op.ledgers
 
 
 class View:
@@ -86,8 +76,8 @@ class View:
 
     __slots__ = (
         "_buffers", "_catalog", "_changed", "_coordinators", "_deadline", "_dumps", "_forgotten",
-        "_gone", "_loaded", "_readers", "_sealed", "_topics", "_waiting", "disk", "journal", "lost",
-        "lsn", "manifest", "reports", "salt", "tail",
+        "_loaded", "_topics", "_waiting", "disk", "files", "journal", "lsn", "reports", "salt",
+        "tail", "timetables",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -95,7 +85,7 @@ class View:
         self.salt = salt
         self.journal = Journal(disk, salt, boot_id)
         self.tail = Tail(self.journal)
-        self.manifest: Manifest = EMPTY
+        self.files = Files(disk, self.tail, self._large)
         self.lsn = 0
         self.reports: list[str] = []
         self._dumps: dict[Component, DumpRef] = {}
@@ -106,15 +96,19 @@ class View:
         self._topics: dict[int, topics.Topic] = {}
         self._buffers: dict[int, buffers.Buffer] = {}
         self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
-        self._sealed: dict[int, FileRef] = {}
-        self._gone: set[int] = set()  # ledgers that the manifest may still name
-        self.lost: dict[str, int] = {}  # files that no manifest names, let go until this LSN
         self._forgotten: dict[Component, int] = {}  # deleted, by which LSN: a manifest may know it
-        self._readers: dict[str, tuple[File, SegmentReader]] = {}
+        self.timetables: dict[
+            int, Any
+        ] = {}  # by partition; flow fills it, and it goes with the view
         self._deadline: tuple[str, int] = ("", 0)
         self._changed: dict[Component, int] = {}  # the LSN of the last op since the manifest
 
     # --- loading -----------------------------------------------------------------------------
+
+    @property
+    def manifest(self) -> Manifest:
+        """The checkpoint that this view stands on."""
+        return self.files.manifest
 
     @classmethod
     def open(cls, disk: Disk, salt: bytes, boot_id: str, *, generation: int | None = None) -> View:
@@ -141,10 +135,10 @@ class View:
         witnessed = self.journal.witness.read()
         if generation is None:
             known = 0 if witnessed is None else witnessed.generation
-            self.manifest, reports = newest_manifest(self.disk, self.salt, known)
+            self.files.manifest, reports = newest_manifest(self.disk, self.salt, known)
             self.reports.extend(reports)
         else:
-            self.manifest = read_manifest(self.disk, generation, self.salt)
+            self.files.manifest = read_manifest(self.disk, generation, self.salt)
         self.journal.open_at(self.manifest.cut_lsn, self.manifest.chain_crc)
         self.lsn = self.manifest.cut_lsn
         self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in self.manifest.dumps}
@@ -167,28 +161,17 @@ class View:
             else:
                 del items[:gone]
         self._changed = {k: lsn for k, lsn in self._changed.items() if lsn > newer.cut_lsn}
-        self.manifest = newer
+        self.files.adopt(newer)
         self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in newer.dumps}
         self._forgotten = {k: lsn for k, lsn in self._forgotten.items() if lsn > newer.cut_lsn}
         for key in self._forgotten:
             self._dumps.pop(key, None)
-        self._sealed = {
-            ledger: ref for ledger, ref in self._sealed.items()
-            if not any(known.path == ref.path for known in newer.files.get(ledger, []))
-        }  # fmt: skip
-        self._gone &= newer.files.keys()
-        self.lost = {path: lsn for path, lsn in self.lost.items() if lsn > newer.cut_lsn}
-        live = {ref.path for refs in newer.files.values() for ref in refs}
-        for path in [path for path in self._readers if path not in live]:
-            self._readers.pop(path)[0].close()
         self.tail.drop_through(newer.cut_lsn)
         self.journal.forget_before(newer.cut_lsn)
 
     def close(self) -> None:
         """Close every descriptor."""
-        for file, _ in self._readers.values():
-            file.close()
-        self._readers.clear()
+        self.files.close()
         self.journal.close()
 
     # --- frames ------------------------------------------------------------------------------
@@ -219,7 +202,7 @@ class View:
                 waiting += self._note(op)
             for key in ROUTES[kind](op):
                 if key is FILES:
-                    self._name_files(op)
+                    self.files.name(lsn, op)
                     continue
                 changed[key] = lsn
                 state = loaded.get(key)
@@ -244,7 +227,8 @@ class View:
                 if op.boot_id == self._deadline[0] else ("", 0)
             )  # fmt: skip
         elif isinstance(op, PartitionOffline | PartitionAvailable):
-            self._close_files(op.partition)
+            if self.files.is_reading:
+                self.files.close_of(op.partition, self.catalog.owners)
         else:
             assert isinstance(op, SubscriptionDeleted | TopicDeleted)
             self._forget(op)
@@ -253,7 +237,9 @@ class View:
     def _forget(self, op: SubscriptionDeleted | TopicDeleted) -> None:
         """What was deleted has no state any more, and no dump."""
         for number in op.partitions:
-            keys: list[Component] = [("topic", number, 0), ("buffer", number, 0)]
+            keys: list[Component] = [
+                ("topic", number, 0), ("buffer", number, 0), ("delayed", number, 0),
+            ]  # fmt: skip
             if isinstance(op, SubscriptionDeleted):
                 keys = [("cursor", op.subscription, number)]
             else:
@@ -263,34 +249,6 @@ class View:
                 self._forgotten[key] = self.lsn
                 for known in (self._dumps, self._loaded, self._waiting, self._changed):
                     known.pop(key, None)
-
-    def _close_files(self, partition: int) -> None:
-        """Its files may be put in place again before it comes back: they are opened anew."""
-        if not self._readers:
-            return
-        owners = self.catalog.owners
-        for path, (file, reader) in list(self._readers.items()):
-            owner = owners.get(reader.ref.ledger)
-            if owner is None or owner[0] == partition:
-                file.close()
-                del self._readers[path]
-
-    def _name_files(self, op: Op) -> None:
-        """Which files the ledgers have from now on; a ledger that is gone has none."""
-        assert isinstance(
-            op, LedgerSealed | LedgerTrimmed | Compacted | TopicDeleted | ChunksAppended
-        )
-        if isinstance(op, LedgerSealed | Compacted | ChunksAppended):
-            self._sealed[op.file.ledger] = op.file
-        if not isinstance(op, LedgerSealed | ChunksAppended):
-            for ledger in _going(op):
-                for ref in self.files(ledger):
-                    if ref.path in self._readers:  # an open descriptor would hold its space
-                        self._readers.pop(ref.path)[0].close()
-                self._gone.add(ledger)
-                if (lost := self._sealed.pop(ledger, None)) is not None:
-                    self.lost[lost.path] = self.lsn + 1
-                self.tail.runs.pop(ledger, None)
 
     # --- components --------------------------------------------------------------------------
 
@@ -415,68 +373,18 @@ class View:
         state: cursors.Cursor = self._state(("cursor", subscription, partition))
         return state
 
+    def delayed(self, partition: int) -> delays.Delayed:
+        """When the delayed messages of a partition are due."""
+        state: delays.Delayed = self._state(("delayed", partition, 0))
+        return state
+
     # --- rows --------------------------------------------------------------------------------
 
-    def files(self, ledger: int) -> list[FileRef]:
-        """The live files of a ledger, in order: its sealed file, or the parts so far."""
-        if ledger in self._gone:
-            return []
-        sealed = self._sealed.get(ledger)
-        return [sealed] if sealed is not None else self.manifest.files.get(ledger, [])
-
-    def sealed_since(self) -> dict[int, FileRef]:
-        """Ledgers sealed by frames above the manifest's cut."""
-        return dict(self._sealed)
-
-    def gone_since(self) -> set[int]:
-        """Ledgers trimmed or compacted by frames above the manifest's cut."""
-        return set(self._gone)
-
-    def reader(self, ref: FileRef) -> SegmentReader:
-        """The open reader of a file; kept, so that the file may be unlinked under it."""
-        found = self._readers.get(ref.path)
-        if found is None:
-            file = self.disk.open(ref.path)
-            found = self._readers[ref.path] = (file, SegmentReader(file, ref))
-        return found[1]
-
     def rows(
-        self, requests: list[Request], names: Sequence[str] = tuple(MESSAGE.names)
+        self, requests: Sequence[Request], names: Sequence[str] = tuple(MESSAGE.names)
     ) -> list[pa.Table]:
-        """Rows of ledgers, in the order of the requests, as few tables as their places allow.
-
-        requests: (ledger, first row, row after the last); a row that exists nowhere is Corruption
-        names:    the columns of MESSAGE that are wanted
-        """
-        out: list[pa.Table] = []
-        slices: list[Slice] = []
-        for ledger, start, stop in requests:
-            at = start
-            for ref in self.files(ledger):
-                if ref.form == "chunks":
-                    if (at, stop) == (0, 1):
-                        self._drain(out, slices, names)
-                        out.append(self._large(ref, names))
-                        at = stop
-                    continue
-                first = 0 if ref.form == "sealed" else ref.first
-                low, high = max(at, first), min(stop, first + ref.rows)
-                if low < high:
-                    self._drain(out, slices, names)
-                    rows = self.reader(ref).rows(low - first, high - first)
-                    out.append(rows.select(names))
-                    at = high
-            if at < stop:
-                found = self.tail.slices(ledger, at, stop)
-                slices.extend(found)
-                at += sum(high - low for _, low, high in found)
-            if at != stop:
-                raise Corruption(
-                    f"ledger {ledger}: rows {at} to {stop} are in no file and no frame",
-                    hint="restore the file from a copy of the store", ledger=ledger, code=604,
-                )  # fmt: skip
-        self._drain(out, slices, names)
-        return out
+        """Rows of ledgers; as Files.rows."""
+        return self.files.rows(requests, names)
 
     def _large(self, ref: FileRef, names: Sequence[str]) -> pa.Table:
         """The large message of a ledger as its row; its file is not kept open, nor what it held."""
@@ -486,11 +394,6 @@ class View:
             return large_row(file, ref, known, names)
         finally:
             file.close()
-
-    def _drain(self, out: list[pa.Table], slices: list[Slice], names: Sequence[str]) -> None:
-        if slices:
-            out.append(self.tail.message_table(slices, names))
-            slices.clear()
 
     def ledger_table(self, ledger: int, start: int, stop: int) -> pa.Table:
         """Rows start..stop of one ledger as one table of MESSAGE."""

@@ -21,7 +21,7 @@ def partition_files(view: View, partition: int) -> list[FileRef]:
     """The live files of a partition and its sidecar."""
     ledgers = [end.ledger for end in view.topic(partition).ledgers]
     ledgers += [end.ledger for end in view.buffer(partition).ledgers]
-    return [ref for ledger in ledgers for ref in view.files(ledger)]
+    return [ref for ledger in ledgers for ref in view.files.of(ledger)]
 
 
 def first_bad_row(view: View, ledger: int) -> int | None:
@@ -29,7 +29,7 @@ def first_bad_row(view: View, ledger: int) -> int | None:
 
     cost: reads the ledger, row group by row group, up to the damage
     """
-    for ref in view.files(ledger):
+    for ref in view.files.of(ledger):
         first = 0 if ref.form == "sealed" else ref.first
         if ref.form == "chunks":
             try:
@@ -40,7 +40,7 @@ def first_bad_row(view: View, ledger: int) -> int | None:
         starts = [0, *accumulate(group[0] for group in ref.groups)]
         for start, stop in pairwise(starts):
             try:
-                view.reader(ref).rows(start, stop)
+                view.files.reader(ref).rows(start, stop)
             except Corruption:
                 return first + start
     return None
@@ -79,7 +79,7 @@ def damage_error(view: View, partition: int) -> Corruption:
     """The error behind the last good row of a quarantined partition."""
     why, topic = view.catalog.unavailable[partition], topic_of(view.catalog, partition)
     name, index = TopicName.parse(topic.name).short, index_of(topic, partition)
-    paths = [ref.path for ref in view.files(why.ledger) if why.row < ref.first + ref.rows]
+    paths = [ref.path for ref in view.files.of(why.ledger) if why.row < ref.first + ref.rows]
     path = paths[0] if paths else f"ledger {why.ledger}"
     return Corruption(
         f"{name}/{index} is quarantined: {path} is damaged from row {why.row} on",

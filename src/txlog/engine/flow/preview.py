@@ -115,7 +115,7 @@ def _small(
     first = order.index(place.ledger) if place.ledger in order else 0
     size = 0
     for end in ends[first:]:
-        known = view.files(end.ledger)
+        known = view.files.of(end.ledger)
         stop = known[0].rows if end.sealed else end.entries
         start = place.row if end.ledger == place.ledger and not end.sealed else 0
         for low, high in _unmarked(state, end.ledger, start, stop):

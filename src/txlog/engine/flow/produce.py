@@ -24,11 +24,14 @@ from txlog.engine.flow.route import PartitionSlice, Routed
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.coordinator import Txn
+from txlog.engine.model.delay_ops import NO_TIME
 from txlog.engine.model.ops import Appended, BufferAppended, Deduplicated, PartitionAdded
 from txlog.engine.view import View
 from txlog.errors import InvalidMessage, LimitExceeded
 from txlog.ids import MessageId, TxnId
 from txlog.settings import TXN_MESSAGES_MAX, Settings
+
+_NO_TIME = pa.scalar(NO_TIME, pa.int64())
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
@@ -82,8 +85,9 @@ def send(
             ledger, first = draft.take_entries(number, "p", kept)
             size = _share(piece, rows, duplicates)
             draft.ops.append(
-                Appended(number, ledger, first, at, kept, size, producer, last_sequence)
-            )
+                Appended(number, ledger, first, at, kept, size, producer, last_sequence,
+                         times_of(rows))
+            )  # fmt: skip
             pieces.append(rows)
             at += kept
         stored.append(
@@ -139,7 +143,7 @@ def send_in_txn(
             size = _share(piece, rows, duplicates)
             draft.ops.append(
                 BufferAppended(number, ledger, first, at, kept, size, *pair, index, producer,
-                               last_sequence)
+                               last_sequence, times_of(rows))
             )  # fmt: skip
             pieces.append(rows)
             at += kept
@@ -182,6 +186,22 @@ def _fresh(
     duplicates = int(pc.sum(pc.less_equal(given, pa.scalar(last, pa.int64()))).as_py() or 0)
     kept = rows.slice(duplicates)
     return kept, duplicates, given[-1].as_py() if kept.num_rows else last
+
+
+def times_of(rows: pa.RecordBatch) -> bytes | None:
+    """The deliver_at of rows as an op has them; None when none has one."""
+    at = rows.schema.get_field_index("deliver_at")
+    if at < 0:
+        return None
+    column = rows.column(at)
+    if column.null_count == len(column):
+        return None
+    times = pc.fill_null(column.cast(pa.int64()), _NO_TIME)
+    size = times.type.byte_width
+    data = times.buffers()[1]
+    assert data is not None
+    found: bytes = data.slice(times.offset * size, len(times) * size).to_pybytes()
+    return found
 
 
 def _count_duplicates(draft: Draft, partition: int, originals: list[MessageId | None]) -> None:

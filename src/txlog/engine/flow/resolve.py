@@ -145,7 +145,15 @@ def _commit_body(
         ledger, entry = draft.take_entries(partition, "p", 1)
         side_ledger, side_entry = draft.take_entries(partition, "s", 1)
         body += (
-            CommitMarker(partition, ledger, entry, *pair, held.count, held.payload_bytes),
+            CommitMarker(
+                partition,
+                ledger,
+                entry,
+                *pair,
+                held.count,
+                held.payload_bytes,
+                delayed=held.delayed,
+            ),
             BufferCommitted(partition, *pair, side_ledger, side_entry, ledger, entry),
         )
         markers.append((partition, ledger, entry, held.count))
@@ -159,8 +167,9 @@ def _commit_body(
 def _abort_body(draft: Draft, txn: Txn, found: Participants) -> list[Op]:
     pair = (txn.coordinator, txn.sequence)
     body: list[Op] = []
-    for partition, _ in found.partitions:
-        body.append(BufferAborted(partition, *pair, *draft.take_entries(partition, "s", 1)))
+    for partition, held in found.partitions:
+        place = draft.take_entries(partition, "s", 1)
+        body.append(BufferAborted(partition, *pair, *place, held.delayed))
     for subscription, partition, _ in found.cursors:
         body.append(PendingAborted(subscription, partition, *pair))
     return body

@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from txlog.engine.model.delay_ops import NO_TIME
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     BufferAborted,
@@ -39,6 +40,7 @@ from txlog.engine.model.ops import (
     LedgerTrimmed,
     Op,
 )
+from txlog.engine.model.schedule import times_from
 
 TxnPair = tuple[int, int]
 # (ledger, first row, rows, index of the first row)
@@ -48,7 +50,7 @@ Range = tuple[int, int, int, int]
 class Held(msgspec.Struct, array_like=True, gc=False):
     """What an open transaction has here; producers: name -> (last sequence, its index).
 
-    sizes: payload bytes by ledger, once it has rows in more than one
+    sizes: payload bytes by ledger, once it has rows in more than one; delayed: with a deliver_at
     """
 
     ranges: list[Range] = []
@@ -57,6 +59,7 @@ class Held(msgspec.Struct, array_like=True, gc=False):
     producers: dict[str, tuple[int, int]] = {}
     first_ms: int = 0
     sizes: dict[int, int] | None = None
+    delayed: int = 0
 
 
 class Marker(msgspec.Struct, array_like=True, gc=False):
@@ -196,6 +199,7 @@ def _chunks_appended(state: Buffer, lsn: int, time_ms: int, op: ChunksAppended) 
     held.payload_bytes += op.payload_bytes
     if op.producer is not None and not op.plain:
         held.producers[op.producer] = (op.last_sequence, held.count)
+    held.delayed += op.deliver_at is not None
     state.ledgers.insert(
         -1, SidecarLedger(ledger, 1, op.payload_bytes, time_ms, open_txns=1, sealed=True)
     )
@@ -223,6 +227,8 @@ def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None
         held.sizes[op.ledger] = held.sizes.get(op.ledger, 0) + op.payload_bytes
     if op.producer is not None:
         held.producers[op.producer] = (op.last_sequence, held.count)
+    if op.times:
+        held.delayed += op.rows - times_from(op.times).count(NO_TIME)
 
 
 def _take(state: Buffer, lsn: int, coordinator: int, sequence: int) -> Held:

@@ -4,6 +4,7 @@ Ledger: system/catalog. Ops
   SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
   SubscriptionTypeSet, PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet,
   IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet, SubscriptionDeleted,
+  NamespacePolicySet,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -25,6 +27,7 @@ from txlog.engine.model.ops import (
     IsolationSet,
     LedgerReserved,
     LedgerRolled,
+    NamespacePolicySet,
     Op,
     PartitionAvailable,
     PartitionOffline,
@@ -41,6 +44,8 @@ from txlog.engine.model.ops import (
 )
 
 NO_TOPIC = 1 << 62  # above every number
+
+K = TypeVar("K")
 
 
 class Topic(msgspec.Struct, array_like=True):
@@ -117,6 +122,7 @@ class Catalog(msgspec.Struct, array_like=True):
     policies: dict[int, dict[str, int]] = {}  # topic -> name -> value
     settings_changes: int = 0  # only grows: whoever copied the settings asks whether to again
     consumers: dict[int, Consumer] = {}
+    namespace_policies: dict[str, dict[str, int]] = {}  # tenant/namespace -> name -> value
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -127,7 +133,7 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
     elif isinstance(op, LedgerRolled | LedgerReserved):
         ledger = op.new if isinstance(op, LedgerRolled) else op.ledger
         _own(state, lsn, ledger, op.partition, op.role)
-    elif isinstance(op, PolicySet):
+    elif isinstance(op, PolicySet | NamespacePolicySet):
         _set_policy(state, op)
     elif isinstance(op, TopicCreated):
         _create_topic(state, lsn, time_ms, op)
@@ -241,14 +247,22 @@ def _create_topic(state: Catalog, lsn: int, time_ms: int, op: TopicCreated) -> N
     state.next_partition = op.first_partition + op.partitions
 
 
-def _set_policy(state: Catalog, op: PolicySet) -> None:
-    named = state.policies.setdefault(op.topic, {})
-    if op.value is not None:
-        named[op.name] = op.value
+def _set_policy(state: Catalog, op: PolicySet | NamespacePolicySet) -> None:
+    if isinstance(op, PolicySet):
+        _put(state.policies, op.topic, op.name, op.value)
     else:
-        named.pop(op.name, None)
+        _put(state.namespace_policies, op.namespace, op.name, op.value)
+
+
+def _put(policies: dict[K, dict[str, int]], of: K, name: str, value: int | None) -> None:
+    """Set a policy, or take it away; who has none has no entry."""
+    named = policies.setdefault(of, {})
+    if value is not None:
+        named[name] = value
+    else:
+        named.pop(name, None)
     if not named:
-        del state.policies[op.topic]
+        del policies[of]
 
 
 def _own(state: Catalog, lsn: int, ledger: int, partition: int, role: str) -> None:

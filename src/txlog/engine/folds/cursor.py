@@ -2,7 +2,7 @@
 
 Ledger: _cursors/<subscription>. Ops
   CursorOpened, Acked, PendingAcked, PendingCommitted, PendingAborted, AckConflicted,
-  CursorTrimmed, Leased, Returned, Sought, DeadLettered.
+  CursorTrimmed, Leased, Returned, Sought, DeadLettered, Promoted.
 
     PENDING ──ack──> DELETED
        │  ▲
@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 
 from txlog.engine.model.fold import Fold, broken, unexpected
-from txlog.engine.model.hands import DumpedLease, Hands
+from txlog.engine.model.hands import DumpedLease, Hands, Ids
 from txlog.engine.model.idset import Id, before, each
 from txlog.engine.model.idset import IdSet as IdSet
 from txlog.engine.model.idset import covers as covers
@@ -49,6 +49,7 @@ from txlog.engine.model.ops import (
     PendingAborted,
     PendingAcked,
     PendingCommitted,
+    Promoted,
     Returned,
     Run,
     Sought,
@@ -94,7 +95,7 @@ class Cursor:
 
     __slots__ = (
         "_lowest_counts", "acked", "acked_count", "epoch", "figures", "hands", "held",
-        "last_ack_ms", "mark_delete", "pending", "redelivered", "rewinds", "round",
+        "last_ack_ms", "mark_delete", "pending", "redelivered", "released", "rewinds", "round",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -111,6 +112,7 @@ class Cursor:
         self.last_ack_ms = 0
         self.figures = Figures()
         self.epoch = 0  # raised by each seek: what was handed out before it is void
+        self.released = IdSet()  # delivered whatever their time: handed out before, or promoted
 
     def count_again(self, ids: Iterable[Id]) -> None:
         """One redelivery more for each."""
@@ -169,6 +171,7 @@ class _Dumped(msgspec.Struct, array_like=True):
     waiting: list[tuple[Id, Due]] = []
     rewinds: list[tuple[int, Mark]] = []
     epoch: int = 0
+    released: Ids = ({}, [])
 
 
 def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
@@ -184,6 +187,8 @@ def _take_acked(state: Cursor, lsn: int, time_ms: int, op: Acked) -> None:
     for run in op.runs:
         state.acked.add(run)
         state.hands.settle(run)
+        if state.released:
+            state.released.discard(run)
     _advance(state, lsn, op.mark_delete)
     state.acked_count += op.count
     state.figures.dropped += op.dropped
@@ -215,6 +220,9 @@ def _take_pending_aborted(state: Cursor, lsn: int, time_ms: int, op: PendingAbor
 
 def _take_leased(state: Cursor, lsn: int, time_ms: int, op: Leased) -> None:
     state.hands.lease(op.consumer, op.runs, op.due)
+    if state.released:
+        for run in op.runs:
+            state.released.discard(run)
 
 
 def _take_returned(state: Cursor, lsn: int, time_ms: int, op: Returned) -> None:
@@ -225,6 +233,8 @@ def _take_returned(state: Cursor, lsn: int, time_ms: int, op: Returned) -> None:
         lease = hands.leases.pop(op.consumer, None)
         counted = [] if lease is None else lease.ids.runs()
     hands.release(op.consumer, counted)
+    for run in (*op.uncounted, *counted):
+        state.released.add(run)
     ids = [one for run in counted for one in each(run)]
     state.count_again(ids)
     state.figures.redelivered += len(ids)
@@ -234,6 +244,12 @@ def _take_returned(state: Cursor, lsn: int, time_ms: int, op: Returned) -> None:
     back = [next(iter(each(run))) for run in (*op.uncounted, *counted)]
     if back:
         state.rewind(min(back))
+
+
+def _take_promoted(state: Cursor, lsn: int, time_ms: int, op: Promoted) -> None:
+    for run in op.runs:
+        state.released.add(run)
+    state.rewind(min(next(iter(each(run))) for run in op.runs))
 
 
 def _take_ack_conflicted(state: Cursor, lsn: int, time_ms: int, op: AckConflicted) -> None:
@@ -256,7 +272,7 @@ def _take_sought(state: Cursor, lsn: int, time_ms: int, op: Sought) -> None:
     if state.pending:  # the frame aborts its holders before it
         raise broken("cursor", lsn, "a seek over what a transaction holds")
     state.mark_delete = op.mark_delete
-    state.acked, state.hands = IdSet(), Hands()
+    state.acked, state.hands, state.released = IdSet(), Hands(), IdSet()
     state.set_counts({})
     state.round += 1
     state.rewinds = [(state.round, BEFORE_ALL)]  # everybody goes on behind mark-delete
@@ -288,6 +304,8 @@ def _hold(state: Cursor, op: PendingAcked) -> None:
     for run in op.runs:
         state.held.add(run)
         state.hands.settle(run)
+        if state.released:
+            state.released.discard(run)
     if op.cumulative is not None:
         pending.cumulative = op.cumulative
     pending.count += op.count
@@ -317,6 +335,8 @@ def _advance(state: Cursor, lsn: int, mark: Mark) -> None:
         state.forget_counts(mark)
     if state.hands.leases or state.hands.waiting:
         state.hands.drop_through(mark)
+    if state.released:
+        state.released.drop_through(mark)
 
 
 def _dump(state: Cursor) -> bytes:
@@ -328,7 +348,7 @@ def _dump(state: Cursor) -> bytes:
             [(*key, pending) for key, pending in state.pending.items()],
             [(*key, count) for key, count in sorted(state.redelivered.items())],
             state.round, state.acked_count, state.last_ack_ms, state.figures, leases, waiting,
-            state.rewinds, state.epoch,
+            state.rewinds, state.epoch, state.released.dump(),
         )
     )  # fmt: skip
 
@@ -346,6 +366,7 @@ _TAKES: dict[type, Callable[[Cursor, int, int, Any], None]] = {
     Leased: _take_leased,
     Returned: _take_returned,
     Sought: _take_sought,
+    Promoted: _take_promoted,
 }
 _decoder = msgspec.msgpack.Decoder(_Dumped)
 
@@ -365,6 +386,7 @@ def _load(data: bytes) -> Cursor:
     state.round, state.acked_count = dumped.round, dumped.acked_count
     state.last_ack_ms = dumped.last_ack_ms
     state.figures, state.epoch = dumped.figures, dumped.epoch
+    state.released = IdSet.load(*dumped.released)
     return state
 
 

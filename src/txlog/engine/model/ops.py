@@ -28,6 +28,12 @@ from txlog.engine.model.catalog_ops import SubscriptionPolicySet as Subscription
 from txlog.engine.model.catalog_ops import SubscriptionTypeSet as SubscriptionTypeSet
 from txlog.engine.model.catalog_ops import TopicCreated as TopicCreated
 from txlog.engine.model.catalog_ops import TopicDeleted as TopicDeleted
+from txlog.engine.model.delay_ops import Bucket as Bucket
+from txlog.engine.model.delay_ops import BucketDeleted as BucketDeleted
+from txlog.engine.model.delay_ops import BucketSealed as BucketSealed
+from txlog.engine.model.delay_ops import BucketsMerged as BucketsMerged
+from txlog.engine.model.delay_ops import NamespacePolicySet as NamespacePolicySet
+from txlog.engine.model.delay_ops import Promoted as Promoted
 from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption
@@ -165,7 +171,10 @@ class TxnsForgotten(_Op, tag="forg", frozen=True, array_like=True, gc=False):
 
 
 class Appended(_Op, tag="app", frozen=True, array_like=True, gc=False):
-    """Plain messages: rows row_start.. of the frame are entries first_entry.. of the ledger."""
+    """Plain messages: rows row_start.. of the frame are entries first_entry.. of the ledger.
+
+    times: int64 little endian, the deliver_at of each, NO_TIME for none; null: none has one
+    """
 
     partition: int
     ledger: int
@@ -175,6 +184,7 @@ class Appended(_Op, tag="app", frozen=True, array_like=True, gc=False):
     payload_bytes: int
     producer: str | None = None
     last_sequence: int = -1
+    times: bytes | None = None
 
 
 class ProducerOpened(_Op, tag="prod", frozen=True, array_like=True, gc=False):
@@ -196,6 +206,7 @@ class CommitMarker(_Op, tag="mark", frozen=True, array_like=True, gc=False):
     """The entry that makes `count` messages of a transaction visible in this partition.
 
     producer, last_sequence: of a large message sent plainly, in a transaction made for it alone
+    delayed: how many of them have a deliver_at, due or not
     """
 
     partition: int
@@ -207,10 +218,14 @@ class CommitMarker(_Op, tag="mark", frozen=True, array_like=True, gc=False):
     payload_bytes: int
     producer: str | None = None
     last_sequence: int = -1
+    delayed: int = 0
 
 
 class BufferAppended(_Op, tag="bapp", frozen=True, array_like=True, gc=False):
-    """Messages of an open transaction, in the sidecar; the first has index first_index (from 1)."""
+    """Messages of an open transaction, in the sidecar; the first has index first_index (from 1).
+
+    times: as in Appended
+    """
 
     partition: int
     ledger: int
@@ -223,6 +238,7 @@ class BufferAppended(_Op, tag="bapp", frozen=True, array_like=True, gc=False):
     first_index: int
     producer: str | None = None
     last_sequence: int = -1
+    times: bytes | None = None
 
 
 class ChunksAppended(_Op, tag="chnk", frozen=True, array_like=True, gc=False):
@@ -244,6 +260,7 @@ class ChunksAppended(_Op, tag="chnk", frozen=True, array_like=True, gc=False):
     producer: str | None = None
     last_sequence: int = -1
     plain: bool = False
+    deliver_at: int | None = None
 
 
 class BufferCommitted(_Op, tag="bcom", frozen=True, array_like=True, gc=False):
@@ -259,13 +276,17 @@ class BufferCommitted(_Op, tag="bcom", frozen=True, array_like=True, gc=False):
 
 
 class BufferAborted(_Op, tag="babo", frozen=True, array_like=True, gc=False):
-    """The sidecar's TXN_ABORT row at (ledger, entry); the transaction's rows are dead."""
+    """The sidecar's TXN_ABORT row at (ledger, entry); the transaction's rows are dead.
+
+    delayed: how many of them have a deliver_at
+    """
 
     partition: int
     coordinator: int
     sequence: int
     ledger: int
     entry: int
+    delayed: int = 0
 
 
 class CursorOpened(_Op, tag="curs", frozen=True, array_like=True, gc=False):
@@ -411,6 +432,7 @@ Op = (
     | IsolationSet | SubscriptionTypeSet | Leased | Returned
     | PartitionsAdded | TopicDeleted | SubscriptionPolicySet | SubscriptionDeleted
     | Sought | DeadLettered | ChunksAppended
+    | BucketSealed | BucketsMerged | BucketDeleted | Promoted | NamespacePolicySet
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -9,6 +9,9 @@ from txlog.engine.model.ops import (
     AckConflicted,
     Acked,
     Appended,
+    BucketDeleted,
+    BucketSealed,
+    BucketsMerged,
     BufferAborted,
     BufferAppended,
     BufferCommitted,
@@ -29,6 +32,7 @@ from txlog.engine.model.ops import (
     LedgerRolled,
     LedgerSealed,
     LedgerTrimmed,
+    NamespacePolicySet,
     Op,
     PartitionAdded,
     PartitionAvailable,
@@ -40,6 +44,7 @@ from txlog.engine.model.ops import (
     PolicySet,
     ProducerOpened,
     ProducersForgotten,
+    Promoted,
     Returned,
     SettingSet,
     Sought,
@@ -97,8 +102,10 @@ def _sealed(op: Op) -> tuple[Component, ...]:
 
 def _trimmed(op: Op) -> tuple[Component, ...]:
     assert isinstance(op, LedgerTrimmed)
-    buffer: Component = ("buffer", op.partition, 0)
-    return (FILES, ("topic", op.partition, 0), buffer) if op.role == "p" else (FILES, buffer)
+    number = op.partition
+    if op.role != "p":
+        return (FILES, ("buffer", number, 0))
+    return (FILES, ("topic", number, 0), ("buffer", number, 0), ("delayed", number, 0))
 
 
 def _deleted(op: Op) -> tuple[Component, ...]:
@@ -113,7 +120,38 @@ def _compacted(op: Op) -> tuple[Component, ...]:
 
 def _chunks(op: Op) -> tuple[Component, ...]:
     assert isinstance(op, ChunksAppended)
-    return (FILES, ("buffer", op.partition, 0))
+    buffer: Component = ("buffer", op.partition, 0)
+    if op.deliver_at is None:
+        return (FILES, buffer)
+    return (FILES, buffer, ("delayed", op.partition, 0))
+
+
+def _appended(op: Op) -> tuple[Component, ...]:
+    if op.times:  # type: ignore[union-attr]
+        return (("topic", op.partition, 0), ("delayed", op.partition, 0))  # type: ignore[union-attr]
+    return (("topic", op.partition, 0),)  # type: ignore[union-attr]
+
+
+def _marked(op: Op) -> tuple[Component, ...]:
+    if op.delayed:  # type: ignore[union-attr]
+        return (("topic", op.partition, 0), ("delayed", op.partition, 0))  # type: ignore[union-attr]
+    return (("topic", op.partition, 0),)  # type: ignore[union-attr]
+
+
+def _buffer_appended(op: Op) -> tuple[Component, ...]:
+    if op.times:  # type: ignore[union-attr]
+        return (("buffer", op.partition, 0), ("delayed", op.partition, 0))  # type: ignore[union-attr]
+    return (("buffer", op.partition, 0),)  # type: ignore[union-attr]
+
+
+def _buffer_aborted(op: Op) -> tuple[Component, ...]:
+    if op.delayed:  # type: ignore[union-attr]
+        return (("buffer", op.partition, 0), ("delayed", op.partition, 0))  # type: ignore[union-attr]
+    return (("buffer", op.partition, 0),)  # type: ignore[union-attr]
+
+
+def _buckets(op: Op) -> tuple[Component, ...]:
+    return (FILES, ("delayed", op.partition, 0))  # type: ignore[union-attr]
 
 
 def _opened(op: Op) -> tuple[Component, ...]:
@@ -127,8 +165,9 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     IdsReserved: _coordinator, CounterRaised: _coordinator, TxnOpened: _opened,
     PartitionAdded: _coordinator, SubscriptionAdded: _coordinator, StatusUpdated: _coordinator,
     TxnsForgotten: _coordinator, KeyConnected: _key, KeyBound: _key, KeyReleased: _key,
-    KeyDeleted: _key, Appended: _topic, CommitMarker: _topic,
-    BufferAppended: _buffer, BufferCommitted: _buffer, BufferAborted: _buffer,
+    KeyDeleted: _key, Appended: _appended, CommitMarker: _marked,
+    BufferAppended: _buffer_appended, BufferCommitted: _buffer,
+    BufferAborted: _buffer_aborted,
     CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
     PendingAborted: _cursor, ProducerOpened: _topic, ProducersForgotten: _topic,
     AckConflicted: _cursor, DeadLettered: _cursor, Deduplicated: _topic,
@@ -138,7 +177,8 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     IsolationSet: _catalog, SubscriptionTypeSet: _catalog, Leased: _cursor, Returned: _cursor,
     PartitionsAdded: _catalog, TopicDeleted: _deleted,
     SubscriptionPolicySet: _catalog, SubscriptionDeleted: _catalog, Sought: _cursor,
-    ChunksAppended: _chunks,
+    ChunksAppended: _chunks, BucketSealed: _buckets, BucketsMerged: _buckets,
+    BucketDeleted: _buckets, Promoted: _cursor, NamespacePolicySet: _catalog,
 }  # fmt: skip
 
 

@@ -46,7 +46,7 @@ _PLAIN: Final = ["value", "properties.key_value.key", "properties.key_value.valu
 # An absent column reads as null; these two every file stores, so that any scan can rely on them.
 _ALWAYS: Final = ("kind", "entry")
 
-Form = Literal["part", "sealed", "chunks"]
+Form = Literal["part", "sealed", "chunks", "bucket"]
 Group = tuple[int, int, int, int]  # rows, offset, length, CRC32C
 
 

@@ -145,12 +145,12 @@ def _state_at_cut(view: View) -> Cut:
     for key in _worth_moving(view.disk, kept):
         changed[key] = view.dump(key)
         kept.pop(key)
-    sealed, catalog = view.sealed_since(), view.catalog
+    sealed, catalog = view.files.sealed_since(), view.catalog
     runs = {ledger: list(runs) for ledger, runs in view.tail.runs.items() if ledger not in sealed}
     places = {ledger: ledger_dir(catalog, *catalog.owners[ledger]) for ledger in runs}
     return Cut(
-        manifest, list(kept.values()), changed, runs, places, sealed, view.gone_since(),
-        [*view.lost],
+        manifest, list(kept.values()), changed, runs, places, sealed, view.files.gone_since(),
+        [*view.files.lost],
     )  # fmt: skip
 
 

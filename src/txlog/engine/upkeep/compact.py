@@ -126,12 +126,12 @@ def plan_compaction(store: Store, number: int, report: CompactReport) -> None:
         after, left = before, len(ends)
         for end in wanted:
             if end.ledger in view.buffer(number).chunked:
-                after -= sum(ref.bytes for ref in view.files(end.ledger))
+                after -= sum(ref.bytes for ref in view.files.of(end.ledger))
                 left -= 1
                 report.aborted_dropped += 1
         for group in _groups(view, number, wanted, store.settings.ledger_bytes_max):
             table, _ = _built(view, number, group, report)
-            after -= sum(ref.bytes for end in group for ref in view.files(end.ledger))
+            after -= sum(ref.bytes for end in group for ref in view.files.of(end.ledger))
             left -= len(group)
             if table.num_rows:
                 after += sum(map(len, encode_sealed(table, has_keys=_has_keys(table))))
@@ -145,7 +145,7 @@ def plan_compaction(store: Store, number: int, report: CompactReport) -> None:
 def sidecar_bytes(view: View, number: int) -> int:
     """Bytes of the files of a partition's sidecar."""
     ends = view.buffer(number).ledgers
-    return sum(ref.bytes for end in ends for ref in view.files(end.ledger))
+    return sum(ref.bytes for end in ends for ref in view.files.of(end.ledger))
 
 
 def _view_of(store: Store) -> View:
@@ -171,7 +171,7 @@ def _wanted(view: View, number: int, ratio: float | None) -> list[SidecarLedger]
         elif not end.sealed:
             out.append(end)
         else:
-            file = view.files(end.ledger)[0]
+            file = view.files.of(end.ledger)[0]
             if file.rows != live[end.ledger] or not (file.clean or end.open_txns):
                 out.append(end)
     return out
@@ -262,7 +262,7 @@ def _built(
 
 
 def _stored(view: View, end: SidecarLedger) -> pa.Table:
-    rows = view.files(end.ledger)[0].rows if end.sealed else end.entries
+    rows = view.files.of(end.ledger)[0].rows if end.sealed else end.entries
     return view.ledger_table(end.ledger, 0, rows)
 
 

@@ -76,7 +76,7 @@ def free_gone(store: Store) -> int:
 
 
 def _gone_paths(view: View) -> list[str]:
-    gone = view.gone_since()
+    gone = view.files.gone_since()
     return [ref.path for ledger in sorted(gone) for ref in view.manifest.files.get(ledger, [])]
 
 
@@ -100,7 +100,7 @@ def _unlink(store: Store, path: str) -> int:
 
 def _named(store: Store, view: View) -> set[str] | None:
     """Every path a kept manifest or a frame names; None when a manifest cannot be read."""
-    out = {ref.path for ref in view.sealed_since().values()}
+    out = {ref.path for ref in view.files.sealed_since().values()}
     for generation in generations(store.disk):
         try:
             manifest = read_manifest(store.disk, generation, store.identity.salt)

@@ -1,0 +1,176 @@
+"""Owns Files: which files the ledgers of a view have, the open readers of them, and their rows.
+
+A manifest names files; frames behind it name others and let some go. A reader stays open while its
+file is named, so that the file may be unlinked under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from txlog.engine.model.delay_ops import BucketDeleted, BucketsMerged
+from txlog.engine.model.ops import (
+    ChunksAppended,
+    Compacted,
+    LedgerSealed,
+    LedgerTrimmed,
+    Op,
+    TopicDeleted,
+)
+from txlog.engine.model.schema import MESSAGE
+from txlog.engine.model.tail import Slice, Tail
+from txlog.engine.storage.disk_protocol import Disk, File
+from txlog.engine.storage.manifest import EMPTY, Manifest
+from txlog.engine.storage.segment import FileRef, SegmentReader
+from txlog.errors import Corruption
+
+Request = tuple[int, int, int]  # ledger, first row, row after the last
+# The row of a large message, which no cache keeps: (its file, columns) -> a table of one row.
+Large = Callable[[FileRef, Sequence[str]], pa.Table]
+
+
+def _going(op: LedgerTrimmed | Compacted | TopicDeleted) -> list[int]:
+    """The ledgers that an op lets go."""
+    if isinstance(op, LedgerTrimmed):
+        return [op.ledger]
+    return op.old if isinstance(op, Compacted) else op.ledgers
+
+
+class Files:
+    """The live files of one view.
+
+    lost: files that no manifest names, let go until this LSN
+    """
+
+    __slots__ = ("_disk", "_gone", "_large", "_readers", "_sealed", "_tail", "lost", "manifest")
+
+    def __init__(self, disk: Disk, tail: Tail, large: Large) -> None:
+        self._disk = disk
+        self._tail = tail
+        self._large = large
+        self.manifest: Manifest = EMPTY
+        self._sealed: dict[int, FileRef] = {}
+        self._gone: set[int] = set()  # ledgers that the manifest may still name
+        self.lost: dict[str, int] = {}
+        self._readers: dict[str, tuple[File, SegmentReader]] = {}
+
+    def adopt(self, newer: Manifest) -> None:
+        """Take a newer manifest: what it names needs no frame any more."""
+        self.manifest = newer
+        self._sealed = {
+            ledger: ref for ledger, ref in self._sealed.items()
+            if not any(known.path == ref.path for known in newer.files.get(ledger, []))
+        }  # fmt: skip
+        self._gone &= newer.files.keys()
+        self.lost = {path: lsn for path, lsn in self.lost.items() if lsn > newer.cut_lsn}
+        live = {ref.path for refs in newer.files.values() for ref in refs}
+        for path in [path for path in self._readers if path not in live]:
+            self._readers.pop(path)[0].close()
+
+    def name(self, lsn: int, op: Op) -> None:
+        """Which files the ledgers have from this op on; a ledger that is gone has none."""
+        if isinstance(op, BucketsMerged | BucketDeleted):
+            for path in op.paths:
+                self.lost[path] = lsn
+            return
+        assert isinstance(
+            op, LedgerSealed | LedgerTrimmed | Compacted | TopicDeleted | ChunksAppended
+        )
+        if isinstance(op, LedgerSealed | Compacted | ChunksAppended):
+            self._sealed[op.file.ledger] = op.file
+        if not isinstance(op, LedgerSealed | ChunksAppended):
+            for ledger in _going(op):
+                for ref in self.of(ledger):
+                    if ref.path in self._readers:  # an open descriptor would hold its space
+                        self._readers.pop(ref.path)[0].close()
+                self._gone.add(ledger)
+                if (lost := self._sealed.pop(ledger, None)) is not None:
+                    self.lost[lost.path] = lsn
+                self._tail.runs.pop(ledger, None)
+
+    def close(self) -> None:
+        """Close every reader."""
+        for file, _ in self._readers.values():
+            file.close()
+        self._readers.clear()
+
+    def close_of(self, partition: int, owners: dict[int, tuple[int, str]]) -> None:
+        """Files of a partition may be put in place again before it comes back: open them anew."""
+        for path, (file, reader) in list(self._readers.items()):
+            owner = owners.get(reader.ref.ledger)
+            if owner is None or owner[0] == partition:
+                file.close()
+                del self._readers[path]
+
+    @property
+    def is_reading(self) -> bool:
+        """True when a reader is open."""
+        return bool(self._readers)
+
+    def of(self, ledger: int) -> list[FileRef]:
+        """The live files of a ledger, in order: its sealed file, or the parts so far."""
+        if ledger in self._gone:
+            return []
+        sealed = self._sealed.get(ledger)
+        return [sealed] if sealed is not None else self.manifest.files.get(ledger, [])
+
+    def sealed_since(self) -> dict[int, FileRef]:
+        """Ledgers sealed by frames above the manifest's cut."""
+        return dict(self._sealed)
+
+    def gone_since(self) -> set[int]:
+        """Ledgers trimmed or compacted by frames above the manifest's cut."""
+        return set(self._gone)
+
+    def reader(self, ref: FileRef) -> SegmentReader:
+        """The open reader of a file; kept, so that the file may be unlinked under it."""
+        found = self._readers.get(ref.path)
+        if found is None:
+            file = self._disk.open(ref.path)
+            found = self._readers[ref.path] = (file, SegmentReader(file, ref))
+        return found[1]
+
+    def rows(
+        self, requests: Sequence[Request], names: Sequence[str] = tuple(MESSAGE.names)
+    ) -> list[pa.Table]:
+        """Rows of ledgers, in the order of the requests, as few tables as their places allow.
+
+        requests: (ledger, first row, row after the last); a row that exists nowhere is Corruption
+        names:    the columns of MESSAGE that are wanted
+        """
+        out: list[pa.Table] = []
+        slices: list[Slice] = []
+        for ledger, start, stop in requests:
+            at = start
+            for ref in self.of(ledger):
+                if ref.form == "chunks":
+                    if (at, stop) == (0, 1):
+                        self._drain(out, slices, names)
+                        out.append(self._large(ref, names))
+                        at = stop
+                    continue
+                first = 0 if ref.form == "sealed" else ref.first
+                low, high = max(at, first), min(stop, first + ref.rows)
+                if low < high:
+                    self._drain(out, slices, names)
+                    rows = self.reader(ref).rows(low - first, high - first)
+                    out.append(rows.select(names))
+                    at = high
+            if at < stop:
+                found = self._tail.slices(ledger, at, stop)
+                slices.extend(found)
+                at += sum(high - low for _, low, high in found)
+            if at != stop:
+                raise Corruption(
+                    f"ledger {ledger}: rows {at} to {stop} are in no file and no frame",
+                    hint="restore the file from a copy of the store", ledger=ledger, code=604,
+                )  # fmt: skip
+        self._drain(out, slices, names)
+        return out
+
+    def _drain(self, out: list[pa.Table], slices: list[Slice], names: Sequence[str]) -> None:
+        if slices:
+            out.append(self._tail.message_table(slices, names))
+            slices.clear()

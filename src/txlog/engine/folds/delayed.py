@@ -1,0 +1,303 @@
+"""The delayed fold: when the delayed messages of one partition are due, for all subscriptions.
+
+Ops: Appended, BufferAppended, ChunksAppended and CommitMarker, BufferAborted of messages with a
+time; BucketSealed, BucketsMerged, BucketDeleted; LedgerTrimmed.
+
+    sent in a transaction ──> pending ──commit──> mutable ──seal──> bucket ──merge──> bucket
+    sent plainly, or past its time at commit ─────┘ (past: not here at all)
+
+The log says what exists and the cursor what is left: what is missing here costs time, never a
+message. `unindexed` are the ranges where it is missing although it may not be due.
+
+Invariants
+  1. Ids enter in order of position: buckets are disjoint rising ranges, mutable lies above them.
+  2. No bucket generation is used twice.
+  3. An id is in at most one of mutable, buckets, pending.
+  4. Whatever is not here, and not in `unindexed`, has a time of at most `passed_ms`.
+Source: apache/pulsar#16763; spec/delayed-delivery 3, 4.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from txlog.engine.model.delay_ops import (
+    NO_TIME,
+    Bucket,
+    BucketDeleted,
+    BucketSealed,
+    BucketsMerged,
+    Id,
+)
+from txlog.engine.model.fold import Fold, broken, unexpected
+from txlog.engine.model.ops import (
+    Appended,
+    BufferAborted,
+    BufferAppended,
+    ChunksAppended,
+    CommitMarker,
+    LedgerTrimmed,
+    Op,
+)
+from txlog.engine.model.schedule import DumpedSchedule, Schedule, times_from
+
+Ranges = list[tuple[Id, Id]]
+
+
+class Pending:
+    """The delayed messages of an open transaction: index (from 1) and time of each."""
+
+    __slots__ = ("at", "index")
+
+    def __init__(self) -> None:
+        self.index = array("i")
+        self.at = array("q")
+
+
+class Delayed:
+    """State of the fold.
+
+    unindexed: closed position ranges, disjoint, in order
+    cuts:      ops that may have left ids out; cutoff_ms: the highest time of one of them
+    losses:    buckets that went although something in them may not have been due
+    passed_ms: no row outside of this index and of `unindexed` has a later time
+    """
+
+    __slots__ = (
+        "buckets", "cutoff_ms", "cuts", "losses", "mutable", "next_gen", "passed_ms", "pending",
+        "unindexed",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.buckets: list[Bucket] = []
+        self.mutable = Schedule()
+        self.pending: dict[tuple[int, int], Pending] = {}
+        self.unindexed: Ranges = []
+        self.next_gen = 1
+        self.cuts = 0
+        self.cutoff_ms = NO_TIME
+        self.losses = 0
+        self.passed_ms = NO_TIME
+
+    @property
+    def is_empty(self) -> bool:
+        """True when no message is delayed that this partition knows of, and none can be."""
+        return not (self.buckets or self.mutable or self.unindexed)
+
+
+class _Dumped(msgspec.Struct, array_like=True):
+    buckets: list[Bucket]
+    mutable: DumpedSchedule
+    pending: list[tuple[int, int, bytes, bytes]]
+    unindexed: Ranges
+    next_gen: int
+    cuts: int
+    cutoff_ms: int
+    losses: int
+    passed_ms: int
+
+
+def apply(state: Delayed, lsn: int, time_ms: int, op: Op) -> None:
+    """Apply one op."""
+    take = _TAKES.get(type(op))
+    if take is None:
+        raise unexpected("delayed", lsn, op)
+    take(state, lsn, time_ms, op)
+
+
+def _appended(state: Delayed, lsn: int, time_ms: int, op: Appended) -> None:
+    _check_above(state, lsn, (op.ledger, op.first_entry, 0))
+    assert op.times is not None
+    times = times_from(op.times)
+    _passed(state, state.mutable.add_entries(op.ledger, op.first_entry, times, time_ms))
+
+
+def _buffer_appended(state: Delayed, lsn: int, time_ms: int, op: BufferAppended) -> None:
+    assert op.times is not None
+    pending = _pending(state, op.coordinator, op.sequence)
+    for index, at in enumerate(times_from(op.times), op.first_index):
+        if at != NO_TIME:
+            pending.index.append(index)
+            pending.at.append(at)
+
+
+def _chunks_appended(state: Delayed, lsn: int, time_ms: int, op: ChunksAppended) -> None:
+    assert op.deliver_at is not None
+    pending = _pending(state, op.coordinator, op.sequence)
+    pending.index.append(op.index)
+    pending.at.append(op.deliver_at)
+
+
+def _pending(state: Delayed, coordinator: int, sequence: int) -> Pending:
+    key = (coordinator, sequence)
+    pending = state.pending.get(key)
+    if pending is None:
+        pending = state.pending[key] = Pending()
+    return pending
+
+
+def _commit_marker(state: Delayed, lsn: int, time_ms: int, op: CommitMarker) -> None:
+    pending = state.pending.pop((op.coordinator, op.sequence), None)
+    if pending is None or len(pending.at) != op.delayed:
+        raise broken("delayed", lsn, f"{op.coordinator}:{op.sequence} has other delayed messages")
+    _check_above(state, lsn, (op.ledger, op.entry, 1))
+    _passed(
+        state,
+        state.mutable.add_messages(op.ledger, op.entry, pending.index, pending.at, time_ms),
+    )
+
+
+def _buffer_aborted(state: Delayed, lsn: int, time_ms: int, op: BufferAborted) -> None:
+    if state.pending.pop((op.coordinator, op.sequence), None) is None:
+        raise broken("delayed", lsn, f"{op.coordinator}:{op.sequence} has no delayed messages")
+
+
+def _check_above(state: Delayed, lsn: int, one: Id) -> None:
+    mutable = state.mutable
+    last = mutable.place(-1) if mutable else state.buckets[-1].last if state.buckets else None
+    if last is not None and one <= last:
+        raise broken("delayed", lsn, f"message {one} does not follow {last}")
+
+
+def _passed(state: Delayed, at: int) -> None:
+    state.passed_ms = max(state.passed_ms, at)
+
+
+def _cut(state: Delayed, cutoff_ms: int) -> None:
+    """An op may have left out what was due at its cutoff."""
+    state.cuts += 1
+    state.cutoff_ms = max(state.cutoff_ms, cutoff_ms)
+    _passed(state, cutoff_ms)
+
+
+def _bucket_sealed(state: Delayed, lsn: int, time_ms: int, op: BucketSealed) -> None:
+    if op.kind == "seal":
+        state.mutable.cut(state.mutable.rows_through(op.last))
+    else:
+        state.unindexed = without(state.unindexed, op.first, op.last)
+    if op.bucket is not None:
+        _insert(state, lsn, op.bucket)
+    _cut(state, op.cutoff_ms)
+
+
+def _buckets_merged(state: Delayed, lsn: int, time_ms: int, op: BucketsMerged) -> None:
+    _take(state, lsn, op.sources)
+    if op.bucket is not None:
+        _insert(state, lsn, op.bucket)
+    _cut(state, op.cutoff_ms)
+
+
+def _bucket_deleted(state: Delayed, lsn: int, time_ms: int, op: BucketDeleted) -> None:
+    for bucket in _take(state, lsn, op.gens):
+        if op.cause == "lost" or (op.cause == "acknowledged" and bucket.max_at > op.cutoff_ms):
+            state.losses += 1
+            state.unindexed = _united(state.unindexed, bucket.first, bucket.last)
+            _passed(state, bucket.cutoff_ms)
+    _cut(state, op.cutoff_ms)
+
+
+def _insert(state: Delayed, lsn: int, bucket: Bucket) -> None:
+    if bucket.gen < state.next_gen:
+        raise broken("delayed", lsn, f"bucket generation {bucket.gen} is used again")
+    state.next_gen = bucket.gen + 1
+    at = bisect_left(state.buckets, bucket.first, key=lambda one: one.first)
+    below, above = state.buckets[max(0, at - 1) : at], state.buckets[at : at + 1]
+    if any(one.last >= bucket.first for one in below) or any(
+        one.first <= bucket.last for one in above
+    ):
+        raise broken("delayed", lsn, f"bucket {bucket.gen} overlaps another")
+    state.buckets.insert(at, bucket)
+
+
+def _take(state: Delayed, lsn: int, gens: list[int]) -> list[Bucket]:
+    wanted = set(gens)
+    found = [bucket for bucket in state.buckets if bucket.gen in wanted]
+    if len(found) != len(wanted):
+        raise broken("delayed", lsn, f"of the buckets {gens} some do not exist")
+    state.buckets = [bucket for bucket in state.buckets if bucket.gen not in wanted]
+    return found
+
+
+def _ledger_trimmed(state: Delayed, lsn: int, time_ms: int, op: LedgerTrimmed) -> None:
+    # buckets of its ids go by an op of their own: they have files
+    last: Id = (op.ledger, 1 << 62, 0)
+    state.mutable.cut(state.mutable.rows_through(last))
+    state.unindexed = without(state.unindexed, (0, 0, 0), last)
+
+
+def _united(ranges: Ranges, first: Id, last: Id) -> Ranges:
+    """The ranges with one more, those that touch joined."""
+    out: Ranges = []
+    for one in sorted([*ranges, (first, last)]):
+        if out and one[0] <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], one[1]))
+        else:
+            out.append(one)
+    return out
+
+
+def without(ranges: Ranges, first: Id, last: Id) -> Ranges:
+    """The ranges without a closed one; what is left of a range keeps whole entries."""
+    out: Ranges = []
+    for low, high in ranges:
+        if high < first or last < low:
+            out.append((low, high))
+            continue
+        if low < first:
+            out.append((low, _previous(first)))
+        if last < high:
+            out.append(((last[0], last[1], last[2] + 1), high))
+    return out
+
+
+def _previous(one: Id) -> Id:
+    """An id that stands right below another, whether there is such a message or not."""
+    ledger, entry, index = one
+    return (ledger, entry, index - 1) if index else (ledger, entry - 1, (1 << 31) - 1)
+
+
+def _dump(state: Delayed) -> bytes:
+    return msgspec.msgpack.encode(
+        _Dumped(
+            state.buckets, state.mutable.dump(),
+            [(*key, one.index.tobytes(), one.at.tobytes()) for key, one in state.pending.items()],
+            state.unindexed, state.next_gen, state.cuts, state.cutoff_ms, state.losses,
+            state.passed_ms,
+        )
+    )  # fmt: skip
+
+
+_decoder = msgspec.msgpack.Decoder(_Dumped)
+
+
+def _load(data: bytes) -> Delayed:
+    dumped = _decoder.decode(data)
+    state = Delayed()
+    state.buckets, state.mutable = dumped.buckets, Schedule.load(dumped.mutable)
+    for coordinator, sequence, index, at in dumped.pending:
+        pending = _pending(state, coordinator, sequence)
+        pending.index.frombytes(index)
+        pending.at.frombytes(at)
+    state.unindexed, state.next_gen = dumped.unindexed, dumped.next_gen
+    state.cuts, state.cutoff_ms = dumped.cuts, dumped.cutoff_ms
+    state.losses, state.passed_ms = dumped.losses, dumped.passed_ms
+    return state
+
+
+_TAKES: dict[type, Callable[[Delayed, int, int, Any], None]] = {
+    Appended: _appended,
+    BufferAppended: _buffer_appended,
+    ChunksAppended: _chunks_appended,
+    CommitMarker: _commit_marker,
+    BufferAborted: _buffer_aborted,
+    BucketSealed: _bucket_sealed,
+    BucketsMerged: _buckets_merged,
+    BucketDeleted: _bucket_deleted,
+    LedgerTrimmed: _ledger_trimmed,
+}
+FOLD = Fold("delayed", Delayed, apply, _dump, _load)
