@@ -111,7 +111,7 @@ def test_the_example_decodes_by_the_ruler() -> None:
     assert (data[0:4], data[48:56].hex()) == (b"TXLF", "0011223344556677")
     assert crc32c(data[64:], crc32c(data[:60])) == crc
     end = 64 + ops_bytes
-    assert msgspec.msgpack.decode(data[64:end]) == [["app", 1, 1, 0, 0, 1, 5, None, -1]]
+    assert msgspec.msgpack.decode(data[64:end]) == [["app", 1, 1, 0, 0, 1, 5, None, -1, None]]
     assert schema.decode_rows(columns, data[end : end + rows_bytes]).to_pydict() == {
         "value": [b"hello"]
     }

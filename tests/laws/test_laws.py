@@ -97,7 +97,7 @@ def fresh(bench: Bench, generation: int | None = None) -> Iterator[View]:
 
 def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
     """Everything the API does, refused calls included."""
-    chance = random.Random(seed)
+    chance, later = random.Random(seed), random.Random(seed)
     client = bench.client
     client.create_topic("t", 2)
     client.create_subscription("t", "s")
@@ -118,7 +118,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 producer = client.producer("t", chance.choice((None, "a", "b")), chunking=True)
                 for _ in range(chance.randint(1, 3)):
                     value = b"%d" % step * chance.choice((1, 1, 1, LARGE))
-                    at = chance.choice((None, None, bench.clock.now().wall_ms + 500))
+                    at = later.choice((None, None, bench.clock.now().wall_ms + 500))
                     key = b"%d" % chance.randrange(9)
                     producer.send(value, key=key, deliver_at=at, txn=txn)
             elif act == 3:

@@ -112,13 +112,15 @@ def apply(state: Delayed, lsn: int, time_ms: int, op: Op) -> None:
 
 def _appended(state: Delayed, lsn: int, time_ms: int, op: Appended) -> None:
     _check_above(state, lsn, (op.ledger, op.first_entry, 0))
-    assert op.times is not None
+    if op.times is None:
+        raise unexpected("delayed", lsn, op)
     times = times_from(op.times)
     _passed(state, state.mutable.add_entries(op.ledger, op.first_entry, times, time_ms))
 
 
 def _buffer_appended(state: Delayed, lsn: int, time_ms: int, op: BufferAppended) -> None:
-    assert op.times is not None
+    if op.times is None:
+        raise unexpected("delayed", lsn, op)
     pending = _pending(state, op.coordinator, op.sequence)
     for index, at in enumerate(times_from(op.times), op.first_index):
         if at != NO_TIME:
@@ -127,7 +129,8 @@ def _buffer_appended(state: Delayed, lsn: int, time_ms: int, op: BufferAppended)
 
 
 def _chunks_appended(state: Delayed, lsn: int, time_ms: int, op: ChunksAppended) -> None:
-    assert op.deliver_at is not None
+    if op.deliver_at is None:
+        raise unexpected("delayed", lsn, op)
     pending = _pending(state, op.coordinator, op.sequence)
     pending.index.append(op.index)
     pending.at.append(op.deliver_at)
@@ -224,6 +227,8 @@ def _take(state: Delayed, lsn: int, gens: list[int]) -> list[Bucket]:
 
 
 def _ledger_trimmed(state: Delayed, lsn: int, time_ms: int, op: LedgerTrimmed) -> None:
+    if op.role != "p":
+        raise unexpected("delayed", lsn, op)
     # buckets of its ids go by an op of their own: they have files
     last: Id = (op.ledger, 1 << 62, 0)
     state.mutable.cut(state.mutable.rows_through(last))
