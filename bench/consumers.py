@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python bench/consumers.py --seconds 60 --seed 7
     PYTHONPATH=src python bench/consumers.py --types key-shared --seconds 10 --no-figures
+    PYTHONPATH=src python bench/consumers.py --types shared key-shared --delay 3000 --no-figures
 
 Six processes, two of them with two threads, consume one subscription of a topic with four
 partitions. Each takes a batch and, in one transaction, acknowledges it and sends its messages on;
@@ -9,6 +10,8 @@ on Shared every other one acknowledges plainly and keeps a log instead. Now and 
 batch back, with and without a delay, or leaves and joins again. A producer sends keyed messages all
 the while, some in transactions. At the end every message must have been passed on exactly once
 (plain: acknowledged exactly once, logged at least once), with Key_Shared in the order of its key.
+With --delay two of three messages are sent with a time of delivery within so many milliseconds,
+over an index whose buckets are sealed and merged all the while; none may come before its time.
 
 Then two figures: how long after a SIGKILL another consumer has the messages of the dead one, and
 how many messages a second 1, 2 and 4 processes take from a Shared subscription, beside SQLite as a
@@ -35,6 +38,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import txlog
 from txlog.errors import ConsumerBusy
@@ -87,6 +91,10 @@ class Work:
         table = consumer.receive_batch(self.chance.randint(1, BATCH), 200)
         if not table.num_rows:
             return
+        if self.kind in ("shared", "key-shared"):
+            latest = pc.max(table.column("deliver_at").cast(pa.int64())).as_py()
+            if latest is not None and latest > time.time_ns() // 1_000_000:
+                raise RuntimeError(f"{latest - time.time_ns() // 1_000_000} ms before its time")
         fate = self.chance.random()
         if fate < 0.05:
             consumer.negative_acknowledge(table, delay_ms=50 if fate < 0.02 else 0)
@@ -137,9 +145,10 @@ def start(where: Path, *words: object) -> subprocess.Popen[bytes]:
 class Sender(threading.Thread):
     """Keyed messages, some in transactions, until it is told to stop."""
 
-    def __init__(self, client: txlog.Client, rate: float) -> None:
+    def __init__(self, client: txlog.Client, rate: float, delay_ms: int, seed: int) -> None:
         super().__init__()
-        self.client, self.rate = client, rate
+        self.client, self.rate, self.delay_ms = client, rate, delay_ms
+        self.chance = random.Random(seed)
         self.sent = 0
         self.is_over = threading.Event()
 
@@ -148,13 +157,19 @@ class Sender(threading.Thread):
         of_key: Counter[int] = Counter()
         while not self.is_over.wait(10 / self.rate):
             keys, values = [], []
+            times: list[int | None] = []
+            now_ms = time.time_ns() // 1_000_000
             for number in range(self.sent, self.sent + 10):
                 key = number * 31 % KEYS
-                of_key[key] += 1
+                is_delayed = self.delay_ms > 0 and self.chance.random() < 2 / 3
+                times.append(now_ms + self.chance.randrange(self.delay_ms) if is_delayed else None)
+                of_key[key] += not is_delayed  # what waits has no place in the order of its key
                 keys.append(b"k%d" % key)
-                values.append(b"%d:%d:%d" % (number, key, of_key[key]))
-            table = pa.table({"key": pa.array(keys, pa.binary()), "value": values})
-            table = table.set_column(1, "value", pa.array(values, pa.binary()))
+                sequence = 0 if is_delayed else of_key[key]
+                values.append(b"%d:%d:%d" % (number, key, sequence))
+            columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
+            columns.append(pa.array(times, pa.timestamp("ms", "UTC")))
+            table = pa.table(columns, ["key", "value", "deliver_at"])
             if self.sent % 30 == 0:
                 with self.client.transaction() as txn:
                     producer.send_batch(table, txn=txn)
@@ -163,18 +178,23 @@ class Sender(threading.Thread):
             self.sent += 10
 
 
-def torture(where: Path, kind: str, seconds: float, seed: int, rate: float) -> dict[str, object]:
+def torture(
+    where: Path, kind: str, seconds: float, seed: int, rate: float, delay_ms: int
+) -> dict[str, object]:
     """One type: send, consume, kill, drain, check."""
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
-    txlog.init(str(where / "store"), checkpoint_frames=4_000, ledger_entries_max=3_000)
+    txlog.init(
+        str(where / "store"), checkpoint_frames=4_000, ledger_entries_max=3_000,
+        mutable_ids_max=100, max_num_buckets=3, time_step_per_bucket_snapshot_seconds=1,
+    )  # fmt: skip
     chance = random.Random(seed)
     kills = 0
     with txlog.open(str(where / "store")) as client:
         client.create_topic("in", PARTITIONS)
         client.create_topic("out", PARTITIONS)
         client.create_subscription("in", "s", type=kind)
-        sender = Sender(client, rate)
+        sender = Sender(client, rate, delay_ms, seed)
         sender.start()
         numbers = range(len(THREADS))
         running = {n: start(where, "--worker", n, kind, chance.randrange(1 << 30)) for n in numbers}
@@ -240,6 +260,8 @@ def check(client: txlog.Client, where: Path, kind: str, sent: int) -> dict[str, 
     if kind == "key-shared":
         last: Counter[int] = Counter()
         for _, key, sequence in passed:  # a key has one partition, and its order there
+            if not sequence:
+                continue
             assert sequence == last[key] + 1, f"key {key}: {sequence} behind {last[key]}"
             last[key] = sequence
     assert not (where / "errors").read_text(), (where / "errors").read_text()
@@ -403,6 +425,7 @@ def main() -> int:
     parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--rate", type=float, default=500, help="messages sent a second")
+    parser.add_argument("--delay", type=int, default=0, help="ms, the longest a message waits")
     parser.add_argument("--kills", type=int, default=25, help="for the latency")
     parser.add_argument("--count", type=int, default=200_000, help="messages for the throughput")
     parser.add_argument("--rounds", type=int, default=3)
@@ -425,7 +448,7 @@ def main() -> int:
     say(f"seed {given.seed}")
     found: dict[str, object] = {"seed": given.seed}
     for kind in given.types:
-        found[kind] = torture(given.where, kind, given.seconds, given.seed, given.rate)
+        found[kind] = torture(given.where, kind, given.seconds, given.seed, given.rate, given.delay)
         say(f"{kind}: {found[kind]}")
     if not given.no_figures:
         found["figures"] = figures(given.where, given.kills, given.count, given.rounds)
