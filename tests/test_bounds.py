@@ -206,6 +206,8 @@ def test_bad_size_is_refused(text: str) -> None:
         ("2025-11-20t01:00:00.1234567+01:00", MIDNIGHT + 123),
         ("2025-11-20 00:00:00.05-00:00", MIDNIGHT + 50),
         ("1969-12-31T23:59:59.999Z", -1),
+        ("2025-11-20T00:00Z", MIDNIGHT),
+        ("2025-11-20T01:30+01:00", MIDNIGHT + HOUR // 2),
     ],
 )
 def test_times(text: str, expected: int) -> None:
@@ -220,6 +222,8 @@ def test_times(text: str, expected: int) -> None:
         "2025-13-01",
         "2025-11-20T00:00:00",
         "2025-11-20T24:00:01Z",
+        "2025-11-20T00:00.5Z",
+        "2025-11-20T00Z",
         "20251120T000000Z",
         "tomorrow",
         "now5m",

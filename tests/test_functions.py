@@ -357,6 +357,11 @@ WRONG: list[object] = [
     3, [3], 1.5, object(), {"a": object()}, "\ud800", Output(b"", key=3),  # type: ignore[arg-type]
     Output(b"", properties={"a": 1}), Output(b"", properties="ab"),  # type: ignore[arg-type,dict-item]
     Output(b"", event_time=True), Output(b"", deliver_at=1 << 60), Output({1, 2}),
+    Output(b"", deliver_after=-1), Output(b"", deliver_after=1 << 63),
+    Output(b"", deliver_after=True), Output(b"", deliver_after=0.5),  # type: ignore[arg-type]
+    Output(b"", deliver_at=0, deliver_after=0),
+    pa.table({"value": [b""], "deliver_after": [-1]}),
+    pa.table({"value": [b""], "deliver_after": [1], "deliver_at": [1]}),
     Output(b"", topic="no-such"), Output(b"", topic=".."), Output(b"", topic=3),  # type: ignore[arg-type]
     Output(b"x" * 6_000_000), Output(b"", properties={"a": "x" * 6_000_000}),
     pa.table({"nothing": [b""]}), pa.table({"value": [b""], "odd": [1]}),
@@ -392,7 +397,8 @@ def test_outputs_that_only_the_store_refuses_are_searched_for(
     monkeypatch.setattr("txlog.functions.outputs._COLUMNS", {"value": pa.binary(),
                         "key": pa.binary(), "properties": pa.map_(pa.string(), pa.string()),
                         "event_time": pa.timestamp("ms", "UTC"),
-                        "deliver_at": pa.timestamp("ms", "UTC")})  # fmt: skip
+                        "deliver_at": pa.timestamp("ms", "UTC"),
+                        "deliver_after": pa.int64()})  # fmt: skip
     fill(client, 4)
     long = b"k" * 70_000  # above the largest key, below the largest message
     done = run(client, lambda m: Output(m.value, key=long if m.value == b"2" else None),

@@ -40,8 +40,8 @@ _INTEGER = re.compile(r"[0-9]{1,15}")
 _COUNT = re.compile(r"([+-])([0-9]{1,18})")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _RFC3339 = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?"
-    r"([Zz]|[+-][0-9]{2}:[0-9]{2})"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)"
+    r"(?:(?<=:[0-9]{2}:[0-9]{2})\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -174,8 +174,8 @@ def parse_size(text: str) -> int:
 def parse_time(text: str, now_ms: int) -> int:
     """Return the instant in ms that text writes.
 
-    text:   RFC 3339; `YYYY-MM-DD` (UTC); 9 or 10 digits = epoch seconds, any other integer = epoch
-            ms; `now`, `now+5m`, `-1h`, `+5m` (from now)
+    text:   RFC 3339, also without seconds; `YYYY-MM-DD` (UTC); 9 or 10 digits = epoch seconds,
+            any other integer = epoch ms; `now`, `now+5m`, `-1h`, `+5m` (from now)
     raises: InvalidArgument (203)
     """
     instant = _read_time(text, now_ms)

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import BinaryIO, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from txlog.engine.flow import chunked
 from txlog.engine.flow.chunked import Address, Made, Placed
+from txlog.engine.flow.delivery import AFTER, AT
 from txlog.engine.flow.lookup import live_topic
 from txlog.engine.flow.producers import Named
-from txlog.engine.flow.route import COLUMNS, PartitionSlice, partition_of_key
+from txlog.engine.flow.route import COLUMNS, PartitionSlice, check_delays, partition_of_key
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.space import Space
@@ -50,6 +52,7 @@ Value: TypeAlias = Piece | BinaryIO | Iterable[bytes]
 # A chunk is in memory a few times over while it is written, however large a message may be.
 CHUNK_BYTES_MAX = 8 * MIB
 CHUNKS_MAX = TXN_MESSAGES_MAX
+DELIVERY = (AT, AFTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +109,14 @@ def send(
 ) -> LargeReceipt:  # fmt: skip
     """Send a large message; durable when it returns, in a transaction with the commit.
 
-    topic: its number; head: key, properties, event_time, deliver_at, those that it has
+    topic: its number
+    head:  key, properties, event_time, deliver_at, deliver_after, those that it has
     raises: as Producer.send; StoreFull, LimitExceeded: nothing of it stays
     """
     if store.dry_run:
         raise ReadOnlyStore("a dry run stores no messages", path=store.disk.description)
-    columns = _head(head)
+    columns, delivery = _head(head)
+    to = msgspec.structs.replace(to, **delivery)
     placed = _reserve(store, topic, to, txn)
     if not placed.ledger:
         return LargeReceipt(to.partition, placed, 0)
@@ -211,13 +216,18 @@ def address(
     return Address(partition, named, sequence)
 
 
-def _head(given: Mapping[str, object]) -> pa.RecordBatch:
-    """The columns beside the value, one row."""
+def _head(given: Mapping[str, object]) -> tuple[pa.RecordBatch, dict[str, int]]:
+    """The columns beside the value, one row, as the file has them; what they say of delivery."""
     try:
         columns = {name: pa.array([item], COLUMNS[name]) for name, item in given.items()}
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
         raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
-    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    delivery = {name: columns[name].cast(pa.int64())[0].as_py() for name in DELIVERY
+                if name in columns}  # fmt: skip
+    if AFTER in columns:
+        check_delays(pa.RecordBatch.from_arrays(list(columns.values()), list(columns)))
+        del columns[AFTER]
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns)), delivery
 
 
 def _beside(

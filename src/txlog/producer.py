@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import SupportsIndex
 
 import pyarrow as pa
 
 from txlog import large
 from txlog.clock import Instant
 from txlog.engine.flow import produce
+from txlog.engine.flow.delivery import AFTER, AT
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.enter import Use
 from txlog.engine.flow.lookup import live_topic
@@ -24,6 +26,7 @@ from txlog.engine.view import View
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.ids import MessageId, TopicName, TxnId, check_name
 from txlog.large import Value
+from txlog.message_builder import MessageBuilder
 from txlog.receipt import LargeReceipt, PartitionReceipt, SendReceipt
 from txlog.settings import PROPERTIES_MAX
 from txlog.transaction import DecideIn, Later, Transaction, in_transaction
@@ -174,31 +177,35 @@ class Producer:
     def send(
         self, value: Value | None, *, key: bytes | None = None,
         properties: Mapping[str, str] | None = None, event_time: int | None = None,
-        deliver_at: int | None = None, sequence_id: int | None = None,
-        partition: int | None = None, txn: Transaction | TxnId | None = None,
+        deliver_at: int | None = None, deliver_after: int | None = None,
+        sequence_id: int | None = None, partition: int | None = None,
+        txn: Transaction | TxnId | None = None,
     ) -> SendReceipt:  # fmt: skip
         """Send one message; durable when it returns, in a transaction with the commit.
 
         value:                  bytes; with chunking also a binary file or an iterable of bytes,
                                 of which only a few chunks are in memory
-        event_time, deliver_at: ms since 1970 UTC
+        event_time:             ms since 1970 UTC
+        deliver_at:             not before this, ms since 1970 UTC; one that has passed is no delay
+        deliver_after:          not before so many ms after the message was stored
         raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
                 TransactionNotFound, ...
         """
         return self.send_one(
             value, key=key, properties=properties, event_time=event_time, deliver_at=deliver_at,
-            sequence_id=sequence_id, partition=partition, txn=txn,
+            deliver_after=deliver_after, sequence_id=sequence_id, partition=partition, txn=txn,
         ).receipts()[0]  # fmt: skip
 
     def send_one(
         self, value: Value | None, *, key: bytes | None = None,
         properties: Mapping[str, str] | None = None, event_time: int | None = None,
-        deliver_at: int | None = None, sequence_id: int | None = None,
-        partition: int | None = None, txn: Transaction | TxnId | None = None,
+        deliver_at: int | None = None, deliver_after: int | None = None,
+        sequence_id: int | None = None, partition: int | None = None,
+        txn: Transaction | TxnId | None = None,
     ) -> BatchReceipt | LargeReceipt:  # fmt: skip
         """Send one message, as `send`; answers like a batch of one."""
+        head = _beside(key, properties, event_time, deliver_at, deliver_after)
         if self.chunking and value is not None:
-            head = _beside(key, properties, event_time, deliver_at)
             body = large.body_of(value, key, properties, self._store.settings)
             if isinstance(body, large.Body):
                 if self.topic.partition is not None:
@@ -210,19 +217,35 @@ class Producer:
                 self._turn += 1
                 return large.send(self._store, self._number, to, head, body, txn)
             value = body
-        batch = _one_message(value, key, properties, event_time, deliver_at, sequence_id, partition)
+        batch = _one_message(value, head, sequence_id, partition)
         return self.send_batch(batch, txn=txn)
 
     def send_async(
         self, value: bytes | None, *, txn: Transaction, key: bytes | None = None,
         properties: Mapping[str, str] | None = None, event_time: int | None = None,
-        deliver_at: int | None = None, sequence_id: int | None = None,
-        partition: int | None = None,
+        deliver_at: int | None = None, deliver_after: int | None = None,
+        sequence_id: int | None = None, partition: int | None = None,
     ) -> Later[SendReceipt]:  # fmt: skip
         """Send one message in a transaction, later: as send_batch_async."""
-        batch = _one_message(value, key, properties, event_time, deliver_at, sequence_id, partition)
+        head = _beside(key, properties, event_time, deliver_at, deliver_after)
+        batch = _one_message(value, head, sequence_id, partition)
         decide, uses, receipt = self._in_txn(batch)
         return txn.leave(decide, uses, lambda answer: receipt(answer).receipts()[0])
+
+    def new_message(self, txn: Transaction | TxnId | None = None) -> MessageBuilder:
+        """A message to be put together and sent, as in Pulsar's client; txn: in which it is sent.
+
+        >>> import tempfile, txlog
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = txlog.init(folder)
+        ...     with txlog.open(folder) as client:
+        ...         _ = client.create_topic("orders")
+        ...         message = client.producer("orders").new_message().value(b"one").key(b"ana")
+        ...         _ = message.property("lang", "en").deliver_after(0).send()
+        ...         [(one.value, one.key, one.properties) for one in client.reader("orders")]
+        [(b'one', b'ana', {'lang': 'en'})]
+        """
+        return MessageBuilder(self.send, txn)
 
     def send_batch(
         self, data: pa.Table | pa.RecordBatch, *, txn: Transaction | TxnId | None = None
@@ -230,7 +253,8 @@ class Producer:
         """Send rows; one frame, so all of them or none.
 
         data:   value binary, optionally key binary, properties map<string,string>, event_time and
-                deliver_at timestamp[ms, UTC], sequence_id int64, partition int32
+                deliver_at timestamp[ms, UTC], deliver_after int64 (ms), sequence_id int64,
+                partition int32
         raises: as send
         """
         if txn is not None:
@@ -324,12 +348,10 @@ class Producer:
 
 
 def _one_message(
-    value: Value | None, key: bytes | None, properties: Mapping[str, str] | None,
-    event_time: int | None, deliver_at: int | None, sequence_id: int | None,
-    partition: int | None,
-) -> pa.RecordBatch:  # fmt: skip
-    """A message as rows; raises InvalidMessage, InvalidArgument."""
-    given = {"value": value, **_beside(key, properties, event_time, deliver_at)}
+    value: Value | None, head: Mapping[str, object], sequence_id: int | None, partition: int | None
+) -> pa.RecordBatch:
+    """A message as rows; head: what stands beside its value. Raises InvalidArgument."""
+    given = {"value": value, **head}
     for name, item in (("sequence_id", sequence_id), ("partition", partition)):
         if item is not None:
             given[name] = item
@@ -342,13 +364,15 @@ def _one_message(
 
 def _beside(
     key: bytes | None, properties: Mapping[str, str] | None, event_time: int | None,
-    deliver_at: int | None,
+    deliver_at: int | None, deliver_after: int | None,
 ) -> dict[str, object]:  # fmt: skip
-    """What stands beside a value, as far as it is given; raises InvalidMessage."""
-    given: dict[str, object] = {}
-    for name, item in (("key", key), ("event_time", event_time), ("deliver_at", deliver_at)):
-        if item is not None:
-            given[name] = item
+    """What stands beside a value, as far as it is given; raises InvalidMessage, InvalidArgument."""
+    asked = {"key": key, "event_time": event_time, AT: deliver_at, AFTER: deliver_after}
+    given: dict[str, object] = {name: item for name, item in asked.items() if item is not None}
+    for name in (AT, AFTER):
+        item = given.get(name, 0)
+        if isinstance(item, bool) or not isinstance(item, SupportsIndex):
+            raise InvalidArgument(f"{name} is {item!r}, it must be an integer: milliseconds")
     if properties:
         if len(properties) > PROPERTIES_MAX:
             raise InvalidMessage(

@@ -61,6 +61,7 @@ def send(
         properties=dict(properties) if properties else None,
         event_time=_integer(row, "event_time"),
         deliver_at=_integer(row, "deliver_at"),
+        deliver_after=_integer(row, "deliver_after"),
         sequence_id=_integer(row, "sequence_id"),
         partition=_integer(row, "partition"),
         txn=txn,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import orjson
 import pyarrow as pa
 
-from txlog.bounds import INSTANT_MS_MIN, parse_time
+from txlog.bounds import INSTANT_MS_MIN, parse_duration, parse_time
 from txlog.errors import BadRecord, InvalidArgument
 from txlog.settings import INSTANT_MS_MAX
 
@@ -23,11 +23,12 @@ _TYPES = {
     "properties": pa.map_(pa.string(), pa.string()),
     "event_time": _INSTANT,
     "deliver_at": _INSTANT,
+    "deliver_after": pa.int64(),
     "producer": pa.string(),
     "sequence_id": pa.int64(),
     "partition": pa.int32(),
 }
-_CSV_COLUMNS = ("key", "value", "event_time", "deliver_at")
+_CSV_COLUMNS = ("key", "value", "event_time", "deliver_at", "deliver_after")
 _FIELD_CHARS_MAX = 1 << 27
 
 
@@ -83,11 +84,13 @@ def envelope_row(columns: Columns, line: int, record: bytes) -> None:
         "properties": list(properties.items()) if properties else None,
         "event_time": _integer(fields, "event_time", line, INSTANT_MS_MIN, INSTANT_MS_MAX),
         "deliver_at": _integer(fields, "deliver_at", line, INSTANT_MS_MIN, INSTANT_MS_MAX),
+        "deliver_after": _integer(fields, "deliver_after", line, 0, (1 << 63) - 1),
         "sequence_id": _integer(fields, "sequence_id", line, 0, (1 << 63) - 1),
         "partition": _integer(fields, "partition", line, 0, (1 << 31) - 1),
     }
     producer = fields.get("producer")
     row["producer"] = producer if isinstance(producer, str) else None
+    _check_delivery(row, line)
     columns.add(row)
 
 
@@ -177,9 +180,20 @@ def _csv_row(header: list[str], fields: list[str], line: int, now_ms: int) -> di
                 row[name] = parse_time(cells[name], now_ms)
             except InvalidArgument as error:
                 raise _bad(line, f"{name}: {error.message}") from error
+    if cells.get("deliver_after"):
+        try:
+            row["deliver_after"] = parse_duration(cells["deliver_after"])
+        except InvalidArgument as error:
+            raise _bad(line, f"deliver_after: {error.message}") from error
+    _check_delivery(row, line)
     named = [(n[5:], text) for n, text in cells.items() if n.startswith("prop.") and text != ""]
     row["properties"] = named or None
     return row
+
+
+def _check_delivery(row: dict[str, object], line: int) -> None:
+    if row.get("deliver_at") is not None and row.get("deliver_after") is not None:
+        raise _bad(line, "both deliver_at and deliver_after")
 
 
 def _decoded(fields: dict[str, object], name: str, line: int) -> bytes | None:

@@ -4,9 +4,9 @@
     envelope csv tsv    parsed record by record into columns
     raw                 each file one message
 
-A table has `line` and `value`, and of key, properties, event_time, deliver_at, sequence_id and
-partition those that the format gives. A bad record ends the reading with BadRecord (104), after the
-records before it, or is left out and counted.
+A table has `line` and `value`, and of key, properties, event_time, deliver_at, deliver_after,
+sequence_id and partition those that the format gives. A bad record ends the reading with BadRecord
+(104), after the records before it, or is left out and counted.
 """
 
 from __future__ import annotations

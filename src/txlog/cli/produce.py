@@ -25,6 +25,7 @@ IN_FORMATS = ("lines", "ndjson", "envelope", "csv", "tsv", "raw", "null")
         "seq 3 | txlog produce orders",
         "txlog produce orders -m hello -k ana -H lang=en",
         "txlog produce orders lines.ndjson --in ndjson --txn",
+        "txlog produce orders -m 'pay the bill' --deliver-after 90s",
     ),
     fields=(
         "topic messages size_bytes duplicates skipped dead_lettered partition_list transactions "
@@ -47,6 +48,12 @@ def produce(
     n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N records")] = None,
     partition: Annotated[int | None, Option("--partition", "-p", min=0, metavar="N")] = None,
     event_time: Annotated[str | None, Option("--event-time", metavar="TIME")] = None,
+    deliver_after: Annotated[
+        str | None, Option("--deliver-after", metavar="DUR", help="not before, once stored")
+    ] = None,
+    deliver_at: Annotated[
+        str | None, Option("--deliver-at", metavar="TIME", help="not before")
+    ] = None,
     require_newline: Annotated[bool, Option("--require-newline")] = False,
     producer: Annotated[str | None, Option("--producer", metavar="NAME")] = None,
     seq_from: Annotated[int | None, Option("--seq-from", min=0, metavar="N")] = None,
@@ -79,6 +86,7 @@ def produce(
     exclusive(txn=txn, txn_every=txn_every, txn_id=txn_id)
     exclusive(message=message, FILE=files)
     exclusive(key=key is not None, key_delim=key_delim)
+    exclusive(deliver_after=deliver_after is not None, deliver_at=deliver_at is not None)
     exclusive(json=call.flags.json, ack_format=ack_format)
     own = txn or txn_every is not None
     if own and os.environ.get("TXLOG_TXN") and not no_join:
@@ -114,6 +122,8 @@ def produce(
         limit=n,
         partition=partition if name.partition is None else name.partition,
         event_time=None if event_time is None else parse_time(event_time, call.now_ms()),
+        deliver_at=None if deliver_at is None else parse_time(deliver_at, call.now_ms()),
+        deliver_after_ms=call.duration(deliver_after),
         producer=None if producer is None else check_name("producer", producer),
         sequence_from=seq_from,
         create=create,

@@ -21,6 +21,8 @@ class Request:
     limit: int | None = None
     partition: int | None = None
     event_time: int | None = None
+    deliver_at: int | None = None
+    deliver_after_ms: int | None = None
     producer: str | None = None
     sequence_from: int | None = None
     create: bool = False

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.cli import blocks, chunking
+from txlog.cli.filling import filled
 from txlog.cli.inputs import Input, messages_table
 from txlog.cli.options import Call, split_key
 from txlog.cli.produce_request import Request
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from txlog.producer import BatchReceipt, Producer
     from txlog.receipt import LargeReceipt
 
-_PROPERTY_MAP = pa.map_(pa.string(), pa.string())
-_INSTANT = pa.timestamp("ms", "UTC")
-
 
 def run(call: Call, request: Request) -> None:
     """Write the input and print what was done."""
@@ -51,6 +49,8 @@ def run(call: Call, request: Request) -> None:
         raise Usage(f"--key-delim does not go with --in {request.form}")
     if request.chunking and request.form == "raw" and request.trailer is not None:
         raise Usage("--trailer does not go with --chunking and raw files: they are not looked into")
+    if request.deliver_at is not None and request.deliver_at <= call.now_ms():
+        call.note("--deliver-at has passed: the messages are delivered at once")
     blocks.check_files(request.files)
     client = call.client(write=True, durability=request.durability)
     if request.create:
@@ -128,7 +128,7 @@ class Job:
                 self._begin()
             self.read += 1
             empty = pa.table({"line": [line], "value": pa.nulls(1, pa.binary())})
-            data = self._with_flags(empty).drop_columns("value")
+            data = filled(self.request, empty, self.totals.sent).drop_columns("value")
             txn = self.txn or self.request.join
             with shielded():
                 receipt = chunking.send(self.producer, data, txn, chunking.pieces(path))
@@ -222,7 +222,7 @@ class Job:
                 self._send(table.slice(0, room))
                 self._send(table.slice(room))
                 return
-        whole = self._with_flags(table)
+        whole = filled(self.request, table, self.totals.sent)
         txn = self.txn or self.request.join
         most, at = self.client.settings.max_message_bytes, 0
         for data in chunking.runs(whole, most) if self.request.chunking else [whole]:
@@ -247,45 +247,6 @@ class Job:
         self.totals.add(receipt, txn is not None)
         self.acks.add(receipt, sequences, txn, self.txn is not None)
         self._commit_if_due()
-
-    def _with_flags(self, table: pa.Table) -> pa.Table:
-        """Return the columns to send: those of the input, filled up with those of the flags."""
-        request, count = self.request, len(table)
-        columns: dict[str, pa.Array] = {"value": table["value"]}
-        fills = {
-            "key": (request.key, pa.binary()),
-            "event_time": (request.event_time, _INSTANT),
-            "deliver_at": (None, _INSTANT),
-        }
-        for name, (fill, kind) in fills.items():
-            column = table[name] if name in table.column_names else None
-            if fill is not None:
-                scalar = pa.scalar(fill, kind)
-                columns[name] = (
-                    pa.repeat(scalar, count) if column is None else pc.coalesce(column, scalar)
-                )
-            elif column is not None:
-                columns[name] = column
-        given = table["properties"] if "properties" in table.column_names else None
-        if request.properties:
-            flags = list(request.properties.items())
-            if given is None:
-                columns["properties"] = pa.repeat(pa.scalar(flags, _PROPERTY_MAP), count)
-            else:
-                merged = [{**request.properties, **dict(own or ())} for own in given.to_pylist()]
-                columns["properties"] = pa.array([list(m.items()) for m in merged], _PROPERTY_MAP)
-        elif given is not None:
-            columns["properties"] = given
-        if request.partition is not None:
-            columns["partition"] = pa.repeat(pa.scalar(request.partition, pa.int32()), count)
-        elif request.keep_partition and "partition" in table.column_names:
-            columns["partition"] = table["partition"]
-        if request.sequence_from is not None:
-            first = request.sequence_from + self.totals.sent
-            columns["sequence_id"] = pa.array(range(first, first + count), pa.int64())
-        elif request.keep_sequence and "sequence_id" in table.column_names:
-            columns["sequence_id"] = table["sequence_id"]
-        return pa.table(columns)
 
     def _begin(self) -> None:
         with shielded():

@@ -17,7 +17,7 @@ from txlog.cli.tables import Look
 from txlog.errors import CommandFailed
 
 _GRACE_S: Final = 10
-_SENT: Final = ("value", "key", "properties", "event_time", "deliver_at")
+_SENT: Final = ("value", "key", "properties", "event_time", "deliver_at", "deliver_after")
 _PLAIN: Final = Look(human=False, color=False, utc=True, width=0)
 
 

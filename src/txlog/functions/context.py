@@ -86,6 +86,7 @@ class Context:
         self, topic: str, value: object, *, key: bytes | str | _Origin | None = FROM_INPUT,
         properties: Mapping[str, str] | None = None,
         event_time: int | _Origin | None = FROM_INPUT, deliver_at: int | None = None,
+        deliver_after: int | None = None,
     ) -> None:  # fmt: skip
         """Produce to any topic, in the transaction of this batch; the arguments of Output.
 
@@ -96,7 +97,7 @@ class Context:
         if isinstance(value, pa.Table | pa.RecordBatch):
             self._outbox.add_table(topic, value)
             return
-        output = Output(value, key, properties, event_time, deliver_at, topic)
+        output = Output(value, key, properties, event_time, deliver_at, topic, deliver_after)
         self._outbox.add(output, self.message)
 
     def hold_back(self, mask: pa.Array) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 import pyarrow as pa
 
+from txlog.engine.flow.route import check_delays
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.ids import TopicName
 from txlog.message import Message
@@ -31,6 +32,7 @@ _COLUMNS: Final = {
     "properties": _PROPERTIES,
     "event_time": _INSTANT,
     "deliver_at": _INSTANT,
+    "deliver_after": pa.int64(),
 }
 # Columns of a received table that say where a message came from: they are not sent on.
 _ORIGIN: Final = frozenset(
@@ -51,10 +53,12 @@ FROM_INPUT: Final = _Origin.INPUT
 class Output:
     """A message to produce.
 
-    value:      bytes, text, a dict or list as JSON, or None for no payload
-    key:        bytes or text, None for none; left out, the key of the input
-    event_time: ms since 1970 UTC, None for none; left out, the event time of the input
-    topic:      left out, the output topic of the function
+    value:         bytes, text, a dict or list as JSON, or None for no payload
+    key:           bytes or text, None for none; left out, the key of the input
+    event_time:    ms since 1970 UTC, None for none; left out, the event time of the input
+    deliver_at:    not before this, ms since 1970 UTC
+    deliver_after: not before so many ms after it was stored
+    topic:         left out, the output topic of the function
 
     >>> Output({"total": 3}, key="ana", topic="totals").topic
     'totals'
@@ -66,11 +70,12 @@ class Output:
     event_time: int | _Origin | None = FROM_INPUT
     deliver_at: int | None = None
     topic: str | None = None
+    deliver_after: int | None = None
 
 
 Returned: TypeAlias = object
 Row: TypeAlias = tuple[
-    bytes | None, bytes | None, list[tuple[str, str]] | None, int | None, int | None
+    bytes | None, bytes | None, list[tuple[str, str]] | None, int | None, int | None, int | None
 ]
 Mark: TypeAlias = int
 
@@ -100,7 +105,7 @@ class Outbox:
         if returned is None:
             return
         if isinstance(returned, bytes) and source is not None and self._topic is not None:
-            self._keep(self._topic, (returned, source.key, None, source.event_time, None))
+            self._keep(self._topic, (returned, source.key, None, source.event_time, None, None))
             return
         if isinstance(returned, bytes | str | dict | Output):
             self._put(returned, source)
@@ -116,7 +121,7 @@ class Outbox:
             raise InvalidMessage(f"a function cannot return {type(returned).__name__}")
 
     def add_table(self, topic: str | None, rows: pa.Table | pa.RecordBatch) -> None:
-        """Take messages as columns: value, and key, properties, event_time, deliver_at."""
+        """Take messages as columns: value, and key, properties, event_time and a delivery."""
         if "value" not in rows.schema.names:
             raise InvalidMessage("a table of outputs has no column named value")
         unknown = [n for n in rows.schema.names if n not in _COLUMNS and n not in _ORIGIN]
@@ -138,6 +143,11 @@ class Outbox:
             raise InvalidMessage(
                 f"column {column} is {table.schema.field(at).type}, it must be {_COLUMNS[column]}"
             ) from error
+        if "deliver_after" in kept:
+            try:
+                check_delays(table)
+            except InvalidArgument as error:
+                raise InvalidMessage(error.message, hint=error.hint) from error
         self._items.append((name, table))
 
     def mark(self) -> Mark:
@@ -168,11 +178,12 @@ class Outbox:
         row = (
             encoded(output.value), _key(key), _properties(output.properties),
             _instant("event_time", event_time), _instant("deliver_at", output.deliver_at),
+            _delay(output),
         )  # fmt: skip
         self._keep(output.topic, row)
 
     def _keep(self, topic: str | None, row: Row) -> None:
-        value, key, properties, _, _ = row
+        value, key, properties, *_ = row
         size = len(value or b"") + len(key or b"")
         if properties:
             size += sum([len(name.encode()) + len(text.encode()) for name, text in properties])
@@ -235,6 +246,17 @@ def _instant(name: str, value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _INSTANT_MAX:
         raise InvalidMessage(f"{name} is an integer, milliseconds since 1970 UTC")
     return value
+
+
+def _delay(output: Output) -> int | None:
+    given = output.deliver_after
+    if given is None:
+        return None
+    if type(given) is not int or not 0 <= given < 1 << 63:
+        raise InvalidMessage("deliver_after is an integer of milliseconds, not negative")
+    if output.deliver_at is not None:
+        raise InvalidMessage("an output has both deliver_at and deliver_after", hint="give one")
+    return given
 
 
 def _joined(items: list[Row | pa.Table]) -> pa.Table:

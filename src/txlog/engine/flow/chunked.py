@@ -42,12 +42,15 @@ from txlog.settings import Settings
 class Address(msgspec.Struct, frozen=True, gc=False):
     """Where a large message goes: partition (from 0), by whom, with which sequence if it has one.
 
-    named: the producer, None without deduplication
+    named:                     the producer, None without deduplication
+    deliver_at, deliver_after: when it is delivered; at most one of them
     """
 
     partition: int
     named: Named | None = None
     sequence: int | None = None
+    deliver_at: int | None = None
+    deliver_after: int | None = None
 
 
 class Made(msgspec.Struct, frozen=True, gc=False):

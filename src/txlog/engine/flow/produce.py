@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.clock import Instant
+from txlog.engine.flow.delivery import resolved
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.enter import Use, enter
 from txlog.engine.flow.originals import find_in_txn, find_plain
@@ -61,6 +62,7 @@ def send(
     """
     draft = Draft(view, settings, now.wall_ms)
     producer = _checked(view, topic, named)
+    routed = resolved(routed, now.wall_ms)
     stored: list[Stored] = []
     pieces: list[pa.RecordBatch] = []
     at = 0
@@ -115,6 +117,7 @@ def send_in_txn(
     producer = _checked(view, topic, named)
     for piece in routed.slices:
         check_available(view, topic, number_of(topic, piece.partition))
+    routed = resolved(routed, now.wall_ms)
     check_room(view, txn, routed.batch.num_rows)
     pair = (txn.coordinator, txn.sequence)
     stored: list[Stored] = []

@@ -3,6 +3,7 @@
 A key always goes to `crc32(key) mod partitions`; messages without a key go to one partition a
 batch, round robin. The batch is reordered so that each partition is one slice of it; the order
 within a partition is the order given. No Python object per message: keys are looked at once each.
+A row may ask to be delivered after a time instead of at one; flow/delivery makes an instant of it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "event_time": INSTANT,
     "deliver_at": INSTANT,
     "sequence_id": pa.int64(),
+    "deliver_after": pa.int64(),
 }
 FEW_ROWS = 64
 _NONE = pa.scalar(0, pa.int32())  # typed: guessing the type of a number costs 40 us
@@ -106,10 +108,16 @@ def _shape(schema: pa.Schema) -> _Shape | None:
 
 
 @lru_cache(maxsize=64)
-def _places(schema: pa.Schema) -> tuple[tuple[int, ...], bool]:
-    """Where the values and keys stand in rows that were conformed; whether there are properties."""
+def _places(schema: pa.Schema) -> tuple[tuple[int, ...], bool, bool]:
+    """Where the values and keys stand in rows that were conformed.
+
+    Then whether there are properties, and whether there are delays.
+    """
     found = [schema.get_field_index(name) for name in ("value", "key")]
-    return tuple(at for at in found if at >= 0), schema.get_field_index("properties") >= 0
+    has_properties, has_delays = (
+        schema.get_field_index(name) >= 0 for name in ("properties", "deliver_after")
+    )
+    return tuple(at for at in found if at >= 0), has_properties, has_delays
 
 
 def _conformed(data: pa.RecordBatch) -> pa.RecordBatch:
@@ -145,7 +153,7 @@ def route(
 ) -> Routed:
     """Route a batch over the partitions; turn: the partition for messages without a key.
 
-    raises: InvalidArgument (columns, partition out of range), InvalidMessage (too large),
+    raises: InvalidArgument (columns, partition out of range, delays), InvalidMessage (too large),
             LimitExceeded (more messages than a transaction may hold)
     """
     batch, wanted = user_batch(data)
@@ -154,12 +162,14 @@ def route(
             f"a batch of {batch.num_rows} messages exceeds {TXN_MESSAGES_MAX}",
             setting="txn_messages_max", limit=TXN_MESSAGES_MAX, value=batch.num_rows,
         )  # fmt: skip
-    places, has_properties = _places(batch.schema)
+    places, has_properties, has_delays = _places(batch.schema)
     offsets = _offsets(batch, places)
     total = _payload_bytes(offsets, 0, batch.num_rows)
     # else no single message can be too large
     if has_properties or total > min(message_bytes_max, KEY_BYTES_MAX):
         _check_sizes(batch, message_bytes_max)
+    if has_delays:
+        check_delays(batch)
     if not batch.num_rows:
         return Routed(batch, [], None, 0)
     target = _targets(batch, partitions, turn, wanted)
@@ -254,6 +264,21 @@ def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:
             hint="producer(..., chunking=True), and send() for the large message alone",
             setting="max_message_bytes", limit=message_bytes_max, value=largest,
         )  # fmt: skip
+
+
+def check_delays(batch: pa.RecordBatch | pa.Table) -> None:
+    """Refuse a negative delay, and a row that is to be delivered both at a time and after one."""
+    delays = batch.column("deliver_after")
+    least = pc.min(delays).as_py()
+    if least is not None and least < 0:
+        raise InvalidArgument(
+            f"deliver_after is {least}, it must not be negative", code=203,
+            hint="deliver_at may lie in the past", value=least,
+        )  # fmt: skip
+    if least is None or batch.schema.get_field_index("deliver_at") < 0:
+        return
+    if pc.any(pc.and_(delays.is_valid(), batch.column("deliver_at").is_valid())).as_py():
+        raise InvalidArgument("a message has both deliver_at and deliver_after", hint="give one")
 
 
 def message_bytes(batch: pa.RecordBatch) -> pa.Array:

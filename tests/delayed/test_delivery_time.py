@@ -1,0 +1,188 @@
+"""Setting the time of delivery: what is stored for deliver_at and deliver_after; spec 2, 11."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import START_MS, Bench, read
+from txlog import Client
+from txlog.errors import InvalidArgument
+from txlog.settings import INSTANT_MS_MAX
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+INSTANT = pa.timestamp("ms", "UTC")
+WORD_MAX = (1 << 63) - 1
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t", 2)
+    return made
+
+
+def delivery(client: Client, **given: Any) -> list[int | None]:
+    """The deliver_at of every message, in order."""
+    return [message.deliver_at for message in read(client, **given)]
+
+
+@pytest.mark.parametrize(("given", "stored"), [
+    ({}, None),
+    ({"deliver_at": START_MS + 7}, START_MS + 7),
+    ({"deliver_at": START_MS - 7}, START_MS - 7),
+    ({"deliver_at": 0}, 0),
+    ({"deliver_at": -5}, -5),
+    ({"deliver_after": 90_000}, START_MS + 90_000),
+    ({"deliver_after": 0}, START_MS),
+    ({"deliver_after": WORD_MAX}, INSTANT_MS_MAX),
+])  # fmt: skip
+def test_what_is_stored_for_what_was_given(
+    bench: Bench, given: dict[str, int], stored: int | None
+) -> None:
+    """2: deliver_at as it is, also a past one; deliver_after from the time of the frame."""
+    producer = bench.client.producer("t")
+    producer.send(b"plain", partition=0, event_time=3, **given)
+    with bench.client.transaction() as txn:
+        producer.send(b"in txn", partition=0, txn=txn, **given)
+        later = producer.send_async(b"later", partition=0, txn=txn, **given)
+        assert later.result().txn_index == 2
+    built = producer.new_message().value(b"built").partition(0)
+    built.deliver_at(given.get("deliver_at")).deliver_after(given.get("deliver_after")).send()
+    for _ in range(2):
+        assert delivery(bench.client) == [stored] * 4
+        assert [message.event_time for message in read(bench.client)] == [3, None, None, None]
+        bench.client.checkpoint(roll_all=True)
+        bench.reopen()
+
+
+def test_every_row_of_a_batch_has_its_own_time(bench: Bench) -> None:
+    """2: over partitions, with nulls, and with rows that were there already."""
+    table = pa.table({
+        "value": [b"%d" % n for n in range(6)],
+        "deliver_at": pa.array([5, None, None, None, 6, None], INSTANT),
+        "deliver_after": pa.array([None, 10, 20, None, None, 0], pa.int64()),
+        "partition": [0, 1, 0, 1, 0, 1],
+        "sequence_id": [1, 1, 2, 2, 3, 3],
+    })  # fmt: skip
+    wanted = {0: [5, START_MS + 20, 6], 1: [START_MS + 10, None, START_MS]}
+    producer = bench.client.producer("t", "me")
+    producer.send_batch(table)
+    bench.clock.advance(1000)
+    assert producer.send_batch(table).duplicates == 6
+    more = table.set_column(4, "sequence_id", pa.array([1, 1, 4, 2, 5, 6]))
+    assert producer.send_batch(more).messages == 3
+    later = START_MS + 1000
+    wanted[0] += [later + 20, 6]
+    wanted[1] += [later]
+    for partition in (0, 1):
+        assert delivery(bench.client, partitions=[partition]) == wanted[partition]
+
+
+def test_the_time_is_that_of_the_frame_of_the_row(bench: Bench) -> None:
+    """2, 8: in a transaction when the row is sent, not when it is committed."""
+    producer = bench.client.producer("t")
+    with bench.client.transaction() as txn:
+        producer.send(b"a", deliver_after=100, partition=0, txn=txn)
+        bench.clock.advance(1000)
+        producer.send(b"b", deliver_after=100, partition=0, txn=txn)
+        bench.clock.advance(1000)
+    assert delivery(bench.client) == [START_MS + 100, START_MS + 1100]
+    assert [m.publish_time for m in read(bench.client)] == [START_MS, START_MS + 1000]
+
+
+def test_delays_are_of_any_integer_type(bench: Bench) -> None:
+    producer = bench.client.producer("t")
+    for kind in (pa.int8(), pa.uint16(), pa.int32(), pa.uint64(), pa.null()):
+        column = pa.array([None if pa.types.is_null(kind) else 5], kind)
+        producer.send_batch(pa.table({"value": [b"x"], "deliver_after": column}))
+    assert sorted(map(str, delivery(bench.client))) == [str(START_MS + 5)] * 4 + ["None"]
+
+
+@pytest.mark.parametrize("given", [
+    {"deliver_after": -1},
+    {"deliver_at": 1, "deliver_after": 1},
+    {"deliver_at": 0, "deliver_after": 0},
+    {"deliver_after": 1 << 63},
+    {"deliver_at": 1 << 63},
+    {"deliver_after": 1.5},
+    {"deliver_at": 1.5},
+    {"deliver_after": True},
+    {"deliver_after": "5"},
+    {"deliver_at": "5"},
+])  # fmt: skip
+def test_bad_input_is_refused_and_nothing_is_written(bench: Bench, given: dict[str, Any]) -> None:
+    """11: negative deliver_after, both, no 64-bit integer; plain, in a transaction, large."""
+    client = bench.client
+    producer = client.producer("t")
+    large = client.producer("t", chunking=True)
+    txn = client.transaction()
+    assert txn.id
+    before = client.status()["journal"]["lsn"]
+    for one, value in ((producer, b"x"), (large, b"x"), (large, b"x" * (6 << 20))):
+        for within in (None, txn):
+            with pytest.raises(InvalidArgument):
+                one.send(value, txn=within, **given)
+    with pytest.raises(InvalidArgument):
+        producer.send_async(b"x", txn=txn, **given)
+    with pytest.raises(InvalidArgument):
+        message = producer.new_message(txn).value(b"x")
+        for name, item in given.items():
+            getattr(message, name)(item)
+        message.send()
+    assert client.status()["journal"]["lsn"] == before
+    txn.commit()
+    assert not read(client)
+
+
+@pytest.mark.parametrize("columns", [
+    {"deliver_after": pa.array([1, -1])},
+    {"deliver_after": pa.array([1, None]), "deliver_at": pa.array([1, 2], INSTANT)},
+    {"deliver_after": pa.array([1.5, 2.0])},
+    {"deliver_after": pa.array([1 << 63, 1], pa.uint64())},
+    {"deliver_after": pa.array(["1", "x"])},
+    {"deliver_at": pa.array([1.5, 2.0])},
+])  # fmt: skip
+def test_one_bad_row_refuses_its_batch(bench: Bench, columns: dict[str, pa.Array]) -> None:
+    """11: nothing of the batch is appended."""
+    table = pa.table({"value": [b"a", b"b"], **columns})
+    before = bench.client.status()["journal"]["lsn"]
+    with pytest.raises(InvalidArgument):
+        bench.client.producer("t").send_batch(table)
+    with bench.client.transaction() as txn, pytest.raises(InvalidArgument):
+        bench.client.producer("t").send_batch_async(table, txn=txn)
+    assert bench.client.status()["journal"]["lsn"] <= before + 1  # the empty transaction's
+    assert not read(bench.client)
+
+
+def test_a_builder_says_everything_that_send_does(bench: Bench) -> None:
+    """9: as Pulsar's newMessage."""
+    client = bench.client
+    producer = client.producer("t", "me")
+    with client.transaction() as txn:
+        message = producer.new_message(txn).value(b"v").key(b"k").event_time(4).sequence_id(8)
+        message.property("a", "1").properties({"b": "2"}).deliver_after(50).partition(1)
+        assert message.send().txn_index == 1
+    [one] = read(client)
+    assert (one.value, one.key, one.event_time, one.sequence_id) == (b"v", b"k", 4, 8)
+    assert (one.properties, one.deliver_at, one.partition) == (
+        {"a": "1", "b": "2"}, START_MS + 50, 1,
+    )  # fmt: skip
+    assert one.txn is not None
+    again = producer.new_message().value(None)
+    assert again.send().message_id != again.send().message_id
+    assert len(read(client)) == 3
+
+
+def test_a_message_without_a_time_has_no_column_for_it(bench: Bench) -> None:
+    """A topic without delays pays nothing: its frames have the columns they had."""
+    table = pa.table({"value": [b"x"], "partition": [0]})
+    sizes = [bench.client.status()["journal"]["size_bytes"]]
+    for column in (None, None, pa.nulls(1, pa.int64())):
+        given = table if column is None else table.append_column("deliver_after", column)
+        bench.client.producer("t").send_batch(given)
+        sizes.append(bench.client.status()["journal"]["size_bytes"])
+    assert sizes[3] - sizes[2] == sizes[2] - sizes[1]

@@ -1,0 +1,144 @@
+"""The command line: --deliver-after, --deliver-at, and the fields of records; spec 9, CLI.md 7."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import START_MS, Bench, read
+from txlog.bounds import format_time
+from txlog.cli.filling import filled
+from txlog.cli.inputs import Input
+from txlog.cli.main import main
+from txlog.cli.produce_request import Request
+from txlog.errors import BadRecord
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+INSTANT = pa.timestamp("ms", "UTC")
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t")
+    monkeypatch.setenv("TXLOG_STORE", made.path)
+    monkeypatch.setenv("TXLOG_NOW", format_time(START_MS))
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def delivery(bench: Bench) -> list[int | None]:
+    return [message.deliver_at for message in read(bench.client)]
+
+
+@pytest.mark.parametrize(("words", "wanted"), [
+    ([], None),
+    (["--deliver-after", "90s"], START_MS + 90_000),
+    (["--deliver-after", "1h30m"], START_MS + 5_400_000),
+    (["--deliver-at", "2030-01-01T00:00Z"], 1_893_456_000_000),
+    (["--deliver-at", "2030-01-01T00:00:00Z"], 1_893_456_000_000),
+    (["--deliver-at", "+1m"], START_MS + 60_000),
+    (["--deliver-at", "-1m"], START_MS - 60_000),
+    (["--deliver-at", "1970-01-01"], 0),
+    (["--deliver-after", "-1s"], 2),
+    (["--deliver-after", "soon"], 2),
+    (["--deliver-at", "now", "--deliver-after", "1s"], 2),
+])  # fmt: skip
+def test_a_flag_is_of_every_message(
+    bench: Bench, words: list[str], wanted: int | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for more in ([], ["--txn"], ["--chunking"]):
+        code = main(["produce", "t", "-m", "a", "-m", "b", *more, *words])
+        said = capfd.readouterr().err
+        assert code == (2 if wanted == 2 else 0), said
+    assert delivery(bench) == ([] if wanted == 2 else [wanted] * 6)
+
+
+def test_a_time_that_has_passed_is_noted(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
+    """9: accepted, with a note on stderr."""
+    assert main(["produce", "t", "-m", "a", "--deliver-at", "-1s", "-v"]) == 0
+    assert "note: --deliver-at has passed" in capfd.readouterr().err
+    assert main(["produce", "t", "-m", "a", "--deliver-at", "+1s", "-v"]) == 0
+    assert "note" not in capfd.readouterr().err
+    assert delivery(bench) == [START_MS - 1000, START_MS + 1000]
+
+
+def test_what_a_record_says_counts_before_the_flag(bench: Bench, tmp_path: Path) -> None:
+    """CLI.md 7: a record with either of the two keeps it, whichever the flag is."""
+    (tmp_path / "e").write_text(
+        '{"value":"a","value_encoding":"utf8","deliver_at":7}\n'
+        '{"value":"b","value_encoding":"utf8","deliver_after":8}\n'
+        '{"value":"c","value_encoding":"utf8","deliver_after":null}\n'
+    )
+    (tmp_path / "c").write_text("value,deliver_at,deliver_after\na,1970-01-02,\nb,,8ms\nc,,\n")
+    for form, given in (("envelope", 7), ("csv", 86_400_000)):
+        assert main(["produce", "t", form[0], "--in", form]) == 0
+        assert main(["produce", "t", form[0], "--in", form, "--deliver-after", "9ms"]) == 0
+        assert main(["produce", "t", form[0], "--in", form, "--deliver-at", "1970-01-03"]) == 0
+        assert delivery(bench) == [
+            given, START_MS + 8, None,
+            given, START_MS + 8, START_MS + 9,
+            given, START_MS + 8, 2 * 86_400_000,
+        ]  # fmt: skip
+        bench.client.admin.delete_topic("t")
+        bench.client.create_topic("t")
+
+
+@pytest.mark.parametrize("columns", [
+    {},
+    {"deliver_at": pa.array([None, 5], INSTANT)},
+    {"deliver_after": pa.array([None, 6], pa.int64())},
+    {"deliver_at": pa.array([None, None], INSTANT), "deliver_after": pa.array([None, 6])},
+])  # fmt: skip
+def test_a_flag_fills_only_what_says_nothing(columns: dict[str, Any]) -> None:
+    table = pa.table({"value": [b"a", b"b"], **columns})
+    said = bool(columns)
+    for request, name, value in (
+        (Request("t", [], None, deliver_at=99), "deliver_at", 99),
+        (Request("t", [], None, deliver_after_ms=99), "deliver_after", 99),
+    ):
+        out = filled(request, table, 0)
+        got = out[name].cast(pa.int64()).to_pylist()
+        assert got[0] == value
+        rows = [{key: out[key].cast(pa.int64())[at].as_py() for key in columns} for at in range(2)]
+        assert got[1] == value if not said else any(rows[1].values())
+        both = [out[key].is_valid() for key in ("deliver_at", "deliver_after")
+                if key in out.column_names]  # fmt: skip
+        assert [sum(pair) for pair in zip(*(one.to_pylist() for one in both), strict=True)] == [
+            1, 1,
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "text"), [
+    ("envelope", '{"value":null,"deliver_after":-1}'),
+    ("envelope", '{"value":null,"deliver_after":1.5}'),
+    ("envelope", '{"value":null,"deliver_after":"1s"}'),
+    ("envelope", '{"value":null,"deliver_after":9223372036854775808}'),
+    ("envelope", '{"value":null,"deliver_after":1,"deliver_at":2}'),
+    ("csv", "value,deliver_after\na,-1s"),
+    ("csv", "value,deliver_after\na,5"),
+    ("csv", "value,deliver_after,deliver_at\na,5s,1970-01-01"),
+    ("tsv", "value\tdeliver_after\na\tx"),
+])  # fmt: skip
+def test_a_bad_field_is_a_bad_record_with_its_line(tmp_path: Path, form: str, text: str) -> None:
+    path = tmp_path / "input"
+    path.write_text(text + "\n")
+    with pytest.raises(BadRecord) as caught:
+        list(Input(form, [str(path)]).tables())
+    assert caught.value.fields["line"] == text.count("\n") + 1
+
+
+def test_what_transform_writes_may_be_delayed(bench: Bench) -> None:
+    """8.3: an envelope from the command with a delay goes on with it."""
+    bench.client.create_topic("out")
+    bench.client.producer("t").send(b"x")
+    script = (
+        """printf '{"value":"y","value_encoding":"utf8","deliver_after":50}\\n'; cat > /dev/null"""
+    )
+    code = main(["transform", "t", "out", "-s", "s", "--create", "--out-format", "envelope",
+                 "--", "sh", "-c", script])  # fmt: skip
+    assert code == 0
+    assert [m.deliver_at for m in read(bench.client, topic="out")] == [START_MS + 50]
