@@ -6,11 +6,20 @@ instants are milliseconds, ids TxnId and MessageId.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from txlog import figures, keyreport, locks, partitionstats, spacing, stats, topicadmin
+from txlog import (
+    figures,
+    keyreport,
+    locks,
+    partitionstats,
+    policyadmin,
+    spacing,
+    stats,
+    topicadmin,
+)
 from txlog.bounds import Bound
 from txlog.engine.call import Decide
 from txlog.engine.flow import admin, availability, keys, lookup
@@ -248,6 +257,44 @@ class Admin:
         raises: TopicNotFound, StillInUse
         """
         return topicadmin.delete(self._store, name, force=force, dry_run=dry_run)
+
+    # --- delayed delivery --------------------------------------------------------------------
+
+    def set_delayed_policies(
+        self, topic: str | None = None, namespace: str | None = None, *,
+        active: bool | None = None, tick_time_ms: int | None = None, strict: bool | None = None,
+        max_delivery_delay_ms: int | None = None, fixed_delivery_delay_ms: int | None = None,
+        ttl_from: str | None = None,
+    ) -> Answer:  # fmt: skip
+        """Say how messages wait for their delivery: of a topic, a namespace, else the store.
+
+        active:     False: everybody gets everything at once
+        tick_time_ms, strict: how early a message may come, if not strict
+        max_delivery_delay_ms: a longer delay is refused (InvalidMessage); 0: any
+        fixed_delivery_delay_ms: every message waits so long, whatever it asks for; 0: its own
+        ttl_from:   "publish" or "deliver_at": from when a message's time to live counts
+        None:       as it is; a topic inherits from its namespace, that from the store
+        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
+        raises:     TopicNotFound, InvalidArgument, LimitExceeded
+        """
+        given = {
+            "active": active, "tick_time_ms": tick_time_ms, "strict": strict,
+            "max_delivery_delay_ms": max_delivery_delay_ms,
+            "fixed_delivery_delay_ms": fixed_delivery_delay_ms, "ttl_from": ttl_from,
+        }  # fmt: skip
+        return policyadmin.change(self._store, topic, namespace, given)
+
+    def get_delayed_policies(
+        self, topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """What holds, and which of topic, namespace and store says so; as set_delayed_policies."""
+        return policyadmin.get(self._store, topic, namespace)
+
+    def remove_delayed_policies(
+        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """Inherit these policies again, all if none is named; as set_delayed_policies."""
+        return policyadmin.remove(self._store, topic, namespace, names)
 
     # --- availability ------------------------------------------------------------------------
 

@@ -165,6 +165,14 @@ def _partition_families(view: View) -> Iterator[Family]:
         "messages not stored, whose original was not found",
         [("", labels, state.dedup_missing) for labels, state, _ in places],
     )
+    yield Family("txlog_delayed_rejected_total", "counter", "messages refused for their delay", [
+        ("", labels, state.delays_refused) for labels, state, _ in places
+    ])  # fmt: skip
+    yield Family(
+        "txlog_delayed_beyond_ttl_total", "counter", "stored to expire before they are due", [
+            ("", labels, state.delays_beyond_ttl) for labels, state, _ in places
+        ],
+    )  # fmt: skip
 
 
 def _subscription_families(view: View) -> Iterator[Family]:

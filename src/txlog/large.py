@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import BinaryIO, TypeAlias
 
-import msgspec
 import pyarrow as pa
 
 from txlog.engine.flow import chunked
@@ -116,7 +115,7 @@ def send(
     if store.dry_run:
         raise ReadOnlyStore("a dry run stores no messages", path=store.disk.description)
     columns, delivery = _head(head)
-    to = msgspec.structs.replace(to, **delivery)
+    to = Address(to.partition, to.named, to.sequence, delivery.get(AT), delivery.get(AFTER))
     placed = _reserve(store, topic, to, txn)
     if not placed.ledger:
         return LargeReceipt(to.partition, placed, 0)

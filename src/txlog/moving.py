@@ -17,6 +17,7 @@ from txlog.clock import Instant
 from txlog.engine.flow import deadletter
 from txlog.engine.flow.acknowledge import by_partition, runs_of_ids, runs_of_table
 from txlog.engine.flow.deadletter import Find, Moved, Postponed
+from txlog.engine.flow.delivery import AFTER
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.enter import NewTxn
 from txlog.engine.flow.fetch import fetch, first_of, taken_apart
@@ -220,13 +221,13 @@ def _moved_large(
         mine = 0 if how is None else how.consumer
         if deadletter.free(view, held, number, runs, mine) != runs:
             return None
-        return deadletter.copies(view, store.clock.now(), find, table, kind, how)
+        return deadletter.copies(view, find, table, kind, how)
 
     copy = store.read(look)
     if copy is None:
         return Moved(short, 0, 1)
     head = {
-        name: value for name in ("key", "properties", "event_time", "deliver_at")
+        name: value for name in ("key", "properties", "event_time", AFTER)
         if name in copy.schema.names and (value := copy.column(name)[0].as_py()) is not None
     }  # fmt: skip
     # its properties may make it larger than a new message may be

@@ -33,9 +33,12 @@ from txlog.transaction import DecideIn, Later, Transaction, in_transaction
 
 
 class BatchReceipt:
-    """What became of a batch; the lists by row are made when asked for."""
+    """What became of a batch; the lists by row are made when asked for.
 
-    __slots__ = ("_in_txn", "_routed", "_stored", "bytes", "duplicates", "messages")
+    beyond_ttl: how many were stored that will expire before they are due
+    """
+
+    __slots__ = ("_in_txn", "_routed", "_stored", "beyond_ttl", "bytes", "duplicates", "messages")
 
     def __init__(self, routed: Routed, stored: list[Stored], *, in_txn: bool) -> None:
         self._routed = routed
@@ -44,6 +47,9 @@ class BatchReceipt:
         self.bytes = routed.payload_bytes
         self.duplicates = sum([piece.duplicates for piece in stored])
         self.messages = routed.batch.num_rows - self.duplicates
+        self.beyond_ttl = sum(
+            [piece.beyond_ttl.true_count for piece in stored if piece.beyond_ttl is not None]
+        )
 
     @property
     def partitions(self) -> list[PartitionReceipt]:
@@ -64,12 +70,15 @@ class BatchReceipt:
         for piece in self._stored:
             for original in piece.originals:
                 out.append(self._duplicate(piece.partition, original))
+            beyond = None if piece.beyond_ttl is None else piece.beyond_ttl.to_pylist()
             for step in range(piece.rows - piece.duplicates):
+                lost = beyond is not None and beyond[step]
                 if self._in_txn:
-                    out.append(SendReceipt(piece.partition, None, piece.first_index + step, False))
+                    index = piece.first_index + step
+                    out.append(SendReceipt(piece.partition, None, index, False, lost))
                 else:
                     where = MessageId(piece.ledger, piece.first_entry + step)
-                    out.append(SendReceipt(piece.partition, where, None, False))
+                    out.append(SendReceipt(piece.partition, where, None, False, lost))
         if self._routed.order is None:
             return out
         ordered = list(out)

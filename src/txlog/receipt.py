@@ -9,12 +9,16 @@ from txlog.ids import MessageId
 
 
 class SendReceipt(NamedTuple):
-    """Where a message is: its id, or in a transaction its index (from 1) in the partition."""
+    """Where a message is: its id, or in a transaction its index (from 1) in the partition.
+
+    beyond_ttl: it is stored, and will expire before it is due: the topic's time to live is shorter
+    """
 
     partition: int
     message_id: MessageId | None
     txn_index: int | None
     duplicate: bool
+    beyond_ttl: bool = False
 
 
 class PartitionReceipt(NamedTuple):
@@ -29,7 +33,7 @@ class PartitionReceipt(NamedTuple):
 class LargeReceipt:
     """What became of a large message; answers like the receipt of a batch of one."""
 
-    __slots__ = ("_partition", "_placed", "bytes", "duplicates", "messages")
+    __slots__ = ("_partition", "_placed", "beyond_ttl", "bytes", "duplicates", "messages")
 
     def __init__(self, partition: int, placed: Placed, size: int) -> None:
         self._partition = partition
@@ -37,6 +41,7 @@ class LargeReceipt:
         self.bytes = size
         self.duplicates = int(placed.duplicate)
         self.messages = 1 - self.duplicates
+        self.beyond_ttl = int(placed.beyond_ttl)
 
     @property
     def partitions(self) -> list[PartitionReceipt]:
@@ -47,7 +52,12 @@ class LargeReceipt:
     def receipts(self) -> list[SendReceipt]:
         """Its one receipt."""
         placed = self._placed
-        return [SendReceipt(self._partition, placed.message_id, placed.index, placed.duplicate)]
+        return [
+            SendReceipt(
+                self._partition, placed.message_id, placed.index, placed.duplicate,
+                placed.beyond_ttl,
+            )
+        ]  # fmt: skip
 
     def ids(self) -> list[MessageId | None]:
         """Its id; None in a transaction, or when an original is gone."""

@@ -41,7 +41,7 @@ def delivery(client: Client, **given: Any) -> list[int | None]:
     ({"deliver_after": WORD_MAX}, INSTANT_MS_MAX),
 ])  # fmt: skip
 def test_what_is_stored_for_what_was_given(
-    bench: Bench, given: dict[str, int], stored: int | None
+    bench: Bench, given: dict[str, Any], stored: int | None
 ) -> None:
     """2: deliver_at as it is, also a past one; deliver_after from the time of the frame."""
     producer = bench.client.producer("t")
@@ -68,16 +68,19 @@ def test_every_row_of_a_batch_has_its_own_time(bench: Bench) -> None:
         "partition": [0, 1, 0, 1, 0, 1],
         "sequence_id": [1, 1, 2, 2, 3, 3],
     })  # fmt: skip
-    wanted = {0: [5, START_MS + 20, 6], 1: [START_MS + 10, None, START_MS]}
+    wanted: dict[int, list[int | None]] = {
+        0: [5, START_MS + 20, 6],
+        1: [START_MS + 10, None, START_MS],
+    }
     producer = bench.client.producer("t", "me")
     producer.send_batch(table)
     bench.clock.advance(1000)
     assert producer.send_batch(table).duplicates == 6
     more = table.set_column(4, "sequence_id", pa.array([1, 1, 4, 2, 5, 6]))
     assert producer.send_batch(more).messages == 3
-    later = START_MS + 1000
-    wanted[0] += [later + 20, 6]
-    wanted[1] += [later]
+    late_ms = START_MS + 1000
+    wanted[0] += [late_ms + 20, 6]
+    wanted[1] += [late_ms]
     for partition in (0, 1):
         assert delivery(bench.client, partitions=[partition]) == wanted[partition]
 
@@ -120,10 +123,10 @@ def test_bad_input_is_refused_and_nothing_is_written(bench: Bench, given: dict[s
     producer = client.producer("t")
     large = client.producer("t", chunking=True)
     txn = client.transaction()
-    assert txn.id
+    txn_id = txn.id
     before = client.status()["journal"]["lsn"]
     for one, value in ((producer, b"x"), (large, b"x"), (large, b"x" * (6 << 20))):
-        for within in (None, txn):
+        for within in (None, txn, txn_id):
             with pytest.raises(InvalidArgument):
                 one.send(value, txn=within, **given)
     with pytest.raises(InvalidArgument):

@@ -92,6 +92,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin compact": Entry("adminspace", "compact", "rewrite a sidecar without aborted messages"),
     "admin trim": Entry("adminspace", "trim", "let the oldest messages go"),
     "admin gc": Entry("adminspace", "gc", "files that no manifest names"),
+    "policy delayed set": Entry("policy", "set_delayed", "how delayed messages wait"),
+    "policy delayed get": Entry("policy", "get_delayed", "what holds, and where it is set"),
+    "policy delayed remove": Entry("policy", "remove_delayed", "inherit policies again"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }
 
@@ -100,6 +103,8 @@ NOUNS: Final[dict[str, str]] = {
     "sub": "subscriptions",
     "txn": "transactions",
     "admin": "administration",
+    "policy": "policies",
+    "policy delayed": "policies of delayed delivery",
 }
 
 ALIASES: Final[dict[str, str]] = {
@@ -107,6 +112,7 @@ ALIASES: Final[dict[str, str]] = {
     "subs": "sub",
     "subscription": "sub",
     "subscriptions": "sub",
+    "policies": "policy",
     "txns": "txn",
     "transaction": "txn",
     "transactions": "txn",
@@ -121,6 +127,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
 
   begin       init  status  demo          make a store, look at it, see it work
   topics      topic create|list|describe|update|delete
+              policy delayed set|get|remove
   messages    produce  consume  peek      write, read, look
   consumers   sub create|list|describe|ack|seek|skip|delete
   process     run  transform              a function, a command, exactly once
@@ -161,14 +168,21 @@ def resolve(words: list[str]) -> tuple[str, int]:
             return first, 1
         firsts = {path.split()[0] for path in COMMANDS}
         raise _unknown(words[0], "txlog ", [*firsts, *ALIASES])
-    if len(words) == 1 or words[1].startswith("-"):
-        return first, 1
-    path = f"{first} {words[1]}"
+    return _verb(first, words, 1)
+
+
+def _verb(noun: str, words: list[str], used: int) -> tuple[str, int]:
+    """The command of a noun, which may have nouns of its own."""
+    if len(words) == used or words[used].startswith("-"):
+        return noun, used
+    path = f"{noun} {words[used]}"
     path = VERB_ALIASES.get(path, path)
+    if path in NOUNS:
+        return _verb(path, words, used + 1)
     if path not in COMMANDS:
-        verbs = [p.split()[1] for p in COMMANDS if p.startswith(f"{first} ")]
-        raise _unknown(words[1], f"txlog {first} ", verbs)
-    return path, 2
+        verbs = [p.split()[used] for p in COMMANDS if p.startswith(f"{noun} ")]
+        raise _unknown(words[used], f"txlog {noun} ", verbs)
+    return path, used + 1
 
 
 def _unknown(word: str, before: str, known: list[str]) -> Usage:

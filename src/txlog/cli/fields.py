@@ -18,9 +18,10 @@ RECORD_FIELDS: Final = (
 ).split()
 
 _STRINGS: Final = frozenset(
-    "topic subscription producer owner transaction_key key path file state type kind class name "
-    "command code message hint detail value uuid durability isolation reason format_name "
-    "key_encoding value_encoding txn_state status op cause repair group input output".split()
+    "topic namespace subscription producer owner transaction_key key path file state type kind "
+    "class name command code message hint detail value uuid durability isolation reason "
+    "format_name key_encoding value_encoding txn_state status op cause repair group input "
+    "output".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -31,8 +32,8 @@ _BOOLEANS: Final = frozenset(
     "online if_not_exists deleted held aborted changed applied".split()
 )
 _OBJECTS: Final = frozenset(
-    "policies properties store journal checkpoint writer txns log_stats low_water_marks labels "
-    "produced_partitions acked_partitions".split()
+    "policies origins properties store journal checkpoint writer txns log_stats low_water_marks "
+    "labels produced_partitions acked_partitions".split()
 )
 _INSTANTS: Final = frozenset({"watermark", "emitted", "time"})
 
@@ -178,6 +179,8 @@ MEANINGS: Final[dict[str, str]] = {
     "oldest_time": "when the oldest became visible",
     "consumer_list": "its consumers: name, pid, command, alive, leased, since_time",
     "policies": "what it was told, by name",
+    "namespace": "TENANT/NAMESPACE",
+    "origins": "topic, namespace or store, by name of the policy",
     "nacked": "messages that come again",
     "ignored": "messages in nobody's hand",
     "redelivered": "messages that come again",

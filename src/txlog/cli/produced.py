@@ -46,6 +46,7 @@ class Totals:
         self.bytes = 0
         self.duplicates = 0
         self.skipped = 0
+        self.beyond_ttl = 0
         self.durable = 0
         self.transactions = 0
         self.places: dict[int, Place] = {}
@@ -60,6 +61,7 @@ class Totals:
         self.messages += stored
         self.bytes += receipt.bytes
         self.duplicates += duplicates
+        self.beyond_ttl += receipt.beyond_ttl
         if in_txn:
             self._open += stored
         else:
@@ -108,6 +110,10 @@ class Totals:
         if self.skipped:
             text += f", {self.skipped:,} left out"
         call.summary(text)
+        if self.beyond_ttl:
+            late = f"{self.beyond_ttl:,} message{'' if self.beyond_ttl == 1 else 's'}"
+            call.warn(f"{late} will expire before delivery: the time to live of {self.topic} ends "
+                      "earlier")  # fmt: skip
         rows = [
             {"partition": number, "messages": p.messages, "first": p.first, "last": p.last}
             for number, p in sorted(self.places.items())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from txlog.clock import Instant
+from txlog.engine.flow.delivery import Delays
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.enter import NewTxn, Use, enter, open_txn
 from txlog.engine.flow.originals import find_in_txn, find_plain
@@ -28,6 +29,7 @@ from txlog.engine.model.ops import (
     ChunksAppended,
     CommitMarker,
     Deduplicated,
+    DelaysCounted,
     LedgerReserved,
     PartitionAdded,
     StatusUpdated,
@@ -67,12 +69,14 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 
     ledger:     reserved for its file; 0: it is stored already, or was just now
     message_id: None in a transaction, or when the original cannot be found any more
+    beyond_ttl: it will expire before it is due
     """
 
     ledger: int = 0
     message_id: MessageId | None = None
     index: int | None = None
     duplicate: bool = False
+    beyond_ttl: bool = False
 
 
 # --- without a transaction --------------------------------------------------------------------
@@ -87,7 +91,9 @@ def reserve(
     """
     draft = Draft(view, settings, now.wall_ms)
     number, _, found = _plain(draft, topic, to)
-    return _reserved(draft, number) if found is None else draft.decision(found, sync=True)
+    if found is not None:
+        return draft.decision(found, sync=True)
+    return _Due(draft, topic, to, number).refusal() or _reserved(draft, number)
 
 
 def append(
@@ -102,13 +108,17 @@ def append(
     number, sequence, found = _plain(draft, topic, to)
     if found is not None:
         return draft.decision(found, sync=True)
+    due = _Due(draft, topic, to, number)
+    refusal = due.refusal()
+    if refusal is not None:
+        return refusal
     producer = None if to.named is None else to.named.name
     if producer is not None and view.topic(number).producers.get(producer) is None:
         make_room(draft, number, producer)
     txn = open_txn(draft, NewTxn(owner, now, settings.txn_timeout_default_ms))
     pair = (txn.coordinator, txn.sequence)
     draft.ops.append(PartitionAdded(*pair, number))
-    _chunks(draft, number, made, pair, 1, producer, sequence, plain=True)
+    _chunks(draft, number, made, pair, 1, producer, sequence, due.deliver_at, plain=True)
     side_ledger, side_entry = draft.take_entries(number, "s", 1)
     ledger, entry = draft.take_entries(number, "p", 1)
     markers = [(number, ledger, entry, 1)]
@@ -116,12 +126,14 @@ def append(
         StatusUpdated(*pair, OPEN, COMMITTING, None, 1, 0, markers),
         CommitMarker(
             number, ledger, entry, *pair, 1, made.payload_bytes, producer,
-            -1 if producer is None else sequence,
+            -1 if producer is None else sequence, int(due.deliver_at is not None),
         ),
         BufferCommitted(number, *pair, side_ledger, side_entry, ledger, entry),
         StatusUpdated(*pair, COMMITTING, COMMITTED),
+        *due.warnings(),
     ]  # fmt: skip
-    return draft.decision(Placed(message_id=MessageId(ledger, entry, 1)), sync=True)
+    placed = Placed(message_id=MessageId(ledger, entry, 1), beyond_ttl=due.beyond_ttl)
+    return draft.decision(placed, sync=True)
 
 
 def _plain(draft: Draft, topic: Topic, to: Address) -> tuple[int, int, Placed | None]:
@@ -161,6 +173,9 @@ def reserve_in_txn(
     answer = TxnId(txn.coordinator, txn.sequence)
     if found is not None:
         return draft.decision((answer, found), sync=True)
+    refusal = _Due(draft, topic, to, number).refusal()
+    if refusal is not None:
+        return refusal
     decision = _reserved(draft, number)
     decision.answer = (answer, decision.answer)
     return decision
@@ -182,13 +197,18 @@ def append_in_txn(
     number, sequence, found = _in_txn(draft, txn, topic, to)
     pair = (txn.coordinator, txn.sequence)
     if found is None:
+        due = _Due(draft, topic, to, number)
+        refusal = due.refusal()
+        if refusal is not None:
+            return refusal
         if number not in txn.partitions:
             draft.ops.append(PartitionAdded(*pair, number))
         held = buffers.find_held(view.buffer(number), *pair)
         index = 1 + (0 if held is None else held.count)
         producer = None if to.named is None else to.named.name
-        _chunks(draft, number, made, pair, index, producer, sequence, plain=False)
-        found = Placed(index=index)
+        _chunks(draft, number, made, pair, index, producer, sequence, due.deliver_at, plain=False)
+        draft.ops += due.warnings()
+        found = Placed(index=index, beyond_ttl=due.beyond_ttl)
     return draft.decision((TxnId(*pair), found))
 
 
@@ -226,6 +246,23 @@ def _sequence(to: Address, last: int) -> int:
     return to.sequence
 
 
+class _Due:
+    """When the message is delivered, by the clock of this decision."""
+
+    __slots__ = ("_delays", "beyond_ttl", "deliver_at")
+
+    def __init__(self, draft: Draft, topic: Topic, to: Address, number: int) -> None:
+        self._delays = Delays(draft.view, draft.settings, topic, draft.now_ms)
+        self.deliver_at = self._delays.resolved_one(to.deliver_at, to.deliver_after)
+        self.beyond_ttl = self._delays.check_one(number, self.deliver_at)
+
+    def refusal(self) -> Decision | None:
+        return self._delays.refusal()
+
+    def warnings(self) -> list[DelaysCounted]:
+        return self._delays.warnings()
+
+
 def _reserved(draft: Draft, number: int) -> Decision:
     ledger = draft.new_ledger()
     draft.ops.append(LedgerReserved(number, "s", ledger))
@@ -234,11 +271,11 @@ def _reserved(draft: Draft, number: int) -> Decision:
 
 def _chunks(
     draft: Draft, number: int, made: Made, pair: tuple[int, int], index: int,
-    producer: str | None, sequence: int, *, plain: bool,
+    producer: str | None, sequence: int, deliver_at: int | None, *, plain: bool,
 ) -> None:  # fmt: skip
     """Add the message; its ledger stands before the open one, which the sidecar then has."""
     draft.take_entries(number, "s", 0)
     draft.ops.append(
         ChunksAppended(number, made.file, made.value_bytes, made.crc, made.payload_bytes, *pair,
-                       index, producer, sequence, plain)
+                       index, producer, sequence, plain, deliver_at)
     )  # fmt: skip

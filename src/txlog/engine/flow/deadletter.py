@@ -22,10 +22,12 @@ import pyarrow as pa
 from txlog.clock import Instant
 from txlog.engine.flow.acknowledge import merged, runs_of_table
 from txlog.engine.flow.acksets import acked_outcome, messages_in
+from txlog.engine.flow.delivery import AFTER, Delays
 from txlog.engine.flow.dispatch import visible_end
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.fetch import rows_in, still_pending, taken_apart, without
 from txlog.engine.flow.participants import check_available
+from txlog.engine.flow.produce import times_of
 from txlog.engine.flow.route import route
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of, numbers
@@ -41,7 +43,7 @@ from txlog.engine.model.ops import (
     SubscriptionPolicySet,
     TopicCreated,
 )
-from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
+from txlog.engine.model.schema import PROPERTY_MAP
 from txlog.engine.view import View
 from txlog.errors import LimitExceeded
 from txlog.ids import MessageId, TopicName
@@ -168,7 +170,8 @@ def bury(
 
     rows:    for each partition (its store-wide number) messages of RECEIVED, as they were read
     answers: Moved; what is no longer due stays where it is
-    raises:  PartitionUnavailable (of the target), InvalidArgument, LimitExceeded
+    raises:  PartitionUnavailable (of the target), InvalidArgument, LimitExceeded, InvalidMessage
+             (the target's policies refuse the delay)
     """
     topic, held = find(view)
     allowed = {partition: due(view, topic, held, partition) for partition in rows}
@@ -207,11 +210,11 @@ def made_target(
 
 
 def copies(
-    view: View, now: Instant, find: Find, table: pa.Table, kind: str, how: Postponed | None
+    view: View, find: Find, table: pa.Table, kind: str, how: Postponed | None
 ) -> pa.RecordBatch:
     """The rows as they are to be sent to the target, for who does not send them by `bury`."""
     topic, held = find(view)
-    return _copies(table, (topic, held), home(view, topic, held), kind, how, now)
+    return _copies(table, (topic, held), home(view, topic, held), kind, how)
 
 
 def _kind(
@@ -248,19 +251,29 @@ def _move(
         return Decision([], None, True, Moved(name.short, 0, asked))
     draft = Draft(view, settings, now.wall_ms)
     target = _target(draft, base, name, kind)
+    delays = Delays(view, settings, target, now.wall_ms)
     pieces: list[pa.RecordBatch] = []
     at = 0
     for partition, table in sorted(chosen.items()):
         turn = index_of(topic, partition)
-        batch = _copies(table, source, base, kind, how, now)
-        routed = route(batch, target.partitions, turn, NO_LIMIT)
+        batch = _copies(table, source, base, kind, how)
+        routed = delays.resolved(route(batch, target.partitions, turn, NO_LIMIT))
         for part in routed.slices:
             number = number_of(target, part.partition)
             check_available(view, target, number)
             ledger, first = draft.take_entries(number, "p", part.rows)
-            draft.ops.append(Appended(number, ledger, first, at, part.rows, part.payload_bytes))
+            rows = routed.batch.slice(part.row_start, part.rows)
+            delays.check(number, rows)
+            times = times_of(rows)
+            draft.ops.append(
+                Appended(number, ledger, first, at, part.rows, part.payload_bytes, times=times)
+            )
             at += part.rows
         pieces.append(routed.batch)
+    refusal = delays.refusal()
+    if refusal is not None:
+        return refusal
+    draft.ops += delays.warnings()
     for partition, table in sorted(chosen.items()):
         if table.num_rows:
             runs = runs_of_table(table)
@@ -312,7 +325,7 @@ def _subscribe(
 
 def _copies(
     table: pa.Table, source: tuple[Topic, Subscription], base: tuple[Topic, Subscription],
-    kind: str, how: Postponed | None, now: Instant,
+    kind: str, how: Postponed | None,
 ) -> pa.RecordBatch:  # fmt: skip
     """The rows to append: key, value, event time as they were, and where they come from."""
     is_retried = source[0].number != base[0].number
@@ -337,7 +350,6 @@ def _copies(
     arrays = [table.column(name).combine_chunks() for name in names]
     arrays[2] = pa.array(properties, PROPERTY_MAP)
     if how is not None and how.delay_ms and kind == RETRY:
-        names.append("deliver_at")
-        due_ms = pa.scalar(now.wall_ms + how.delay_ms, pa.int64())
-        arrays.append(pa.repeat(due_ms, table.num_rows).cast(INSTANT))
+        names.append(AFTER)
+        arrays.append(pa.repeat(pa.scalar(how.delay_ms, pa.int64()), table.num_rows))
     return pa.RecordBatch.from_arrays(arrays, names)

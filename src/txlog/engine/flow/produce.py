@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.clock import Instant
-from txlog.engine.flow.delivery import resolved
+from txlog.engine.flow.delivery import Delays
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.enter import Use, enter
 from txlog.engine.flow.originals import find_in_txn, find_plain
@@ -40,6 +40,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 
     The first `duplicates` rows of the slice were there already; their ids are in `originals`, or
     None where the original cannot be found any more. In a transaction only the index counts.
+    beyond_ttl: of the rows that were stored, those that will expire before they are due
     """
 
     partition: int
@@ -50,6 +51,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     ledger: int
     first_entry: int
     first_index: int
+    beyond_ttl: pa.Array | None = None
 
 
 def send(
@@ -58,11 +60,12 @@ def send(
 ) -> Decision:  # fmt: skip
     """Decide a plain send; durable before answered. Returns a list of Stored, one a slice.
 
-    raises: ProducerFenced, PartitionUnavailable, InvalidMessage
+    raises: ProducerFenced, PartitionUnavailable, InvalidMessage (also: a delay above the maximum)
     """
     draft = Draft(view, settings, now.wall_ms)
     producer = _checked(view, topic, named)
-    routed = resolved(routed, now.wall_ms)
+    delays = Delays(view, settings, topic, now.wall_ms)
+    routed = delays.resolved(routed)
     stored: list[Stored] = []
     pieces: list[pa.RecordBatch] = []
     at = 0
@@ -83,6 +86,7 @@ def send(
         _count_duplicates(draft, number, originals)
         kept = piece.rows - duplicates
         ledger = first = 0
+        beyond = None
         if kept:
             ledger, first = draft.take_entries(number, "p", kept)
             size = _share(piece, rows, duplicates)
@@ -92,10 +96,15 @@ def send(
             )  # fmt: skip
             pieces.append(rows)
             at += kept
+            beyond = delays.check(number, rows)
         stored.append(
             Stored(piece.partition, piece.row_start, piece.rows, duplicates, originals, ledger,
-                   first, 0)
+                   first, 0, beyond)
         )  # fmt: skip
+    refusal = delays.refusal()
+    if refusal is not None:
+        return refusal
+    draft.ops += delays.warnings()
     # also a duplicate is answered only once its original is durable
     return Decision(draft.ops, _joined(routed, pieces, at), True, stored)
 
@@ -108,7 +117,7 @@ def send_in_txn(
 
     returns: (its TxnId, a list of Stored with first_index, one a slice)
     raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, PartitionUnavailable,
-             ProducerFenced, LimitExceeded
+             ProducerFenced, LimitExceeded, InvalidMessage
     """
     draft = Draft(view, settings, now.wall_ms)
     txn = enter(draft, now, uid, use)
@@ -117,7 +126,8 @@ def send_in_txn(
     producer = _checked(view, topic, named)
     for piece in routed.slices:
         check_available(view, topic, number_of(topic, piece.partition))
-    routed = resolved(routed, now.wall_ms)
+    delays = Delays(view, settings, topic, now.wall_ms)
+    routed = delays.resolved(routed)
     check_room(view, txn, routed.batch.num_rows)
     pair = (txn.coordinator, txn.sequence)
     stored: list[Stored] = []
@@ -139,6 +149,7 @@ def send_in_txn(
         kept = piece.rows - duplicates
         index = 1 + (0 if held is None else held.count)
         ledger = first = 0
+        beyond = None
         if kept:
             if number not in txn.partitions:
                 draft.ops.append(PartitionAdded(*pair, number))
@@ -150,10 +161,15 @@ def send_in_txn(
             )  # fmt: skip
             pieces.append(rows)
             at += kept
+            beyond = delays.check(number, rows)
         stored.append(
             Stored(piece.partition, piece.row_start, piece.rows, duplicates, originals, ledger,
-                   first, index)
+                   first, index, beyond)
         )  # fmt: skip
+    refusal = delays.refusal()
+    if refusal is not None:
+        return refusal
+    draft.ops += delays.warnings()
     answer = (TxnId(*pair), stored)
     return Decision(draft.ops, _joined(routed, pieces, at), draft.sync, answer)
 

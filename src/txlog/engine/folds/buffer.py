@@ -102,6 +102,7 @@ class Chunked(msgspec.Struct, array_like=True, gc=False):
     producer: str | None = None
     last_sequence: int = -1
     plain: bool = False
+    deliver_at: int | None = None
 
 
 class Buffer(msgspec.Struct, array_like=True):
@@ -205,7 +206,7 @@ def _chunks_appended(state: Buffer, lsn: int, time_ms: int, op: ChunksAppended) 
     )
     state.chunked[ledger] = Chunked(
         op.value_bytes, op.crc, op.payload_bytes, op.coordinator, op.sequence, op.index, time_ms,
-        lsn, op.producer, op.last_sequence, op.plain,
+        lsn, op.producer, op.last_sequence, op.plain, op.deliver_at,
     )  # fmt: skip
 
 

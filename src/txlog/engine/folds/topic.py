@@ -2,7 +2,7 @@
 
 Ledger: the partition. Ops
   LedgerRolled (old 0: the first ledger), LedgerSealed, LedgerTrimmed, Appended, CommitMarker,
-  ProducerOpened, ProducersForgotten, Deduplicated.
+  ProducerOpened, ProducersForgotten, Deduplicated, DelaysCounted.
 
 Invariants
   1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
@@ -23,6 +23,7 @@ from txlog.engine.model.ops import (
     Appended,
     CommitMarker,
     Deduplicated,
+    DelaysCounted,
     LedgerRolled,
     LedgerSealed,
     LedgerTrimmed,
@@ -73,6 +74,8 @@ class Topic(msgspec.Struct, array_like=True):
     dedup_dropped: int = 0
     dedup_missing: int = 0
     trimmed: Mark | None = None  # the last message that is gone: nothing up to it can be read
+    delays_refused: int = 0
+    delays_beyond_ttl: int = 0
 
 
 def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
@@ -139,6 +142,11 @@ def _named(
         state.dedup_missing += op.missing
 
 
+def _delays_counted(state: Topic, lsn: int, time_ms: int, op: DelaysCounted) -> None:
+    state.delays_refused += op.refused
+    state.delays_beyond_ttl += op.beyond_ttl
+
+
 def _opened(state: Topic, lsn: int, time_ms: int, op: ProducerOpened) -> None:
     opened = state.producers.setdefault(op.producer, LastSent(-1, 0, -1, time_ms))
     if op.epoch <= opened.epoch:
@@ -192,6 +200,7 @@ _TAKES: dict[type, Callable[[Topic, int, int, Any], None]] = {
     ProducerOpened: _named,
     ProducersForgotten: _named,
     Deduplicated: _named,
+    DelaysCounted: _delays_counted,
     LedgerTrimmed: _take_ledger_trimmed,
 }
 _decoder = msgspec.msgpack.Decoder(Topic)

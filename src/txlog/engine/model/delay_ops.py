@@ -84,6 +84,14 @@ class Promoted(_Op, tag="prom", frozen=True, array_like=True, gc=False):
     runs: list[tuple[int, int, int, int, int]]
 
 
+class DelaysCounted(_Op, tag="dcnt", frozen=True, array_like=True, gc=False):
+    """Messages for a partition were refused for their delay, or stored to expire before it ends."""
+
+    partition: int
+    refused: int = 0
+    beyond_ttl: int = 0
+
+
 class NamespacePolicySet(_Op, tag="npol", frozen=True, array_like=True, gc=False):
     """A policy of a namespace (tenant/namespace) has this value; null: it has none."""
 

@@ -30,6 +30,7 @@ class LargeMessage(Protocol):
     lsn: int
     producer: str | None
     last_sequence: int
+    deliver_at: int | None
 
 
 def large_row(file: File, ref: FileRef, known: LargeMessage, names: Sequence[str]) -> pa.Table:
@@ -51,6 +52,8 @@ def large_row(file: File, ref: FileRef, known: LargeMessage, names: Sequence[str
         "txn_index": known.index,
         "sequence_id": known.last_sequence if known.last_sequence >= 0 else None,
     }  # fmt: skip
+    if known.deliver_at is not None:  # the file has what was asked for, if that is an instant
+        said["deliver_at"] = known.deliver_at
     for name in names:
         if name in said:
             columns[name] = pa.array([said[name]], MESSAGE.field(name).type)

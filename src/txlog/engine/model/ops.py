@@ -32,6 +32,7 @@ from txlog.engine.model.delay_ops import Bucket as Bucket
 from txlog.engine.model.delay_ops import BucketDeleted as BucketDeleted
 from txlog.engine.model.delay_ops import BucketSealed as BucketSealed
 from txlog.engine.model.delay_ops import BucketsMerged as BucketsMerged
+from txlog.engine.model.delay_ops import DelaysCounted as DelaysCounted
 from txlog.engine.model.delay_ops import NamespacePolicySet as NamespacePolicySet
 from txlog.engine.model.delay_ops import Promoted as Promoted
 from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
@@ -433,6 +434,7 @@ Op = (
     | PartitionsAdded | TopicDeleted | SubscriptionPolicySet | SubscriptionDeleted
     | Sought | DeadLettered | ChunksAppended
     | BucketSealed | BucketsMerged | BucketDeleted | Promoted | NamespacePolicySet
+    | DelaysCounted
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

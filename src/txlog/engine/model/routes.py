@@ -25,6 +25,7 @@ from txlog.engine.model.ops import (
     CursorTrimmed,
     DeadLettered,
     Deduplicated,
+    DelaysCounted,
     IdsReserved,
     IsolationSet,
     Leased,
@@ -179,6 +180,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     SubscriptionPolicySet: _catalog, SubscriptionDeleted: _catalog, Sought: _cursor,
     ChunksAppended: _chunks, BucketSealed: _buckets, BucketsMerged: _buckets,
     BucketDeleted: _buckets, Promoted: _cursor, NamespacePolicySet: _catalog,
+    DelaysCounted: _topic,
 }  # fmt: skip
 
 

@@ -5,8 +5,8 @@
                 key, properties and instants of the message
 
 Nothing in the file depends on the frame that names it later: transaction, index, position and time
-come from the op. The reader checks each row group by the CRC32C of its `FileRef`, and the whole
-value by that of the op.
+come from the op, and so does the time of delivery, which may be a delay until then. The reader
+checks each row group by the CRC32C of its `FileRef`, and the whole value by that of the op.
 """
 
 from __future__ import annotations

@@ -1,0 +1,360 @@
+"""Policies of delayed delivery: inheritance, fixed and maximum delay, refusals; spec 2, 9 to 11."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import txlog
+from tests.engine_kit import START_MS, Bench, open_client, read
+from txlog import Client
+from txlog.errors import (
+    InvalidArgument,
+    InvalidMessage,
+    LimitExceeded,
+    TopicNotFound,
+    TxlogError,
+)
+from txlog.settings import INSTANT_MS_MAX
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+DAY = 86_400_000
+LARGE = b"x" * 5_000
+DEFAULTS = {
+    "active": True, "tick_time_ms": 1000, "strict": True, "max_delivery_delay_ms": 0,
+    "fixed_delivery_delay_ms": 0, "ttl_from": "publish",
+}  # fmt: skip
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store", max_message_bytes=4096)
+    made.client.create_topic("t", 2)
+    made.client.create_topic("acme/jobs/t")
+    return made
+
+
+def delivery(client: Client, topic: str = "t") -> list[int | None]:
+    return [message.deliver_at for message in read(client, topic)]
+
+
+def lsn(client: Client) -> int:
+    found = client.status()["journal"]["lsn"]
+    assert isinstance(found, int)
+    return found
+
+
+# --- inheritance -------------------------------------------------------------------------------
+
+
+def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Bench) -> None:
+    """9: topic, else namespace, else store; remove = inherit; over a checkpoint and a restart."""
+    admin = bench.client.admin
+    found = admin.get_delayed_policies("acme/jobs/t")
+    assert (found["topic"], found["namespace"]) == ("acme/jobs/t", None)
+    assert found["policies"] == DEFAULTS
+    assert set(found["origins"].values()) == {"store"}
+    assert admin.set_delayed_policies(tick_time_ms=5, strict=False)["changed"]
+    admin.set_delayed_policies(namespace="acme/jobs", tick_time_ms=6, max_delivery_delay_ms=9)
+    admin.set_delayed_policies("acme/jobs/t", tick_time_ms=7, ttl_from="deliver_at", active=False)
+    for _ in range(2):
+        found = bench.client.admin.get_delayed_policies("acme/jobs/t")
+        assert found["policies"] == {
+            "active": False, "tick_time_ms": 7, "strict": False, "max_delivery_delay_ms": 9,
+            "fixed_delivery_delay_ms": 0, "ttl_from": "deliver_at",
+        }  # fmt: skip
+        assert found["origins"] == {
+            "active": "topic", "tick_time_ms": "topic", "strict": "store",
+            "max_delivery_delay_ms": "namespace", "fixed_delivery_delay_ms": "store",
+            "ttl_from": "topic",
+        }  # fmt: skip
+        other = bench.client.admin.get_delayed_policies("t")["policies"]
+        assert (other["tick_time_ms"], other["strict"], other["active"]) == (5, False, True)
+        space = bench.client.admin.get_delayed_policies(namespace="acme/jobs")
+        assert space["policies"]["tick_time_ms"] == 6
+        assert space["origins"]["tick_time_ms"] == "namespace"
+        bench.client.checkpoint()
+        bench.reopen()
+    admin = bench.client.admin
+    gone = admin.remove_delayed_policies(["tick_time_ms"], "acme/jobs/t")
+    assert (gone["policies"]["tick_time_ms"], gone["origins"]["active"]) == (6, "topic")
+    assert admin.remove_delayed_policies([], "acme/jobs/t")["policies"]["active"]
+    assert not admin.remove_delayed_policies([], "acme/jobs/t")["changed"]
+    assert admin.remove_delayed_policies(namespace="acme/jobs")["policies"]["tick_time_ms"] == 5
+    assert admin.remove_delayed_policies()["policies"] == DEFAULTS
+    assert admin.get_delayed_policies("acme/jobs/t")["policies"] == DEFAULTS
+
+
+def test_a_policy_that_is_switched_off_for_a_topic_hides_that_of_the_store(bench: Bench) -> None:
+    """0 and False are values, not the absence of one."""
+    admin = bench.client.admin
+    admin.set_delayed_policies(max_delivery_delay_ms=10, active=False)
+    admin.set_delayed_policies("t", max_delivery_delay_ms=0, active=True)
+    found = admin.get_delayed_policies("t")
+    assert (found["policies"]["max_delivery_delay_ms"], found["policies"]["active"]) == (0, True)
+    bench.client.producer("t").send(b"x", deliver_after=11)
+    assert not admin.set_delayed_policies("t", active=True)["changed"]
+
+
+def test_the_settings_of_init_are_those_of_the_store(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", fixed_delivery_delay_ms=7, ttl_from="deliver_at")
+    bench.client.create_topic("t")
+    found = bench.client.admin.get_delayed_policies()["policies"]
+    assert (found["fixed_delivery_delay_ms"], found["ttl_from"]) == (7, "deliver_at")
+    bench.client.producer("t").send(b"x")
+    assert delivery(bench.client) == [START_MS + 7]
+    assert bench.client.admin.remove_delayed_policies()["policies"] == DEFAULTS
+    bench.client.producer("t").send(b"x")
+    assert delivery(bench.client) == [START_MS + 7, None]
+
+
+def test_other_processes_follow_a_change(bench: Bench) -> None:
+    """A producer that is open refuses by the policies of now."""
+    other = bench.another().producer("t")
+    other.send(b"x", deliver_after=60, partition=0)
+    scopes: list[dict[str, Any]] = [{}, {"namespace": "public/default"}, {"topic": "t"}]
+    for scope in scopes:
+        bench.client.admin.set_delayed_policies(max_delivery_delay_ms=50, **scope)
+        with pytest.raises(InvalidMessage):
+            other.send(b"x", deliver_after=60)
+        bench.client.admin.remove_delayed_policies(**scope)
+    bench.client.admin.set_delayed_policies(fixed_delivery_delay_ms=3)
+    other.send(b"x", deliver_after=60, partition=0)
+    assert delivery(bench.client) == [START_MS + 60, START_MS + 3]
+
+
+def test_policies_go_with_their_topic(bench: Bench) -> None:
+    bench.client.admin.set_delayed_policies("t", fixed_delivery_delay_ms=3)
+    assert bench.client.describe_topic("t")["policies"] == {"fixed_delivery_delay_ms": 3}
+    bench.client.admin.delete_topic("t")
+    bench.client.create_topic("t")
+    assert bench.client.admin.get_delayed_policies("t")["policies"] == DEFAULTS
+
+
+@pytest.mark.parametrize(("scope", "given", "error"), [
+    ({}, {"tick_time_ms": -1}, InvalidArgument),
+    ({}, {"max_delivery_delay_ms": -1}, InvalidArgument),
+    ({}, {"fixed_delivery_delay_ms": -5}, InvalidArgument),
+    ({}, {"fixed_delivery_delay_ms": INSTANT_MS_MAX + 1}, LimitExceeded),
+    ({}, {"tick_time_ms": DAY + 1}, LimitExceeded),
+    ({}, {"tick_time_ms": 1.0}, InvalidArgument),
+    ({}, {"tick_time_ms": True}, InvalidArgument),
+    ({}, {"tick_time_ms": "5"}, InvalidArgument),
+    ({}, {"active": 2}, InvalidArgument),
+    ({}, {"active": "yes"}, InvalidArgument),
+    ({}, {"strict": 1.0}, InvalidArgument),
+    ({}, {"ttl_from": "now"}, InvalidArgument),
+    ({}, {"ttl_from": 1}, InvalidArgument),
+    ({"topic": "t", "namespace": "public/default"}, {"active": True}, InvalidArgument),
+    ({"topic": "t/0"}, {"active": True}, InvalidArgument),
+    ({"namespace": "jobs"}, {"active": True}, InvalidArgument),
+    ({"namespace": "a/b/c"}, {"active": True}, InvalidArgument),
+    ({"namespace": "../x"}, {"active": True}, InvalidArgument),
+    ({"namespace": "/x"}, {"active": True}, InvalidArgument),
+    ({"topic": "no"}, {"active": True}, TopicNotFound),
+])  # fmt: skip
+def test_a_wrong_policy_changes_nothing(
+    bench: Bench, scope: dict[str, Any], given: dict[str, Any], error: type[TxlogError]
+) -> None:
+    """11: negative policy value: InvalidArgument, nothing written; in each scope."""
+    before = lsn(bench.client)
+    scopes = [scope] if scope else [{}, {"topic": "t"}, {"namespace": "acme/jobs"}]
+    for one in scopes:
+        with pytest.raises(error) as caught:
+            bench.client.admin.set_delayed_policies(**one, **given)
+        if error is LimitExceeded:
+            [(name, value)] = given.items()
+            assert caught.value.fields["setting"] == name
+            assert caught.value.fields["value"] == value
+            assert caught.value.fields["limit"] == value - 1
+    with pytest.raises(InvalidArgument):
+        bench.client.admin.remove_delayed_policies(["delay"])
+    with pytest.raises(InvalidArgument):  # they have a call of their own
+        bench.client.set_policies("t", max_delivery_delay_ms=5)
+    assert lsn(bench.client) == before
+
+
+# --- fixed delay -------------------------------------------------------------------------------
+
+
+def test_a_fixed_delay_counts_whatever_was_given(bench: Bench) -> None:
+    """2: nothing included; the maximum is not checked."""
+    client = bench.client
+    client.admin.set_delayed_policies("t", fixed_delivery_delay_ms=100, max_delivery_delay_ms=10)
+    producer = client.producer("t", chunking=True)
+    cases: list[dict[str, Any]] = [
+        {}, {"deliver_at": 5}, {"deliver_after": 9}, {"deliver_at": START_MS + DAY},
+        {"deliver_after": DAY},
+    ]  # fmt: skip
+    for given in cases:
+        for value in (b"x", LARGE):
+            producer.send(value, partition=0, **given)
+            with client.transaction() as txn:
+                producer.send(value, partition=0, txn=txn, **given)
+        bench.clock.advance(1)
+    assert delivery(client) == [START_MS + 100 + at for at in range(5) for _ in range(4)]
+    producer.send_batch(pa.table({"value": [b"a", b"b"], "partition": [1, 1]}))
+    assert delivery(client)[-2:] == [START_MS + 105] * 2
+    client.admin.set_delayed_policies("t", active=False)
+    producer.send(b"x", deliver_after=DAY, partition=1)
+    assert delivery(client)[-1] == bench.clock.now().wall_ms + DAY
+
+
+def test_a_fixed_delay_ends_with_the_last_instant(bench: Bench) -> None:
+    bench.client.admin.set_delayed_policies("t", fixed_delivery_delay_ms=INSTANT_MS_MAX)
+    producer = bench.client.producer("t", chunking=True)
+    for value in (b"x", LARGE):
+        producer.send(value)
+    assert delivery(bench.client) == [INSTANT_MS_MAX] * 2
+
+
+# --- maximum -----------------------------------------------------------------------------------
+
+SENDS = ("plain", "txn", "later", "large", "large in txn", "batch", "built")
+
+
+def attempt(bench: Bench, how: str, **given: Any) -> None:
+    """Send in one of the ways there are."""
+    client = bench.client
+    producer = client.producer("t", chunking=True)
+    if how == "plain":
+        producer.send(b"x", **given)
+    elif how == "large":
+        producer.send(LARGE, **given)
+    elif how == "batch":
+        columns = {name: pa.array([None, item, None]) for name, item in given.items()}
+        producer.send_batch(pa.table({"value": [b"x"] * 3, "key": [b"a", b"b", b"c"], **columns}))
+    elif how == "built":
+        message = producer.new_message().value(b"x")
+        for name, item in given.items():
+            getattr(message, name)(item)
+        message.send()
+    elif how == "later":
+        with client.transaction() as txn:
+            producer.send_async(b"x", txn=txn, **given)
+    else:
+        with client.transaction() as txn:
+            producer.send(LARGE if how == "large in txn" else b"x", txn=txn, **given)
+
+
+@pytest.mark.parametrize("how", SENDS)
+@pytest.mark.parametrize("name", ["deliver_at", "deliver_after"])
+def test_a_delay_above_the_maximum_is_refused(bench: Bench, how: str, name: str) -> None:
+    """2, 11: equality passes; InvalidMessage with setting, limit, value; nothing is appended."""
+    client = bench.client
+    bench.clock.advance(7)
+    client.admin.set_delayed_policies("t", max_delivery_delay_ms=DAY)
+    base = START_MS + 7 if name == "deliver_at" else 0
+    for over, files in ((1, 0), (INSTANT_MS_MAX, 0)):
+        with pytest.raises(InvalidMessage) as caught:
+            attempt(bench, how, **{name: base + DAY + over})
+        fields = caught.value.fields
+        value = DAY + over
+        if name == "deliver_after" and over > 1:
+            value = INSTANT_MS_MAX - START_MS - 7
+        assert (fields["setting"], fields["limit"], fields["value"]) == (
+            "max_delivery_delay_ms", DAY, value,
+        )  # fmt: skip
+        assert not read(client)
+        assert not list(Path(bench.path).glob("topics/**/*.parquet"))[files:]
+    assert client.describe_topic("t")["messages"] == 0
+    attempt(bench, how, **{name: base + DAY})
+    assert len(read(client)) == (3 if how == "batch" else 1)
+    for index in (0, 1):
+        for one in client.admin.transaction_buffer_stats("t", index):
+            assert one["ongoing_txn_size"] == 0
+
+
+def test_the_maximum_holds_only_while_the_policy_is_active(bench: Bench) -> None:
+    client = bench.client
+    client.admin.set_delayed_policies("t", max_delivery_delay_ms=5, active=False)
+    for how in SENDS:
+        attempt(bench, how, deliver_after=6)
+    assert client.describe_topic("t")["messages"] == len(SENDS) + 2
+
+
+def test_refusals_are_counted_by_message(bench: Bench) -> None:
+    """11: counted, over restarts; a refused send leaves the transaction open."""
+    client = bench.client
+    client.admin.set_delayed_policies("t", max_delivery_delay_ms=5)
+    producer = client.producer("t", chunking=True)
+    table = pa.table({"value": [b"x"] * 5, "deliver_after": [1, 6, 7, None, 8],
+                      "partition": [0, 0, 1, 1, 1]})  # fmt: skip
+    with pytest.raises(InvalidMessage):
+        producer.send_batch(table)
+    with client.transaction() as txn:
+        producer.send(b"kept", txn=txn)
+        for value in (b"x", LARGE):
+            with pytest.raises(InvalidMessage):
+                producer.send(value, deliver_after=6, txn=txn)
+        assert txn.state == "OPEN"
+    assert [m.value for m in read(client)] == [b"kept"]
+    client.checkpoint()
+    assert counted(bench.reopen()) == {"refused": 5, "beyond": 0}
+
+
+def counted(client: Client, topic: str = "t") -> dict[str, int]:
+    """The counters of a topic, from the metrics."""
+    out = {"refused": 0, "beyond": 0}
+    names = {"txlog_delayed_rejected_total": "refused", "txlog_delayed_beyond_ttl_total": "beyond"}
+    for family in client.admin.metrics():
+        for _, labels, value in family.samples:
+            if family.name in names and labels["topic"] == topic:
+                out[names[family.name]] += int(value)
+    return out
+
+
+def test_what_was_stored_already_is_not_refused(bench: Bench) -> None:
+    """A repetition is answered with the original, whatever the policy has become."""
+    client = bench.client
+    producer = client.producer("t", "me", chunking=True)
+    first = [producer.send(value, deliver_after=50, sequence_id=at, partition=0)
+             for at, value in enumerate((b"a", LARGE))]  # fmt: skip
+    client.admin.set_delayed_policies("t", max_delivery_delay_ms=5)
+    for at, value in enumerate((b"a", LARGE)):
+        again = producer.send(value, deliver_after=50, sequence_id=at, partition=0)
+        assert (again.duplicate, again.message_id) == (True, first[at].message_id)
+    with pytest.raises(InvalidMessage):
+        producer.send(b"c", deliver_after=50, sequence_id=2, partition=0)
+    assert producer.last_sequence_id() == 1
+    assert producer.send(b"c", deliver_after=5, sequence_id=2, partition=0).message_id is not None
+
+
+def test_a_policy_that_came_while_a_large_message_was_written(bench: Bench) -> None:
+    """The frame is decided by what holds then; the file that was written goes."""
+    client = bench.client
+
+    def pieces(change: dict[str, int]) -> Any:
+        yield LARGE
+        bench.another().admin.set_delayed_policies("t", **change)  # type: ignore[arg-type]
+        bench.clock.advance(10)
+        yield LARGE
+
+    producer = client.producer("t", chunking=True)
+    with pytest.raises(InvalidMessage):
+        producer.send(pieces({"max_delivery_delay_ms": 5}), deliver_after=6)
+    assert not list(Path(bench.path).glob("topics/**/*.parquet"))
+    receipt = producer.send(pieces({"fixed_delivery_delay_ms": 4}), deliver_at=5, partition=0)
+    assert delivery(client) == [START_MS + 20 + 4]
+    with client.transaction() as txn:
+        client.admin.remove_delayed_policies([], "t")
+        producer.send(pieces({}), deliver_after=9, partition=0, txn=txn)
+    for _ in range(2):
+        assert delivery(bench.client) == [START_MS + 24, START_MS + 39]
+        assert read(bench.client)[0].message_id == receipt.message_id
+        bench.client.checkpoint(roll_all=True)
+        bench.client.admin.compact("t")
+        bench.reopen()
+
+
+def test_a_dry_run_of_a_policy_changes_nothing(bench: Bench) -> None:
+    dry = open_client(bench.path, bench.clock, dry_run=True)
+    answer = dry.admin.set_delayed_policies("t", tick_time_ms=5)
+    assert (answer["changed"], answer["policies"]["tick_time_ms"]) == (True, 5)
+    answer = dry.admin.set_delayed_policies(tick_time_ms=6)
+    assert answer["policies"]["tick_time_ms"] == 6
+    assert bench.client.admin.get_delayed_policies("t")["policies"] == DEFAULTS
+    assert txlog.__version__
