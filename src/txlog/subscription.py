@@ -6,7 +6,7 @@ values with the names the commands print.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from txlog import subreport
@@ -22,7 +22,7 @@ from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.policies import set_policies
 from txlog.engine.flow.seek import SeekAnswer, seek
-from txlog.engine.flow.skip import ALL, Amount, cutoff, skip
+from txlog.engine.flow.skip import ALL, Amount, past_ttl, skip
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Subscription, Topic, consumers_of, number_of
 from txlog.engine.liveness import consumer_lock, dead_consumers
@@ -149,32 +149,38 @@ class SubscriptionHandle:
 
         raises: InvalidArgument when the topic has no time to live
         """
-        if older_than_ms is None:
+        if older_than_ms is not None:
+            return self._skip(ALL, older_than_ms, dry_run=dry_run)
+        store = self._store
 
-            def ttl(view: View) -> int | None:
-                now = self._store.clock.now()
-                before_ms = cutoff(view, self._find(view)[0], now)
-                return None if before_ms is None else now.wall_ms - before_ms
-
-            older_than_ms = look(self._store, ttl)
-            if older_than_ms is None:
+        def ttl(view: View, now: Instant) -> Amount:
+            amount = past_ttl(view, store.settings, self._find(view)[0], now)
+            if amount is None:
                 raise InvalidArgument(
                     f"topic {self.short} has no time to live: say how old",
                     hint="--older-than DUR, or txlog topic update --ttl DUR", topic=self.short,
                 )  # fmt: skip
-        return self._skip(ALL, older_than_ms, dry_run=dry_run)
+            return amount
+
+        return self._skipped(ttl, dry_run=dry_run)
 
     def _skip(self, messages: int, older_than_ms: int | None, *, dry_run: bool) -> Answer:
         if older_than_ms is not None and older_than_ms < 0:
             raise InvalidArgument(f"older than {older_than_ms} ms, it must not be negative")
+
+        def amount(view: View, now: Instant) -> Amount:
+            before_ms = None if older_than_ms is None else now.wall_ms - older_than_ms
+            return Amount(messages, before_ms)
+
+        return self._skipped(amount, dry_run=dry_run)
+
+    def _skipped(self, amount: Callable[[View, Instant], Amount], *, dry_run: bool) -> Answer:
         store = self._store
 
         def decide(view: View, now: Instant) -> Decision:
-            before_ms = None if older_than_ms is None else now.wall_ms - older_than_ms
             return skip(
-                view, store.settings, now, *self._find(view), Amount(messages, before_ms),
-                self._indexes(),
-            )  # fmt: skip
+                view, store.settings, now, *self._find(view), amount(view, now), self._indexes()
+            )
 
         skipped = self._decided(decide, dry_run=dry_run)
         return {"topic": self.short, "subscription": self.name, "skipped": skipped}

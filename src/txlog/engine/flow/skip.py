@@ -3,7 +3,9 @@
     skip N · clear the backlog · expire what is older · the time to live of a topic
 
 All of it acts like plain acknowledgements: what a transaction holds stays with it, and a message in
-a consumer's hand is acknowledged there. Source: spec/transactions 9.1.
+a consumer's hand is acknowledged there. A time to live counts from when a message became visible,
+or where the policy says so from its deliver_at, if that is later.
+Source: spec/transactions 9.1, spec/delayed-delivery 8.
 """
 
 from __future__ import annotations
@@ -11,11 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from txlog.clock import Instant
 from txlog.engine.flow.acksets import acked_outcome
 from txlog.engine.flow.bounds import behind_time, stop_behind
-from txlog.engine.flow.dispatch import NO_MATTER, Piece, plan
+from txlog.engine.flow.delay_policy import delay_policy
+from txlog.engine.flow.delivery import AT
+from txlog.engine.flow.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.participants import check_available
 from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
@@ -29,11 +35,13 @@ ALL = 1 << 62
 class Amount(msgspec.Struct, frozen=True, gc=False):
     """How much goes: so many messages of each partition, as far as they are older than an instant.
 
-    before_ms: None, whatever their age
+    before_ms:        None, whatever their age
+    is_from_delivery: not before they were to be delivered, either
     """
 
     messages: int = ALL
     before_ms: int | None = None
+    is_from_delivery: bool = False
 
 
 def skip(
@@ -69,25 +77,33 @@ def expire(
         topic = view.catalog.topics.get(topic_number)
         if topic is None or subscription not in topic.subscriptions:
             continue
-        before_ms = cutoff(view, topic, now)
-        if before_ms is None:
+        amount = past_ttl(view, settings, topic, now)
+        if amount is None:
             continue
         for number in numbers(topic):
             if number not in view.catalog.unavailable and _is_due(
-                view, subscription, number, before_ms
+                view, subscription, number, amount
             ):
-                total += _skip(draft, subscription, number, Amount(before_ms=before_ms))
+                total += _skip(draft, subscription, number, amount)
     return draft.decision(total)
 
 
-def cutoff(view: View, topic: Topic, now: Instant) -> int | None:
-    """What became visible before this is past the topic's time to live; None: it has none."""
+def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> Amount | None:
+    """What is past the topic's time to live; None: it has none."""
     ttl_ms = view.catalog.policies.get(topic.number, {}).get("ttl_ms")
-    return None if ttl_ms is None else now.wall_ms - ttl_ms
+    if ttl_ms is None:
+        return None
+    policy = delay_policy(view, settings, topic)
+    return Amount(before_ms=now.wall_ms - ttl_ms, is_from_delivery=policy.is_ttl_from_deliver_at)
 
 
-def _is_due(view: View, subscription: int, number: int, before_ms: int) -> bool:
-    """True when the first message that is PENDING is too old; it costs the time of one row."""
+def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:
+    """True when the first message that is PENDING is too old; it costs the time of one row.
+
+    Where deliver_at counts, too: then one behind it may be too old, if it is so itself or not due.
+    """
+    before_ms = amount.before_ms
+    assert before_ms is not None
     cursor = view.cursor(subscription, number)
     for end in view.topic(number).ledgers:
         if end.entries and end.ledger >= cursor.mark_delete[0]:
@@ -119,10 +135,51 @@ def _skip(draft: Draft, subscription: int, number: int, amount: Amount) -> int:
         stop,
         bytes_max=NO_MATTER,
     )
-    if found.messages:
-        outcome, mark = acked_outcome(view, subscription, number, runs_of(found.pieces))
-        draft.ops.append(Acked(subscription, number, outcome, mark, found.messages))
-    return found.messages
+    pieces, messages = found.pieces, found.messages
+    if amount.is_from_delivery and amount.before_ms is not None:
+        pieces = _delivered_before(view, number, pieces, amount.before_ms)
+        messages = sum(piece.rows for piece in pieces)
+    if messages:
+        outcome, mark = acked_outcome(view, subscription, number, runs_of(pieces))
+        draft.ops.append(Acked(subscription, number, outcome, mark, messages))
+    return messages
+
+
+def _delivered_before(view: View, number: int, pieces: list[Piece], before_ms: int) -> list[Piece]:
+    """The messages without a deliver_at, or with an earlier one."""
+    known = view.delayed(number)
+    if not pieces or (known.is_empty and known.passed_ms < before_ms):
+        return pieces  # no message there can have such a time
+    column = pa.chunked_array(
+        [
+            chunk
+            for table in view.rows(requests_of(pieces), [AT])
+            for chunk in table.column(0).cast(pa.int64()).chunks
+        ],
+        pa.int64(),
+    )
+    is_before = pc.fill_null(pc.less(column, pa.scalar(before_ms, pa.int64())), True)
+    encoded = pc.run_end_encode(is_before.combine_chunks())
+    out: list[Piece] = []
+    at = start = 0  # in the rows of the piece at hand, and of all pieces before it
+    low = 0
+    for value, high in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
+        while low < high:
+            piece = pieces[at]
+            stop = min(high, start + piece.rows)
+            if value:
+                out.append(_part(piece, low - start, stop - low))
+            low = stop
+            if low == start + piece.rows:
+                start, at = low, at + 1
+    return out
+
+
+def _part(piece: Piece, first: int, rows: int) -> Piece:
+    """Consecutive messages of a piece."""
+    if piece.marker is None:
+        return Piece(piece.ledger, piece.entry + first, rows, 0, None)
+    return Piece(piece.ledger, piece.entry, rows, piece.index + first, piece.marker)
 
 
 def runs_of(pieces: list[Piece]) -> list[Run]:

@@ -1,0 +1,189 @@
+"""The time to live of delayed messages: from when it counts, and who is told; spec 8, 10."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.delayed.test_policies import counted
+from tests.engine_kit import START_MS, Bench, read, values
+from txlog import Client, Range
+from txlog.bounds import format_time
+from txlog.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+HOUR = 3_600_000
+LARGE = b"x" * 5000
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store", max_message_bytes=4096, ledger_entries_max=5)
+    made.client.create_topic("t", ttl_ms=HOUR)
+    made.client.create_subscription("t", "s")
+    return made
+
+
+def left(client: Client) -> list[bytes]:
+    found = values(client, range=Range(kind="unacked", subscription="s"))
+    assert client.subscription("t", "s").describe()["backlog"] == len(found)
+    return [value[:5] for value in found]
+
+
+def test_by_default_it_counts_from_publish_and_ignores_deliver_at(bench: Bench) -> None:
+    """8: a delay longer than the time to live loses the message."""
+    client = bench.client
+    client.producer("t").send(b"0", deliver_after=5 * HOUR)
+    bench.clock.advance(HOUR)
+    client.producer("t").send(b"1")
+    assert client.subscription("t", "s").expire()["skipped"] == 0
+    bench.clock.advance(1)
+    assert client.subscription("t", "s").expire(dry_run=True)["skipped"] == 1
+    assert client.subscription("t", "s").expire()["skipped"] == 1
+    assert left(client) == [b"1"]
+
+
+@pytest.mark.parametrize("scope", [{"topic": "t"}, {"namespace": "public/default"}, {}])
+def test_it_may_count_from_deliver_at(bench: Bench, scope: dict[str, str]) -> None:
+    """10: plain, in a transaction, large; not before the message is visible, either."""
+    client = bench.client
+    client.admin.set_delayed_policies(**scope, ttl_from="deliver_at")  # type: ignore[arg-type]
+    producer = client.producer("t", chunking=True)
+    producer.send(b"past", deliver_at=5)
+    producer.send(b"none")
+    producer.send(b"wait", deliver_after=HOUR)
+    producer.send(b"x" * 5000, deliver_after=HOUR)
+    with client.transaction() as txn:
+        producer.send(b"txn0", txn=txn)
+        producer.send(b"txn1", txn=txn, deliver_after=HOUR)
+        producer.send(b"txn2", txn=txn)
+    later = [b"wait", b"xxxxx", b"txn1"]
+    handle = client.subscription("t", "s")
+    for at in (0, HOUR):
+        bench.clock.set_wall(START_MS + at)
+        assert handle.expire()["skipped"] == 0
+    bench.clock.set_wall(START_MS + HOUR + 1)
+    assert handle.expire(dry_run=True)["skipped"] == 4
+    client.checkpoint(roll_all=True)
+    assert left(bench.reopen()) == later
+    bench.clock.set_wall(START_MS + 2 * HOUR)
+    assert bench.client.subscription("t", "s").expire()["skipped"] == 0
+    bench.clock.advance(1)
+    with bench.client.consumer("t", "s") as consumer:
+        assert consumer.receive_batch().num_rows == 0
+    assert left(bench.client) == []
+
+
+def test_an_age_that_is_said_counts_from_publish(bench: Bench) -> None:
+    """`sub expire --older-than` and skip mean the age of the message."""
+    client = bench.client
+    client.admin.set_delayed_policies("t", ttl_from="deliver_at")
+    client.producer("t").send(b"0", deliver_after=5 * HOUR)
+    bench.clock.advance(2)
+    assert client.subscription("t", "s").expire()["skipped"] == 0
+    assert client.subscription("t", "s").expire(1)["skipped"] == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
+    """Against a trivial oracle: mixed sends, acknowledgements, checkpoints, clock jumps."""
+    print("seed", seed)
+    chance = random.Random(seed)
+    bench = Bench(tmp_path / "store", max_message_bytes=4096, ledger_entries_max=4)
+    client = bench.client
+    client.create_topic("t", ttl_ms=100)
+    client.create_subscription("t", "s")
+    client.admin.set_delayed_policies("t", ttl_from="deliver_at")
+    expected: dict[bytes, int] = {}  # value -> when it may go
+    number = 0
+    for _ in range(60):
+        act = chance.randrange(6)
+        if act <= 2:
+            now = bench.clock.now().wall_ms
+            rows = chance.randint(1, 5)
+            times = [chance.choice((None, None, now + chance.randint(-50, 200)))
+                     for _ in range(rows)]  # fmt: skip
+            names = [b"%05d" % (number + at) for at in range(rows)]
+            number += rows
+            table = pa.table({
+                "value": names, "deliver_at": pa.array(times, pa.timestamp("ms", "UTC")),
+            })  # fmt: skip
+            if act == 2:
+                with client.transaction() as txn:
+                    client.producer("t").send_batch(table, txn=txn)
+            else:
+                client.producer("t").send_batch(table)
+            for name, at in zip(names, times, strict=True):
+                expected[name] = max(now, at or now) + 100
+        elif act == 3:
+            bench.clock.advance(chance.randint(0, 60))
+        elif act == 4 and expected:
+            some = {m.value: m.message_id for m in read(client)}
+            name = chance.choice(sorted(expected))
+            found = some[name]
+            assert found is not None
+            client.acknowledge("t", "s", [found])
+            del expected[name]
+        elif chance.random() < 0.3:
+            client.checkpoint(roll_all=chance.random() < 0.5)
+            client = bench.reopen()
+        gone = [name for name, at in expected.items() if at < bench.clock.now().wall_ms]
+        assert client.subscription("t", "s").expire()["skipped"] <= len(gone)
+        for name in gone:
+            del expected[name]
+        assert left(client) == sorted(expected)
+
+
+# --- who is told -------------------------------------------------------------------------------
+
+
+def test_the_producer_is_told_of_what_will_expire_first(bench: Bench) -> None:
+    """8: stored all the same; in the receipt, and counted by message."""
+    client = bench.client
+    producer = client.producer("t", chunking=True)
+    assert not producer.send(b"x", deliver_after=HOUR).beyond_ttl
+    for value in (b"x", LARGE):
+        assert producer.send(value, deliver_after=HOUR + 1).beyond_ttl
+        with client.transaction() as txn:
+            assert producer.send(value, deliver_after=HOUR + 1, txn=txn).beyond_ttl
+    table = pa.table({"value": [b"x"] * 4, "deliver_after": [HOUR + 1, None, HOUR, HOUR + 9]})
+    receipt = producer.send_batch(table)
+    assert receipt.beyond_ttl == 2
+    assert [one.beyond_ttl for one in receipt.receipts()] == [True, False, False, True]
+    assert len(read(client)) == 9
+    assert counted(bench.reopen()) == {"refused": 0, "beyond": 6}
+
+
+@pytest.mark.parametrize(("change", "beyond"), [
+    ({}, True),
+    ({"ttl_from": "deliver_at"}, False),
+    ({"active": False}, False),
+    ({"fixed_delivery_delay_ms": HOUR}, False),
+    ({"fixed_delivery_delay_ms": HOUR + 1}, True),
+])  # fmt: skip
+def test_nobody_is_warned_of_what_is_delivered_in_time(
+    bench: Bench, change: dict[str, Any], beyond: bool
+) -> None:
+    bench.client.admin.set_delayed_policies("t", **change)
+    producer = bench.client.producer("t")
+    assert producer.send(b"x", deliver_after=2 * HOUR).beyond_ttl == beyond
+    bench.client.set_policies("t", ttl_ms=None)
+    assert not producer.send(b"x", deliver_after=2 * HOUR).beyond_ttl
+
+
+def test_produce_warns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TXLOG_STORE", bench.path)
+    monkeypatch.setenv("TXLOG_NOW", format_time(START_MS))
+    words = ["produce", "t", "-m", "a", "-m", "b", "-q", "--deliver-after"]
+    assert main([*words, "61m"]) == 0
+    assert capfd.readouterr().err == (
+        "warning: 2 messages will expire before delivery: the time to live of t ends earlier\n"
+    )
+    assert main([*words, "60m"]) == 0
+    assert capfd.readouterr().err == ""
