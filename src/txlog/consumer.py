@@ -443,7 +443,9 @@ class Consumer:
 
         The retry topic is <topic>-<subscription>-RETRY, or the subscription's policy; it is made
         with this subscription on it, so that a consumer of both topics gets the message again.
-        delay_ms: stored as deliver_at; nothing waits for that in this version
+        delay_ms: not handed out before, where the retry topic is read with a type that waits;
+                  a send with deliver_after, so the policies of that topic hold
+        raises: InvalidMessage (a delay above the maximum of the retry topic): nothing moved
         """
         [one] = ids_of([message])
         return reconsume_later(

@@ -119,8 +119,9 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 for _ in range(chance.randint(1, 3)):
                     value = b"%d" % step * chance.choice((1, 1, 1, LARGE))
                     at = later.choice((None, None, bench.clock.now().wall_ms + 500))
+                    after = later.choice((None, 400)) if at is None else None
                     key = b"%d" % chance.randrange(9)
-                    producer.send(value, key=key, deliver_at=at, txn=txn)
+                    producer.send(value, key=key, deliver_at=at, deliver_after=after, txn=txn)
             elif act == 3:
                 open_ones.append(begin(client, chance.randint(1000, 9000)))
             elif act <= 5 and known:
@@ -163,6 +164,14 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 client.admin.update_topic(
                     "t", chance.randint(2, 5), ttl_ms=chance.choice((900, None))
                 )
+                topic = later.choice(("t", None))
+                space = later.choice((None, "public/default")) if topic is None else None
+                client.admin.remove_delayed_policies([], topic, space)
+                client.admin.set_delayed_policies(
+                    topic, space, max_delivery_delay_ms=later.choice((0, 450)),
+                    fixed_delivery_delay_ms=later.choice((0, 0, 200)),
+                    ttl_from=later.choice(("publish", "deliver_at")),
+                )  # fmt: skip
                 client.admin.delete_topic(f"more-{chance.randrange(step + 1)}")
             elif act == 11 and chance.random() < 0.3:
                 client.create_topic(f"more-{step}", chance.randint(1, 2))

@@ -119,6 +119,6 @@ def _report(call: Call, answer: Mapping[str, Any], done: str, nothing: str) -> N
     elif answer["namespace"] is not None:
         place = f"namespace {answer['namespace']}"
     else:
-        place = "the store"
+        place, done = "the store", done.replace("inherits its", "has the default")
     call.summary((done if answer["changed"] else nothing).format(place=place))
     call.output.result(answer)

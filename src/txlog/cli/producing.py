@@ -234,7 +234,10 @@ class Job:
                     raise
                 line = table["line"][at].as_py()
                 raise InvalidMessage(
-                    f"line {line} or after: {error.message}", code=104, line=line, hint=error.hint
+                    f"line {line} or after: {error.message}",
+                    code=104,
+                    hint=error.hint,
+                    **{**error.fields, "line": line},
                 ) from error
             at += len(data)
             self._sent(receipt, data, txn)
