@@ -371,6 +371,11 @@ def _one_message(
     return pa.RecordBatch.from_arrays(columns, list(given))
 
 
+def _is_integer(value: object) -> bool:
+    """True for integers of other libraries; pyarrow would cut off what a float has more."""
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool)
+
+
 def _beside(
     key: bytes | None, properties: Mapping[str, str] | None, event_time: int | None,
     deliver_at: int | None, deliver_after: int | None,
@@ -378,10 +383,9 @@ def _beside(
     """What stands beside a value, as far as it is given; raises InvalidMessage, InvalidArgument."""
     asked = {"key": key, "event_time": event_time, AT: deliver_at, AFTER: deliver_after}
     given: dict[str, object] = {name: item for name, item in asked.items() if item is not None}
-    for name in (AT, AFTER):
-        item = given.get(name, 0)
-        if isinstance(item, bool) or not isinstance(item, SupportsIndex):
-            raise InvalidArgument(f"{name} is {item!r}, it must be an integer: milliseconds")
+    for name, when in ((AT, deliver_at), (AFTER, deliver_after)):
+        if when is not None and type(when) is not int and not _is_integer(when):
+            raise InvalidArgument(f"{name} is {when!r}, it must be an integer: milliseconds")
     if properties:
         if len(properties) > PROPERTIES_MAX:
             raise InvalidMessage(

@@ -189,3 +189,27 @@ def test_a_message_without_a_time_has_no_column_for_it(bench: Bench) -> None:
         bench.client.producer("t").send_batch(given)
         sizes.append(bench.client.status()["journal"]["size_bytes"])
     assert sizes[3] - sizes[2] == sizes[2] - sizes[1]
+
+
+@pytest.mark.parametrize("rows", [1, 64, 65, 5000])
+def test_a_batch_of_any_size_is_resolved_alike(bench: Bench, rows: int) -> None:
+    """Few rows go another way than many; nulls and the last instant included."""
+    choices = [None, 0, 7, WORD_MAX, INSTANT_MS_MAX, 90_000]
+    given = [choices[at % 6] for at in range(rows)]
+    asked = [START_MS + at if at % 12 == 0 else None for at in range(rows)]
+    table = pa.table({
+        "value": [b"x"] * rows, "partition": [0] * rows,
+        "deliver_after": pa.array(given, pa.int64()), "deliver_at": pa.array(asked, INSTANT),
+    })  # fmt: skip
+    bench.client.producer("t").send_batch(table)
+    assert delivery(bench.client) == [
+        at if at is not None else None if after is None else min(START_MS + after, INSTANT_MS_MAX)
+        for at, after in zip(asked, given, strict=True)
+    ]
+    for column in ("deliver_after", "deliver_at"):
+        wrong = pa.array([-1] + [1] * rows) if column == "deliver_after" else pa.array([1] * rows)
+        bad = {"value": [b"x"] * len(wrong), "deliver_after": wrong}
+        if column == "deliver_at":
+            bad["deliver_at"] = pa.array([None] * (rows - 1) + [1], INSTANT)
+        with pytest.raises(InvalidArgument):
+            bench.client.producer("t").send_batch(pa.table(bad))

@@ -215,7 +215,9 @@ def times_of(rows: pa.RecordBatch) -> bytes | None:
     column = rows.column(at)
     if column.null_count == len(column):
         return None
-    times = pc.fill_null(column.cast(pa.int64()), _NO_TIME)
+    times = column.view(pa.int64())  # a cast would cost 15 us
+    if times.null_count:
+        times = pc.fill_null(times, _NO_TIME)
     size = times.type.byte_width
     data = times.buffers()[1]
     assert data is not None

@@ -269,7 +269,10 @@ def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:
 def check_delays(batch: pa.RecordBatch | pa.Table) -> None:
     """Refuse a negative delay, and a row that is to be delivered both at a time and after one."""
     delays = batch.column("deliver_after")
-    least = pc.min(delays).as_py()
+    if len(delays) <= FEW_ROWS:
+        least = min((one for one in delays.to_pylist() if one is not None), default=None)
+    else:
+        least = pc.min(delays).as_py()
     if least is not None and least < 0:
         raise InvalidArgument(
             f"deliver_after is {least}, it must not be negative", code=203,
