@@ -11,6 +11,7 @@ from typing import Any
 
 from txlog.engine.flow import lookup
 from txlog.engine.flow.acksets import backlog
+from txlog.engine.flow.delay_settings import own_policies
 from txlog.engine.flow.end_txn import EndAnswer
 from txlog.engine.flow.participants import (
     participants,
@@ -113,7 +114,7 @@ def topic(view: View, found: Topic, store: Store) -> Answer:
     held = [view.catalog.subscriptions[number] for number in found.subscriptions]
     return {
         **_topic_row(view, found),
-        "policies": dict(view.catalog.policies.get(found.number, {})),
+        "policies": own_policies(view, found),
         "subscription_list": [
             {"subscription": one.name, "type": one.type, "backlog": _backlog(view, one),
              "consumers": live_count(view, store, one)} for one in held

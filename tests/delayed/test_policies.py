@@ -127,8 +127,16 @@ def test_other_processes_follow_a_change(bench: Bench) -> None:
 
 
 def test_policies_go_with_their_topic(bench: Bench) -> None:
-    bench.client.admin.set_delayed_policies("t", fixed_delivery_delay_ms=3)
-    assert bench.client.describe_topic("t")["policies"] == {"fixed_delivery_delay_ms": 3}
+    admin = bench.client.admin
+    admin.set_delayed_policies("t", fixed_delivery_delay_ms=3, strict=False, ttl_from="publish")
+    assert bench.client.set_policies("t", ttl_ms=5) == {"ttl_ms": 5}
+    assert admin.update_topic("t", retention_acked=1)["policies"] == {
+        "ttl_ms": 5, "retention_acked": 1,
+    }  # fmt: skip
+    assert bench.client.describe_topic("t")["policies"] == {
+        "ttl_ms": 5, "retention_acked": 1, "fixed_delivery_delay_ms": 3, "strict": False,
+        "ttl_from": "publish",
+    }  # fmt: skip
     bench.client.admin.delete_topic("t")
     bench.client.create_topic("t")
     assert bench.client.admin.get_delayed_policies("t")["policies"] == DEFAULTS

@@ -89,7 +89,7 @@ def create_topic(
 def set_policies(view: View, topic: Topic, policies: Mapping[str, int | None]) -> Decision:
     """Decide policies of a topic, None to take one away; answers those it has then."""
     known = {**view.catalog.policies.get(topic.number, {}), **policies}
-    answer = {name: value for name, value in known.items() if value is not None}
+    answer = {name: known[name] for name in POLICIES if known.get(name) is not None}
     return Decision([*policy_ops(topic.number, policies)], None, True, answer)
 
 

@@ -97,6 +97,16 @@ def get_policies(view: View, settings: Settings, scope: Scope) -> DelayedPolicie
     return _effective(view, settings, scope, topic, {})
 
 
+def own_policies(view: View, topic: Topic) -> dict[str, Value]:
+    """Everything that was set for a topic itself, those of delayed delivery as people say them."""
+    said = {known.policy: name for name, known in NAMES.items()}
+    out: dict[str, Value] = {}
+    for policy, value in view.catalog.policies.get(topic.number, {}).items():
+        name = said.get(policy)
+        out[policy if name is None else name] = value if name is None else _said(name, value)
+    return out
+
+
 def set_policies(
     view: View, settings: Settings, scope: Scope, values: Mapping[str, Value]
 ) -> Decision:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from txlog.clock import Instant
 from txlog.engine.flow.admin import policy_ops
 from txlog.engine.flow.draft import Decision, Draft
+from txlog.engine.flow.trim import POLICIES
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.folds.cursor import BEFORE_ALL
 from txlog.engine.model.ops import CursorOpened, LedgerRolled, PartitionsAdded
@@ -60,7 +61,10 @@ def update_topic(
     draft.ops += policy_ops(topic.number, different)
     if count > topic.partitions:
         _add(draft, topic, count - topic.partitions)
-    now_known = {k: v for k, v in {**known, **policies}.items() if v is not None}
+    now_known = {
+        name: value for name, value in {**known, **policies}.items()
+        if value is not None and name in POLICIES
+    }  # fmt: skip
     return draft.decision(UpdatedTopic(short, count, now_known, bool(draft.ops)), sync=True)
 
 
