@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from txlog.ids import TxnId as TxnId
     from txlog.message import Message as Message
     from txlog.message import messages as messages
+    from txlog.message_builder import MessageBuilder as MessageBuilder
     from txlog.multi_consumer import MultiTopicsConsumer as MultiTopicsConsumer
     from txlog.nondurable import NonDurableConsumer as NonDurableConsumer
     from txlog.producer import Producer as Producer
@@ -48,12 +49,14 @@ _HOMES = {
     "Reader": "reader", "Settings": "settings", "Transaction": "transaction",
     "TransactionBuilder": "transaction", "Admin": "administration",
     "MultiTopicsConsumer": "multi_consumer", "NonDurableConsumer": "nondurable",
+    "MessageBuilder": "message_builder",
 }  # fmt: skip
 
 __all__ = [
-    "Admin", "Bound", "Client", "Consumer", "Message", "MessageId", "MultiTopicsConsumer",
-    "NonDurableConsumer", "Position", "Producer", "Range", "Reader", "Settings", "TopicName",
-    "Transaction", "TransactionBuilder", "TxnId", "__version__", "init", "messages", "open",
+    "Admin", "Bound", "Client", "Consumer", "Message", "MessageBuilder", "MessageId",
+    "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range", "Reader",
+    "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId", "__version__", "init",
+    "messages", "open",
 ]  # fmt: skip
 
 

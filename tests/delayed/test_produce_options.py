@@ -131,6 +131,26 @@ def test_a_bad_field_is_a_bad_record_with_its_line(tmp_path: Path, form: str, te
     assert caught.value.fields["line"] == text.count("\n") + 1
 
 
+def test_a_large_file_may_be_delayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--chunking: raw files as they are read, and records among smaller ones."""
+    bench = Bench(tmp_path / "small", max_message_bytes=1000)
+    bench.client.create_topic("t")
+    monkeypatch.setenv("TXLOG_STORE", bench.path)
+    monkeypatch.setenv("TXLOG_NOW", format_time(START_MS))
+    (tmp_path / "raw").write_bytes(b"x" * 5000)
+    (tmp_path / "lines").write_bytes(b"a\n" + b"x" * 5000 + b"\nb\n")
+    words = ["produce", "t", "--chunking", "--deliver-after", "7ms"]
+    assert main([*words, "--in", "raw", str(tmp_path / "raw")]) == 0
+    assert main([*words, "--txn", str(tmp_path / "lines")]) == 0
+    assert [(len(m.value or b""), m.deliver_at) for m in read(bench.client)] == [
+        (size, START_MS + 7) for size in (5000, 1, 5000, 1)
+    ]
+    bench.client.admin.set_delayed_policies("t", max_delivery_delay_ms=6)
+    assert main([*words, "--in", "raw", str(tmp_path / "raw")]) == 2
+    assert main([*words, "--txn", str(tmp_path / "lines")]) == 1
+    assert len(read(bench.client)) == 4
+
+
 def test_what_transform_writes_may_be_delayed(bench: Bench) -> None:
     """8.3: an envelope from the command with a delay goes on with it."""
     bench.client.create_topic("out")
