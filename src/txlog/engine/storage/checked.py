@@ -78,12 +78,16 @@ class Window:
 
     closed = False
 
-    def __init__(self, path: str, size: int, offset: int, data: bytes) -> None:
+    def __init__(self, path: str, size: int, offset: int = 0, data: bytes = b"") -> None:
         self._path = path
         self._size = size
+        self._position = 0
+        self.show(offset, data)
+
+    def show(self, offset: int, data: bytes) -> None:
+        """Have another range."""
         self._offset = offset
         self._data = memoryview(data)
-        self._position = 0
 
     def tell(self) -> int:
         return self._position
