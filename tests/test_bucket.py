@@ -157,6 +157,7 @@ def test_a_bucket_comes_back_as_it_was(
     assert (head.partition, head.gen, head.first, head.last) == (5, 4, (1, 0, 0), (3, 9, 2))
     assert (head.count, head.cutoff_ms, head.version) == (len(keys), 77, 1)
     assert (encoded.min_at, encoded.max_at) == (keys[0][0], keys[-1][0])
+    assert encoded.half_at == keys[len(keys) // 2][0]
     file.verify()
 
 

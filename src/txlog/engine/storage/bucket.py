@@ -111,11 +111,12 @@ class BucketName:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBucket:
-    """The bytes of a bucket, and what is to be known of it."""
+    """The bytes of a bucket, and what is to be known of it; half_at: of the id in the middle."""
 
     buffers: list[memoryview]
     file: FileRef
     head: Head
+    half_at: int
 
     @property
     def min_at(self) -> int:
@@ -159,18 +160,24 @@ def encode_bucket(
     cost: O(n) with a constant number of Arrow calls a segment
     """
     finder = StepFinder(cutting, span[1] - span[0])
+    total = 0
     for table in source():
         finder.feed(times_of(table))
+        total += table.num_rows
+    if not total:
+        return None
     step_ms = finder.step_ms
+    half_at, to_half = span[1], total // 2
     segments: list[Segment] = []
     bitmaps: list[PackedBitmaps] = []
     for tables in _batches(_segments(source(), Cutter(step_ms, cutting.ids_max))):
-        segments += map(_describe, tables)
+        for table in tables:
+            segments.append(_describe(table))
+            if 0 <= to_half < table.num_rows:
+                half_at = times_of(table)[to_half]
+            to_half -= table.num_rows
         ends = list(accumulate(table.num_rows for table in tables))
         bitmaps += pack_segments(pa.concat_tables(tables), ends, counts)
-    if not segments:
-        return None
-    total = sum(segment.count for segment in segments)
     head = Head(
         VERSION, name.partition, name.gen, name.first, name.last, total, name.cutoff_ms, step_ms,
         segments,
@@ -182,7 +189,7 @@ def encode_bucket(
         path, name.first[0], total, 0, -1, len(data), crc32c(data), len(data) - tail,
         crc32c(data[tail:]), groups, 0, 0, "bucket",
     )  # fmt: skip
-    return EncodedBucket([data], ref, head)
+    return EncodedBucket([data], ref, head, half_at)
 
 
 def _write(
