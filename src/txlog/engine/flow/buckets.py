@@ -21,6 +21,7 @@ from itertools import pairwise
 from txlog.clock import Instant
 from txlog.engine.flow.delay_policy import delay_policy
 from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.lease import SHARED_TYPES
 from txlog.engine.folds.catalog import has_partition, topic_of
 from txlog.engine.folds.delayed import Delayed, Ranges
 from txlog.engine.model.delay_ops import Bucket, BucketDeleted, BucketSealed, BucketsMerged, Id
@@ -28,9 +29,6 @@ from txlog.engine.model.idset import covers
 from txlog.engine.storage.bucket import Head
 from txlog.engine.view import View
 from txlog.settings import Settings
-
-# Subscriptions that honour deliver_at: for them a range is indexed again.
-HONOURING = frozenset(["shared", "key_shared"])
 
 
 def cutoff_of(view: View, settings: Settings, partition: int, now_ms: int) -> int:
@@ -47,8 +45,10 @@ def is_tended(view: View, partition: int) -> bool:
 
 def upkeep_due(view: View, settings: Settings, partition: int, now_ms: int) -> bool:
     """True when something is to be done; reads no file, and next to nothing without buckets."""
+    if not is_tended(view, partition):
+        return False
     state = view.delayed(partition)
-    if state.is_empty or not is_tended(view, partition):
+    if state.is_empty:
         return False
     if seal_through(state, settings) is not None:
         return True
@@ -155,7 +155,7 @@ def to_rebuild(view: View, partition: int) -> Ranges:
     marks = [
         view.cursor(number, partition).mark_delete
         for number in topic_of(catalog, partition).subscriptions
-        if catalog.subscriptions[number].type in HONOURING
+        if catalog.subscriptions[number].type in SHARED_TYPES
     ]
     return [
         (first, last) for first, last in state.unindexed

@@ -322,9 +322,10 @@ class BucketFile:
         table = self.table(number)
         return Columns(*(memory_of(one_array(column)) for column in table.columns))
 
-    def table(self, number: int) -> pa.Table:
-        """The ids of one segment as IDS, in one chunk."""
-        return self._read(number, IDS.names).combine_chunks()
+    def table(self, number: int, stop: int | None = None) -> pa.Table:
+        """The ids of one segment, or of those up to another, as IDS in one chunk."""
+        stop = number + 1 if stop is None else stop
+        return self._read(range(number, stop), IDS.names).combine_chunks()
 
     def verify(self) -> None:
         """Read and check every byte, and that bitmaps and rows say the same."""
@@ -372,7 +373,7 @@ class BucketFile:
     def _read_bitmaps(self) -> list[PackedBitmaps]:
         packed = self._packed
         if packed is None:
-            raw = self._read(0, ["bitmaps"]).column(0)[0].as_py()
+            raw = self._read(range(1), ["bitmaps"]).column(0)[0].as_py()
             try:
                 packed = msgspec.msgpack.decode(raw or b"", type=list[PackedBitmaps])
             except msgspec.MsgspecError as error:
@@ -382,14 +383,16 @@ class BucketFile:
             self._packed = packed
         return packed
 
-    def _read(self, number: int, names: list[str]) -> pa.Table:
-        """Columns of a row group, decoded from checked bytes."""
+    def _read(self, numbers: range, names: list[str]) -> pa.Table:
+        """Columns of neighbouring row groups, decoded from checked bytes."""
         assert self.head is not None  # the footer before the group: it is small, and may be bad
         assert self._parquet is not None
-        rows, offset, length, crc = self.ref.groups[number]
-        self._window.show(offset, self._checked(offset, length, crc))
+        groups = self.ref.groups[numbers.start : numbers.stop]
+        rows, offset = sum(group[0] for group in groups), groups[0][1]
+        length = sum(group[2] for group in groups)
+        self._window.show(offset, self._checked_groups(groups, offset, length))
         try:
-            table = self._parquet.read_row_group(number, columns=names, use_threads=False)
+            table = self._parquet.read_row_groups(list(numbers), columns=names, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(offset, length, "a segment that decodes", str(error)) from error
         finally:
@@ -400,6 +403,19 @@ class BucketFile:
 
     def _checked(self, offset: int, length: int, crc: int) -> bytes:
         return checked_bytes(self._file, self.ref.path, offset, length, crc, HINT)
+
+    def _checked_groups(self, groups: list[Group], offset: int, length: int) -> bytes:
+        """The bytes of neighbouring row groups, each compared with its own checksum."""
+        if len(groups) == 1:
+            return self._checked(offset, length, groups[0][3])
+        data = self._file.pread(offset, length)
+        view, at = memoryview(data), 0
+        for _, start, size, crc in groups:
+            if start != offset + at or crc32c(view[at : at + size]) != crc:
+                self._checked(start, size, crc)  # says what is wrong with it
+                raise self._damaged(start, size, f"{crc:08x}", "others")
+            at += size
+        return data
 
     def _damaged(self, offset: int, length: int, expected: str, found: str) -> Corruption:
         return damaged(self.ref.path, offset, length, expected, found, HINT)
