@@ -24,7 +24,14 @@ from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import SHARED_TYPES
 from txlog.engine.folds.catalog import has_partition, topic_of
 from txlog.engine.folds.delayed import Delayed, Ranges
-from txlog.engine.model.delay_ops import Bucket, BucketDeleted, BucketSealed, BucketsMerged, Id
+from txlog.engine.model.delay_ops import (
+    NO_TIME,
+    Bucket,
+    BucketDeleted,
+    BucketSealed,
+    BucketsMerged,
+    Id,
+)
 from txlog.engine.model.idset import covers
 from txlog.engine.storage.bucket import Head
 from txlog.engine.view import View
@@ -87,6 +94,12 @@ def doomed(view: View, partition: int, cutoff: int) -> list[BucketDeleted]:
         elif marks and all(covers(mark, bucket.last) for mark in marks):
             gone.setdefault("acknowledged", []).append(bucket)
     return [_deleted(partition, gone[cause], cause, cutoff) for cause in gone]
+
+
+def all_gone(view: View, partition: int) -> list[BucketDeleted]:
+    """The op that lets go of all buckets of a partition that is deleted: they have files."""
+    buckets = view.delayed(partition).buckets
+    return [_deleted(partition, buckets, "trimmed", NO_TIME)] if buckets else []
 
 
 def _deleted(
@@ -203,6 +216,7 @@ def rebuild(view: View, op: BucketSealed) -> Decision:
     if not _fits(view, op.partition, op.bucket):
         return Decision([], None, True, False)
     ranges = view.delayed(op.partition).unindexed
+    assert op.first <= op.last  # else it would be tried for ever
     is_same = any(low <= op.first and op.last <= high for low, high in ranges)
     return Decision([op] if is_same else [], None, True, is_same)
 

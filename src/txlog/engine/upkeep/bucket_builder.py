@@ -54,6 +54,8 @@ from txlog.errors import (
 from txlog.settings import SECOND_MS
 
 TRIES = 3
+# A merge of no more ids keeps them in memory, 28 bytes each; a larger one reads its sources thrice.
+KEPT_IDS = 1 << 20
 STEPS_MAX = 10_000  # of one kind in one pass; each takes something away, so it is not reached
 _GENERATION = re.compile(r"bucket-\d+-\d+-(\d+)\.parquet")
 
@@ -279,7 +281,11 @@ class Builder:
         span = (min(one.min_at for one in sources), max(one.max_at for one in sources))
         with ExitStack() as stack:
             files = [self._open(stack, bucket) for bucket in sources]
-            bucket = self._publish(lambda: merged(files, cutoff), span, first, last, cutoff)
+            source: Source = lambda: merged(files, cutoff)  # noqa: E731
+            if sum(one.count for one in sources) <= KEPT_IDS:
+                kept = list(source())
+                source = lambda: kept  # noqa: E731
+            bucket = self._publish(source, span, first, last, cutoff)
         op = BucketsMerged(
             self._partition, [one.gen for one in sources], cutoff, bucket,
             [one.file.path for one in sources],

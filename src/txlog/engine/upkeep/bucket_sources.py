@@ -160,7 +160,7 @@ def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max
         ledger = end.ledger
         if not first[0] <= ledger <= last[0]:
             continue
-        low = first[1] if ledger == first[0] else 0
+        low = first[1] + (first[2] > INDEX_MAX) if ledger == first[0] else 0
         high = min(end.entries, last[1] + 1) if ledger == last[0] else end.entries
         known = markers.get(ledger, [])
         at = bisect_left(known, low, key=_entry_of)
