@@ -27,6 +27,7 @@ from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.store import Store
+from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument
@@ -152,6 +153,7 @@ class Client(TransactionClient):
         """Close the store; writes a checkpoint first when one is due and nobody else does."""
         if self.checkpoint_automatically and not self._disk.read_only and due(self._store):
             run_checkpoint(self._store, wait=False)
+        tend_due(self._store, closing=True)
         self._store.close()
         self._disk.close()
 

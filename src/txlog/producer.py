@@ -22,6 +22,7 @@ from txlog.engine.flow.route import COLUMNS, Routed, route
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.store import Store
+from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.ids import MessageId, TopicName, TxnId, check_name
@@ -278,6 +279,7 @@ class Producer:
 
         answer = store.write(plainly)
         assert isinstance(answer, list)
+        tend_due(store)
         return BatchReceipt(routing.routed, answer, in_txn=False)
 
     def send_batch_async(

@@ -13,6 +13,7 @@ from txlog.engine.flow.keys import NEW_HOLDER
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.store import Store
+from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, OutcomeUnknown, TxlogError
@@ -174,6 +175,7 @@ class TransactionClient:
                 run_checkpoint(self._store, wait=False)
             except TxlogError as error:  # the call before it was done and must say so
                 self._store.reports.append(f"a checkpoint failed and is due again: {error}")
+        tend_due(self._store)
 
     def _tell(self, txn_id: TxnId, question: Callable[[View], Answer]) -> Answer:
         """Describe what was just done; that it cannot be read does not mean it was not done.

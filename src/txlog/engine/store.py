@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from txlog.clock import Clock, Instant
 from txlog.engine.appender import Appender
+from txlog.engine.bucket_ops import BucketOps
 from txlog.engine.call import NOTHING, Call, Decide
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.resolve import recover_lossy
@@ -46,8 +47,8 @@ class Store:
 
     __slots__ = (
         "_appender", "_asked_durability", "_closed", "_lock", "_mutex", "_queue",
-        "_settings_changes", "_sweeper", "_view", "clock", "disk", "dry_run", "durability",
-        "identity", "lock_timeout_ms", "recovered_ms", "reports", "settings",
+        "_settings_changes", "_sweeper", "_view", "bucket_ops", "clock", "disk", "dry_run",
+        "durability", "identity", "lock_timeout_ms", "recovered_ms", "reports", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,7 @@ class Store:
         self.identity = identity
         self.lock_timeout_ms = lock_timeout_ms
         self.reports: list[str] = []
+        self.bucket_ops = BucketOps()
         self._mutex = threading.RLock()
         self._queue: deque[Call] = deque()
         self._lock: LockFile | None = None

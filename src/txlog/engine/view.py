@@ -75,9 +75,9 @@ class View:
     """One consistent state of the store; used by one thread at a time."""
 
     __slots__ = (
-        "_buffers", "_catalog", "_changed", "_coordinators", "_deadline", "_dumps", "_forgotten",
-        "_loaded", "_topics", "_waiting", "disk", "files", "journal", "lsn", "reports", "salt",
-        "tail", "timetables",
+        "_buffers", "_catalog", "_changed", "_coordinators", "_deadline", "_delays", "_dumps",
+        "_forgotten", "_loaded", "_topics", "_waiting", "disk", "files", "journal", "lsn",
+        "reports", "salt", "tail", "timetables",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -101,6 +101,7 @@ class View:
             int, Any
         ] = {}  # by partition; flow fills it, and it goes with the view
         self._deadline: tuple[str, int] = ("", 0)
+        self._delays: set[int] = set()  # partitions whose delayed index changed since asked
         self._changed: dict[Component, int] = {}  # the LSN of the last op since the manifest
 
     # --- loading -----------------------------------------------------------------------------
@@ -205,6 +206,8 @@ class View:
                     self.files.name(lsn, op)
                     continue
                 changed[key] = lsn
+                if key[0] == "delayed":
+                    self._delays.add(key[1])
                 state = loaded.get(key)
                 if state is not None:
                     APPLY[key[0]](state, lsn, time_ms, op)
@@ -377,6 +380,16 @@ class View:
         """When the delayed messages of a partition are due."""
         state: delays.Delayed = self._state(("delayed", partition, 0))
         return state
+
+    def delays_to_look_at(self, *, everything: bool = False) -> list[int]:
+        """Partitions whose delayed index changed since delays_seen; everything: or is loaded."""
+        if not everything:
+            return sorted(self._delays)
+        return sorted({key[1] for key in self._loaded if key[0] == "delayed"} | self._delays)
+
+    def delays_seen(self) -> None:
+        """Whoever asked has looked at them."""
+        self._delays.clear()
 
     # --- rows --------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from txlog.clock import Instant
 from txlog.engine.flow.acksets import backlog
+from txlog.engine.flow.buckets import all_gone
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.participants import Place, in_order, participants, waiting_for
 from txlog.engine.flow.resolve import finish_ops
@@ -100,6 +101,7 @@ def delete_topic(
     )  # fmt: skip
     draft = Draft(view, settings, now.wall_ms)
     draft.ops += [SubscriptionDeleted(number, ours) for number in subscriptions]
+    draft.ops += [op for number in ours for op in all_gone(view, number)]
     ledgers = [end.ledger for state in states for end in state.ledgers]
     ledgers += [end.ledger for side in sides for end in side.ledgers]
     draft.ops.append(TopicDeleted(topic.number, ours, ledgers))

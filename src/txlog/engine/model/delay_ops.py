@@ -20,6 +20,7 @@ class Bucket(msgspec.Struct, frozen=True, array_like=True):
     first, last:    the whole range as it was made, closed
     count:          ids in the file; min_at, max_at: their least and greatest time
     cutoff_ms:      what was due then was left out
+    half_at:        once this is due, more than half of the ids are
     """
 
     gen: int
@@ -30,6 +31,7 @@ class Bucket(msgspec.Struct, frozen=True, array_like=True):
     min_at: int
     max_at: int
     cutoff_ms: int
+    half_at: int = (1 << 63) - 1
 
 
 class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):

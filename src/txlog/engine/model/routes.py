@@ -151,6 +151,10 @@ def _buffer_aborted(op: Op) -> tuple[Component, ...]:
     return (("buffer", op.partition, 0),)  # type: ignore[union-attr]
 
 
+def _delayed(op: Op) -> tuple[Component, ...]:
+    return (("delayed", op.partition, 0),)  # type: ignore[union-attr]
+
+
 def _buckets(op: Op) -> tuple[Component, ...]:
     return (FILES, ("delayed", op.partition, 0))  # type: ignore[union-attr]
 
@@ -178,7 +182,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     IsolationSet: _catalog, SubscriptionTypeSet: _catalog, Leased: _cursor, Returned: _cursor,
     PartitionsAdded: _catalog, TopicDeleted: _deleted,
     SubscriptionPolicySet: _catalog, SubscriptionDeleted: _catalog, Sought: _cursor,
-    ChunksAppended: _chunks, BucketSealed: _buckets, BucketsMerged: _buckets,
+    ChunksAppended: _chunks, BucketSealed: _delayed, BucketsMerged: _buckets,
     BucketDeleted: _buckets, Promoted: _cursor, NamespacePolicySet: _catalog,
     DelaysCounted: _topic,
 }  # fmt: skip

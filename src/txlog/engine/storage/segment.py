@@ -25,6 +25,13 @@ import msgspec
 import pyarrow as pa
 from crc32c import crc32c
 
+from txlog.engine.storage.checked import (
+    Window,
+    check_size,
+    checked_bytes,
+    damaged,
+    group_bounds,
+)
 from txlog.engine.storage.columns import INSTANT, MESSAGE, conform
 from txlog.engine.storage.disk_protocol import File
 from txlog.errors import Corruption
@@ -152,7 +159,7 @@ def make_ref(
     groups: list[Group] = [(table.num_rows, 0, size, crc32c(data))]
     tail = size
     if form == "sealed":
-        bounds = _group_bounds(_module("pyarrow.parquet").read_metadata(pa.BufferReader(data)))
+        bounds = group_bounds(_module("pyarrow.parquet").read_metadata(pa.BufferReader(data)))
         groups = [
             (rows, start, end - start, crc32c(data[start:end])) for rows, start, end in bounds
         ]
@@ -250,7 +257,9 @@ class SegmentReader:
                     table = reader.read_all()
             else:
                 footer = self._checked_footer()  # before the group: it is small, and may be bad
-                window = _Window(self.ref, offset, self._checked(offset, length, crc))
+                window = Window(
+                    self.ref.path, self.ref.bytes, offset, self._checked(offset, length, crc)
+                )
                 with _module("pyarrow.parquet").ParquetFile(
                     pa.PythonFile(window, "r"), metadata=footer
                 ) as parquet:
@@ -271,7 +280,7 @@ class SegmentReader:
             ref = self.ref
             tail = self._checked(ref.bytes - ref.footer_bytes, ref.footer_bytes, ref.footer_crc)
             footer = _module("pyarrow.parquet").read_metadata(pa.BufferReader(tail))
-            if [rows for rows, _, _ in _group_bounds(footer)] != [g[0] for g in ref.groups]:
+            if [rows for rows, _, _ in group_bounds(footer)] != [g[0] for g in ref.groups]:
                 start = ref.bytes - ref.footer_bytes
                 raise self._corrupt(start, ref.footer_bytes, "the row groups named", "others")
             self._footer = footer
@@ -279,21 +288,12 @@ class SegmentReader:
 
     def _checked(self, offset: int, length: int, expected: int) -> bytes:
         """The bytes of a range, after comparing their checksum."""
-        data = self._file.pread(offset, length)
-        if len(data) != length:
-            raise self._corrupt(offset, length, f"{length} bytes", f"{len(data)} bytes")
-        crc = crc32c(data)
-        if crc != expected:
-            raise self._corrupt(offset, length, f"{expected:08x}", f"{crc:08x}")
-        return data
+        return checked_bytes(self._file, self.ref.path, offset, length, expected)
 
     def _check_size(self) -> None:
-        """Compare the length once: a file that was cut or grew is damaged as a whole."""
+        """Compare the length once."""
         if not self._sized:
-            size = self._file.size()
-            if size != self.ref.bytes:
-                low, high = sorted((size, self.ref.bytes))
-                raise self._corrupt(low, high - low, f"{self.ref.bytes} bytes", f"{size} bytes")
+            check_size(self._file, self.ref.path, self.ref.bytes)
             self._sized = True
 
     def _ranges(self) -> Iterator[tuple[int, int, int]]:
@@ -315,54 +315,7 @@ class SegmentReader:
             offset += len(piece)
 
     def _corrupt(self, offset: int, length: int, expected: str, found: str) -> Corruption:
-        return Corruption(
-            f"{self.ref.path} is damaged in bytes {offset} to {offset + length}: "
-            f"expected {expected}, found {found}",
-            hint="restore the file from a copy of the store",
-            path=self.ref.path,
-            offset=offset,
-            length=length,
-            expected=expected,
-            found=found,
-        )
-
-
-class _Window:
-    """A read-only file object over the whole length of a file, of which only one range is there.
-
-    pyarrow asks for absolute offsets. Asking outside of the checked range means that the footer
-    and the manifest disagree.
-    """
-
-    closed = False
-
-    def __init__(self, ref: FileRef, offset: int, data: bytes) -> None:
-        self._ref = ref
-        self._offset = offset
-        self._data = memoryview(data)
-        self._position = 0
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        base = (0, self._position, self._ref.bytes)[whence]
-        self._position = base + offset
-        return self._position
-
-    def read(self, size: int = -1) -> memoryview:
-        start = self._position - self._offset
-        if start < 0 or size < 0 or start + size > len(self._data):
-            raise Corruption(
-                f"{self._ref.path}: its footer points outside of the row group",
-                path=self._ref.path,
-                offset=self._position,
-            )
-        self._position += size
-        return self._data[start : start + size]
-
-    def close(self) -> None:
-        self.closed = True
+        return damaged(self.ref.path, offset, length, expected, found)
 
 
 @cache
@@ -382,24 +335,6 @@ def _cut(table: pa.Table) -> Iterator[pa.Table]:
                 waiting += [piece.slice(half), piece.slice(0, half)]
             else:
                 yield piece
-
-
-def _group_bounds(footer: FileMetaData) -> list[tuple[int, int, int]]:
-    """Rows, start and end of each row group; they follow each other, the magic is in the first."""
-    out: list[tuple[int, int, int]] = []
-    start = 0
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        end = start
-        for at in range(group.num_columns):
-            column = group.column(at)
-            begin = column.data_page_offset
-            if column.dictionary_page_offset is not None:
-                begin = min(begin, column.dictionary_page_offset)
-            end = max(end, begin + column.total_compressed_size)
-        out.append((group.num_rows, start, end))
-        start = end
-    return out
 
 
 def _bounds(table: pa.Table, name: str) -> tuple[int, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from txlog.engine.folds.catalog import Catalog, index_of, topic_of
 from txlog.ids import TopicName, encode_component
 
+DELAYED_DIR = "_delayed"
+
 
 def partition_dir(catalog: Catalog, partition: int) -> str:
     """topics/<tenant>/<namespace>/<topic>/partition=<n> of a partition's store-wide number."""
@@ -19,6 +21,11 @@ def ledger_dir(catalog: Catalog, partition: int, role: str) -> str:
     """The directory of a partition's ledgers (role p) or of its sidecar's (role s)."""
     base = partition_dir(catalog, partition)
     return base if role == "p" else f"{base}/_txnlog"
+
+
+def delayed_dir(catalog: Catalog, partition: int) -> str:
+    """The directory of the buckets of a partition's delayed index."""
+    return f"{partition_dir(catalog, partition)}/{DELAYED_DIR}"
 
 
 def part_path(directory: str, ledger: int, generation: int) -> str:

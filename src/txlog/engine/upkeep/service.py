@@ -1,6 +1,6 @@
 """When a checkpoint is due, and running one with everything that belongs to it.
 
-policies expire and trim (frames)
+policies expire and trim (frames) · delayed indexes are tended
 · checkpoint · sidecars past the ratio are compacted · ledgers are sealed
 · a second checkpoint lets go of what those replaced · files that nobody names are swept
 """
@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict
 
 from txlog.engine.store import Store
+from txlog.engine.upkeep.buckets import tend_held
 from txlog.engine.upkeep.checkpoint import CheckpointReport, checkpoint, maintenance_lock
 from txlog.engine.upkeep.compact import CompactReport, compact_sidecars
 from txlog.engine.upkeep.expiry import expire_due
@@ -53,6 +54,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
             expire_due(store)
             trim_by_policies(store)
             report.freed_bytes += free_gone(store)
+            tend_held(store)
             manifest = checkpoint(store, report)
             ratio = store.settings.sidecar_garbage_ratio
             compacted = compact_sidecars(store, changed, CompactReport(), ratio=ratio)

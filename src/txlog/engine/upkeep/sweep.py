@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from txlog.engine.folds.catalog import has_partition
 from txlog.engine.liveness import is_held
 from txlog.engine.storage.disk import TEMPORARY_PREFIX
 from txlog.engine.storage.manifest import Manifest, generations, read_manifest
 from txlog.engine.store import Store
+from txlog.engine.upkeep.buckets import delayed_partitions
 from txlog.engine.upkeep.history import HISTORY_DIR
-from txlog.engine.upkeep.paths import ledger_dir
+from txlog.engine.upkeep.paths import DELAYED_DIR, delayed_dir, ledger_dir
 from txlog.engine.view import View
 from txlog.errors import IntegrityError, MissingFile
 
@@ -100,7 +102,9 @@ def _unlink(store: Store, path: str) -> int:
 
 def _named(store: Store, view: View) -> set[str] | None:
     """Every path a kept manifest or a frame names; None when a manifest cannot be read."""
-    out = {ref.path for ref in view.files.sealed_since().values()}
+    out = {ref.path for ref in view.files.sealed_since().values()} | {*view.files.lost}
+    for number in delayed_partitions(view):
+        out |= {bucket.file.path for bucket in view.delayed(number).buckets}
     for generation in generations(store.disk):
         try:
             manifest = read_manifest(store.disk, generation, store.identity.salt)
@@ -124,8 +128,14 @@ def _every_directory(store: Store) -> Iterator[str]:
     for path in paths:
         yield path
         yield f"{path}/_txnlog"
+        yield f"{path}/{DELAYED_DIR}"
 
 
 def _directories(view: View) -> list[str]:
-    owners = sorted(set(view.catalog.owners.values()))
-    return [ledger_dir(view.catalog, partition, role) for partition, role in owners]
+    catalog = view.catalog
+    owners = sorted(set(catalog.owners.values()))
+    return [
+        *(ledger_dir(catalog, partition, role) for partition, role in owners),
+        *(delayed_dir(catalog, number) for number in delayed_partitions(view)
+          if has_partition(catalog, number)),
+    ]  # fmt: skip

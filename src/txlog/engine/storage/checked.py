@@ -1,0 +1,112 @@
+"""Reading published files with every byte checked: what segment files and buckets share.
+
+pyarrow takes flipped bits in silence (R5), so a reader compares the CRC32C of a range before it
+gives pyarrow a window on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from txlog.engine.storage.disk_protocol import File
+from txlog.errors import Corruption
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
+
+HINT = "restore the file from a copy of the store"
+
+
+def damaged(
+    path: str, offset: int, length: int, expected: str, found: str, hint: str = HINT
+) -> Corruption:
+    """The error about a range that is not what it was."""
+    return Corruption(
+        f"{path} is damaged in bytes {offset} to {offset + length}: "
+        f"expected {expected}, found {found}",
+        hint=hint, path=path, offset=offset, length=length, expected=expected, found=found,
+    )  # fmt: skip
+
+
+def checked_bytes(
+    file: File, path: str, offset: int, length: int, crc: int, hint: str = HINT
+) -> bytes:
+    """The bytes of a range, after comparing their checksum; raises Corruption."""
+    data = file.pread(offset, length)
+    if len(data) != length:
+        raise damaged(path, offset, length, f"{length} bytes", f"{len(data)} bytes", hint)
+    found = crc32c(data)
+    if found != crc:
+        raise damaged(path, offset, length, f"{crc:08x}", f"{found:08x}", hint)
+    return data
+
+
+def check_size(file: File, path: str, expected: int, hint: str = HINT) -> None:
+    """A file that was cut or grew is damaged as a whole."""
+    size = file.size()
+    if size != expected:
+        low, high = sorted((size, expected))
+        raise damaged(path, low, high - low, f"{expected} bytes", f"{size} bytes", hint)
+
+
+def group_bounds(footer: FileMetaData) -> list[tuple[int, int, int]]:
+    """Rows, start and end of each row group; they follow each other, the magic is in the first."""
+    out: list[tuple[int, int, int]] = []
+    start = 0
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        end = start
+        for at in range(group.num_columns):
+            column = group.column(at)
+            begin = column.data_page_offset
+            if column.dictionary_page_offset is not None:
+                begin = min(begin, column.dictionary_page_offset)
+            end = max(end, begin + column.total_compressed_size)
+        out.append((group.num_rows, start, end))
+        start = end
+    return out
+
+
+class Window:
+    """A read-only file object over the whole length of a file, of which only one range is there.
+
+    pyarrow asks for absolute offsets. Asking outside of the checked range means that the footer
+    and what names the file disagree.
+    """
+
+    closed = False
+
+    def __init__(self, path: str, size: int, offset: int = 0, data: bytes = b"") -> None:
+        self._path = path
+        self._size = size
+        self._position = 0
+        self.show(offset, data)
+
+    def show(self, offset: int, data: bytes) -> None:
+        """Have another range."""
+        self._offset = offset
+        self._data = memoryview(data)
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = (0, self._position, self._size)[whence]
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int = -1) -> memoryview:
+        start = self._position - self._offset
+        if start < 0 or size < 0 or start + size > len(self._data):
+            raise Corruption(
+                f"{self._path}: its footer points outside of the row group",
+                path=self._path,
+                offset=self._position,
+            )
+        self._position += size
+        return self._data[start : start + size]
+
+    def close(self) -> None:
+        self.closed = True

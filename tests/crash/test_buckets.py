@@ -1,0 +1,258 @@
+"""Every crash of upkeep of a delayed index leaves a true and complete one, and files that go.
+
+One run collects, before each call with an effect, the disk as the death of the process leaves it
+and disks as a power cut may leave them, through seal, merge, prune, delete, loss and rebuild, with
+checkpoints between. Each is then recovered: no delayed message may be missing from log or index,
+none may be indexed that is not there, and nothing may be left over. `TXLOG_SEED` repeats a run.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from crc32c import crc32c
+
+from tests.crash.world import START_MS, after_reboot, new_disk, open_client
+from tests.delayed.bucket_kit import (
+    DAY_MS,
+    bucket_files,
+    check_index,
+    delay,
+    delay_txn,
+    index,
+    indexed_times,
+    logged_times,
+    named_files,
+)
+from txlog.clock import ManualClock
+from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.engine.upkeep import buckets
+from txlog.errors import MissingFile, TxlogError
+from txlog.settings import Settings
+
+SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
+IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))
+STRIDE = int(os.environ.get("TXLOG_STRIDE", "12"))
+HOUR_MS = 3_600_000
+SETTINGS = Settings(
+    coordinators=1, txn_ids_reserved=2, reader_grace_ms=0, mutable_ids_max=3, max_num_buckets=0,
+    max_indexes_per_snapshot_segment=2,
+)  # fmt: skip
+
+
+class Work:
+    """A store with delayed messages, and steps of upkeep over it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(START_MS)
+        self.disk = new_disk(SETTINGS, self.clock)
+        self.client = open_client(self.disk, self.clock)
+        self.sent = 0
+        self.answered = 0  # delayed messages that were answered as durable
+
+    def create(self) -> None:
+        """Make the topic and a subscription that waits."""
+        self.client.create_topic("t")
+        self.client.create_subscription("t", "s", type="shared")
+
+    def send(self) -> None:
+        """Two delayed messages and one that is not."""
+        self.sent += 2
+        delay(self.client, HOUR_MS * self.sent, None, DAY_MS + HOUR_MS * self.sent)
+        self.answered = self.sent
+
+    def commit(self) -> None:
+        """The same in a transaction."""
+        self.sent += 2
+        delay_txn(self.client, HOUR_MS * self.sent, None, DAY_MS + HOUR_MS * self.sent)
+        self.answered = self.sent
+
+    def merge(self) -> None:
+        """Make one bucket of all."""
+        buckets.merge_now(self.client._store, 1)
+
+    def wait(self) -> None:
+        """A day passes."""
+        self.clock.advance(DAY_MS)
+
+    def tend(self) -> None:
+        """Whatever is wanted now: delete, prune, seal, rebuild."""
+        buckets.tend(self.client._store, None, wait=True)
+
+    def lose(self) -> None:
+        """Find the first bucket unreadable."""
+        first = index(self.client).buckets[0]
+        buckets.drop_lost(self.client._store, 1, first.gen, MissingFile("it is gone"))
+
+    def rebuild(self) -> None:
+        """Replace the index by what the log says."""
+        buckets.rebuild_now(self.client._store, 1)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint, with everything that belongs to it."""
+        self.client.checkpoint()
+
+    def roll(self) -> None:
+        """The same with new ledgers."""
+        self.client.checkpoint(roll_all=True)
+
+    def sweep(self) -> None:
+        """Remove what nobody names."""
+        self.client.admin.gc(apply=True, keep_ms=0)
+
+    def delete(self) -> None:
+        """Delete the topic."""
+        self.client.admin.delete_topic("t", force=True)
+        self.sent = self.answered = 0
+
+
+WORKLOADS = {
+    "seal": "create send send commit checkpoint commit send sweep",
+    "merge": "create send send commit send merge checkpoint send send merge checkpoint checkpoint",
+    "prune": "create send send send send wait tend checkpoint wait tend send checkpoint sweep",
+    "lost": "create send commit send lose tend checkpoint lose sweep checkpoint rebuild",
+    "ledgers": "create send roll commit send roll merge lose checkpoint rebuild roll",
+    "deleted": "create send send checkpoint send send delete checkpoint checkpoint sweep",
+}
+
+
+@dataclass
+class Crash:
+    """A disk at a moment of the run."""
+
+    disk: MemoryDisk
+    clock: ManualClock
+    answered: int
+    sent: int
+    where: str
+
+
+def crashes(label: str, rng: random.Random) -> Iterator[Crash]:
+    """Run the steps and yield a crash before each call with an effect, and one at the end."""
+    work = Work()
+    found: list[Crash] = []
+    at = "open"
+
+    def collect(op: str, path: str, **info: int) -> None:
+        where = f"{label}, seed {SEED}: {at}, before {op} {path}"
+        low = min(work.answered, work.sent)
+        now = ManualClock(work.clock.now().wall_ms)
+        found.append(Crash(work.disk.fork_kill(), now, low, work.sent, where))
+        for number, image in enumerate(work.disk.images(rng, IMAGES)):
+            clock = after_reboot()
+            clock.set_wall(work.clock.now().wall_ms)
+            found.append(Crash(image, clock, low, work.sent, f"{where}, image {number}"))
+
+    work.disk.step = collect
+    for number, step in enumerate(WORKLOADS[label].split()):
+        at = f"step {number} {step}"
+        getattr(work, step)()
+        yield from found
+        found.clear()
+    at = "the end"
+    collect("", "")
+    yield from found
+
+
+def check(crash: Crash) -> None:
+    """Recover a crashed disk: the index is what the log says, and upkeep goes on."""
+    client = open_client(crash.disk, crash.clock)
+    client._store.flush()
+    if not any(row["topic"] == "t" for row in client.topics()):
+        client.admin.gc(apply=True, keep_ms=0)
+        assert not bucket_files(client), crash.where
+        client.close()
+        return
+    delayed = len(client._store.read(lambda view: logged_times(view, 1)))
+    if crash.sent:
+        assert crash.answered <= delayed <= crash.sent, crash.where
+    check_index(client)
+    before = indexed_times(client)
+    buckets.tend(client._store, None, wait=True)
+    check_index(client)
+    client.checkpoint()
+    client.checkpoint()
+    client.admin.gc(apply=True, keep_ms=0)
+    assert not client._store.bucket_ops.counts[("rebuild", "failed")], client.reports()
+    check_index(client)
+    assert bucket_files(client) == named_files(client), crash.where
+    client.close()
+
+    client = open_client(crash.disk, crash.clock)
+    check_index(client)
+    after = indexed_times(client)
+    now_ms = crash.clock.now().wall_ms
+    lacks = {one: at for one, at in before.items() if at > now_ms and one not in after}
+    assert not lacks, f"{crash.where}: {lacks} are not indexed any more"
+    buckets.rebuild_now(client._store, 1)
+    check_index(client)
+    client.close()
+
+
+@pytest.mark.parametrize("label", WORKLOADS)
+def test_every_crash_of_upkeep(label: str) -> None:
+    """Law 5, R18: a file is real only when a frame or the manifest names it."""
+    rng = random.Random(f"{SEED} {label}")
+    seen: set[object] = set()
+    for crash in crashes(label, rng):
+        content = tuple((path, crc32c(data)) for path, data in crash.disk.files().items())
+        if (content, crash.answered) in seen:
+            continue
+        seen.add((content, crash.answered))
+        try:
+            check(crash)
+        except (TxlogError, AssertionError) as error:
+            raise AssertionError(f"{crash.where}: {error!r}") from error
+    print(f"{label}: {len(seen)} different crashes, seed {SEED}")
+    assert len(seen) > 20
+
+
+class Fault:
+    """A hook that lets one call fail."""
+
+    def __init__(self, at: int, number: int) -> None:
+        self.at = at
+        self.number = number
+        self.count = 0
+
+    def __call__(self, op: str, path: str, **info: int) -> None:
+        """Count, and fail when it is time."""
+        self.count += 1
+        if self.count == self.at:
+            raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.mark.parametrize(
+    ("label", "number"),
+    [("merge", errno.EIO), ("merge", errno.ENOSPC), ("lost", errno.EIO), ("lost", errno.EMFILE)],
+)
+def test_every_call_of_upkeep_may_fail(label: str, number: int) -> None:
+    """What fails is tried again or left as it was; the index is true and complete."""
+    at = 1
+    while True:
+        work = Work()
+        fault = Fault(at, number)
+        for count, step in enumerate(WORKLOADS[label].split()):
+            if count == 5:
+                work.disk.step = fault
+            try:
+                getattr(work, step)()
+            except TxlogError:
+                work.client = open_client(work.disk.process(), work.clock)
+            except IndexError:
+                assert step == "lose", "there is no bucket: the steps before it failed"
+        where = f"{label}, seed {SEED}, call {at} with {errno.errorcode[number]}"
+        disk, clock = work.disk.fork_kill(), ManualClock(work.clock.now().wall_ms)
+        try:
+            check(Crash(disk, clock, 0, work.sent, where))
+        except (TxlogError, AssertionError) as error:
+            raise AssertionError(f"{where}: {error!r}") from error
+        if fault.count < at:
+            break
+        at += STRIDE
+    assert at > 100

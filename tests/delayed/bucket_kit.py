@@ -1,0 +1,130 @@
+"""Owns what tests of buckets share: sending with times, and what must hold of any index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+import pyarrow as pa
+
+from tests.engine_kit import START_MS
+from txlog import Client
+from txlog.engine.folds.delayed import Delayed
+from txlog.engine.model.delay_ops import Id
+from txlog.engine.storage.bucket import BucketFile
+from txlog.engine.upkeep.buckets import delayed_partitions
+from txlog.engine.upkeep.paths import delayed_dir
+from txlog.engine.view import View
+from txlog.ids import TxnId
+
+DAY_MS = 86_400_000
+
+
+def delay(
+    client: Client, *after_ms: int | None, topic: str = "t", partition: int = 0,
+    txn: TxnId | None = None, since_ms: int = START_MS,
+) -> None:  # fmt: skip
+    """Send one batch of messages that are due so long after the start of the test."""
+    times = [None if after is None else since_ms + after for after in after_ms]
+    client.producer(topic).send_batch(
+        pa.table({
+            "value": pa.array([b"x"] * len(times), pa.binary()),
+            "deliver_at": pa.array(times, pa.timestamp("ms", "UTC")),
+            "partition": pa.array([partition] * len(times), pa.int32()),
+        }),
+        txn=txn,
+    )  # fmt: skip
+
+
+def delay_txn(client: Client, *after_ms: int | None, since_ms: int = START_MS) -> None:
+    """Commit a transaction with such messages."""
+    txn = client.begin()["txn"]
+    delay(client, *after_ms, txn=txn, since_ms=since_ms)
+    client.commit(txn)
+
+
+def index(client: Client, partition: int = 1) -> Delayed:
+    """The fold, as this client has it."""
+    return client._store.read(lambda view: view.delayed(partition))
+
+
+def counts(client: Client) -> list[int]:
+    """The ids of each bucket, then of the mutable one."""
+    state = index(client)
+    return [bucket.count for bucket in state.buckets] + [len(state.mutable)]
+
+
+def logged_times(view: View, partition: int) -> dict[Id, int]:
+    """The times of all messages that are visible in the log, by id."""
+    out: dict[Id, int] = {}
+    buffer = view.buffer(partition)
+    for end in view.topic(partition).ledgers:
+        table = view.ledger_table(end.ledger, 0, end.entries)
+        for entry, at in enumerate(_times(table)):
+            if at is not None:
+                out[(end.ledger, entry, 0)] = at
+        for marker in buffer.markers.get(end.ledger, []):
+            for side, row, rows, first in marker.ranges:
+                times = _times(view.ledger_table(side, row, row + rows))
+                for number, at in enumerate(times, first):
+                    if at is not None:
+                        out[(end.ledger, marker.entry, number)] = at
+    return out
+
+
+def _times(table: pa.Table) -> Sequence[int | None]:
+    times: Sequence[int | None] = table.column("deliver_at").cast(pa.int64()).to_pylist()
+    return times
+
+
+def indexed_times(client: Client, partition: int = 1) -> dict[Id, int]:
+    """What the index says, every byte of it checked; no id is in it twice."""
+    state = index(client, partition)
+    found = [((ledger, entry, index), at) for at, ledger, entry, index in state.mutable]
+    for bucket in state.buckets:
+        with closing(client._store.disk.open(bucket.file.path)) as raw:
+            file = BucketFile(raw, bucket.file)
+            file.verify()
+            head = file.head
+            assert (head.gen, head.first, head.last) == (bucket.gen, bucket.first, bucket.last)
+            assert (head.count, head.cutoff_ms) == (bucket.count, bucket.cutoff_ms)
+            for number in range(len(file.segments)):
+                columns = file.segment(number)
+                ids = zip(columns.ledger, columns.entry, columns.index, strict=True)
+                found += zip(ids, columns.at, strict=True)
+            assert all(bucket.first <= one <= bucket.last for one, _ in found[-bucket.count :])
+    out = dict(found)
+    assert len(out) == len(found), "an id is in the index twice"
+    return out
+
+
+def check_index(client: Client, partition: int = 1) -> None:
+    """The index is true, and complete but for what may be due and for `unindexed`."""
+    store = client._store
+    logged = store.read(lambda view: logged_times(view, partition))
+    found = indexed_times(client, partition)
+    state = index(client, partition)
+    trimmed = store.read(lambda view: view.topic(partition).ledgers[0].ledger)
+    for one, at in found.items():
+        assert one[0] < trimmed or logged[one] == at, f"{one} is indexed at {at}"
+    for one, at in logged.items():
+        lacks = any(first <= one <= last for first, last in state.unindexed)
+        assert one in found or lacks or at <= state.passed_ms, f"{one} at {at} is lost"
+
+
+def bucket_files(client: Client) -> list[str]:
+    """The files in the directories of buckets, temporaries included."""
+    store = client._store
+
+    def directories(view: View) -> list[str]:
+        return [delayed_dir(view.catalog, number) for number in delayed_partitions(view)]
+
+    return sorted(
+        f"{directory}/{name}"
+        for directory in store.read(directories) for name in store.disk.listdir(directory)
+    )  # fmt: skip
+
+
+def named_files(client: Client) -> list[str]:
+    """The files that the index names."""
+    return sorted(bucket.file.path for bucket in index(client).buckets)

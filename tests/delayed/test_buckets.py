@@ -1,0 +1,504 @@
+"""Upkeep of the delayed index: it stays true and complete, whatever is done to it and when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.delayed.bucket_kit import (
+    DAY_MS,
+    bucket_files,
+    check_index,
+    counts,
+    delay,
+    delay_txn,
+    index,
+    indexed_times,
+    named_files,
+)
+from tests.engine_kit import START_MS, Bench
+from txlog.bounds import END, START
+from txlog.engine.upkeep import bucket_builder, buckets
+from txlog.engine.upkeep.checkpoint import maintenance_lock
+from txlog.errors import Corruption, DiskFailed, MissingFile, StoreFull
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+HOUR_MS = 3_600_000
+
+
+def bench_of(folder: Path, **settings: int | float) -> Bench:
+    """A store with a topic of one partition and a shared subscription."""
+    given: dict[str, Any] = {
+        "coordinators": 1, "reader_grace_ms": 0, "mutable_ids_max": 4, **settings,
+    }  # fmt: skip
+    bench = Bench(folder / "store", **given)
+    bench.client.create_topic("t")
+    bench.client.create_subscription("t", "s", type="shared")
+    return bench
+
+
+def fill(bench: Bench, buckets: int, each: int = 4) -> None:
+    """Seal so many buckets; times rise, an hour apart."""
+    for number in range(buckets):
+        delay(bench.client, *(HOUR_MS * (number * each + n + 1) for n in range(each)))
+
+
+# --- seal ------------------------------------------------------------------------------------
+
+
+def test_a_full_mutable_bucket_is_sealed_inside_a_ledger(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    delay(bench.client, HOUR_MS, 2 * HOUR_MS, None)
+    assert counts(bench.client) == [2]
+    delay(bench.client, 9 * HOUR_MS, None, 4 * HOUR_MS, DAY_MS)
+    assert counts(bench.client) == [5, 0]
+    delay_txn(bench.client, 5 * HOUR_MS, None, 6 * HOUR_MS)
+    assert counts(bench.client) == [5, 2]
+    delay_txn(bench.client, HOUR_MS, HOUR_MS)
+    assert counts(bench.client) == [5, 4, 0]
+    (low, high) = index(bench.client).buckets
+    assert (low.first, low.last) == ((1, 0, 0), (1, 6, 0))
+    assert low.last < high.first and high.first[2] == 1 and high.last[2] == 2
+    assert (low.min_at, low.max_at) == (START_MS + HOUR_MS, START_MS + DAY_MS)
+    check_index(bench.client)
+    bench.reopen()
+    check_index(bench.client)
+
+
+def test_due_ids_are_left_out_of_a_seal(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    delay(bench.client, 1000, 2000, HOUR_MS)
+    bench.clock.advance(1500)
+    delay(bench.client, HOUR_MS)
+    assert counts(bench.client) == [3, 0]
+    assert index(bench.client).passed_ms >= START_MS + 1000
+    check_index(bench.client)
+
+
+def test_nothing_left_makes_no_file(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    delay(bench.client, 1000, 2000, 3000)
+    bench.clock.advance(5000)
+    delay(bench.client, 4000)  # it is past, and not indexed
+    assert counts(bench.client) == [3]
+    delay(bench.client, 5001)
+    assert counts(bench.client) == [1, 0]
+    bench.clock.advance(5000)
+    delay(bench.client, 10_001, 10_002, 10_003)
+    bench.clock.advance(500)
+    assert bench.client._store.bucket_ops.counts[("seal", "succeeded")] == 1
+    check_index(bench.client)
+
+
+def test_ledgers_that_contribute_are_counted(tmp_path: Path) -> None:
+    """Seal when an id arrives in a new ledger and those of `step` ledgers are there."""
+    bench = bench_of(tmp_path, mutable_ids_max=1000, ledger_step_per_bucket=2)
+    client = bench.client
+    delay(client, DAY_MS, DAY_MS)
+    client.checkpoint(roll_all=True)
+    delay(client, None, None)  # this ledger contributes nothing
+    client.checkpoint(roll_all=True)
+    delay(client, DAY_MS)
+    assert counts(client) == [3]
+    client.checkpoint(roll_all=True)
+    assert counts(client) == [3]
+    delay(client, DAY_MS)
+    assert counts(client) == [3, 1]  # the new ledger's id stays
+    check_index(client)
+
+
+def test_few_ids_are_not_sealed_by_ledgers(tmp_path: Path) -> None:
+    bench = bench_of(
+        tmp_path, mutable_ids_max=1000, ledger_step_per_bucket=1, min_index_count_per_bucket=3
+    )
+    for expected in ([1], [2], [3], [3, 1]):
+        delay(bench.client, DAY_MS)
+        assert counts(bench.client) == expected
+        bench.client.checkpoint(roll_all=True)
+
+
+def test_no_step_seals_by_size_only(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, mutable_ids_max=5, ledger_step_per_bucket=0)
+    for _ in range(4):
+        delay(bench.client, DAY_MS)
+        bench.client.checkpoint(roll_all=True)
+    assert counts(bench.client) == [4]
+    delay(bench.client, DAY_MS)
+    assert counts(bench.client) == [5, 0]
+
+
+def test_ids_that_arrive_while_a_bucket_is_made_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The op names its upper position."""
+    bench = bench_of(tmp_path)
+    other = bench.another()
+    publish = bench.client._store.disk.publish
+
+    def racing(path: str, parts: Any) -> None:
+        publish(path, parts)
+        if "_delayed" in path:
+            monkeypatch.setattr(bench.client._store.disk, "publish", publish)
+            delay(other, 2 * DAY_MS, 3 * DAY_MS)
+
+    monkeypatch.setattr(bench.client._store.disk, "publish", racing)
+    delay(bench.client, *[DAY_MS] * 4)
+    assert counts(bench.client) == [4, 2]
+    check_index(bench.client)
+    check_index(other)
+
+
+# --- merge -----------------------------------------------------------------------------------
+
+
+def test_two_neighbours_become_one(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, max_num_buckets=2)
+    fill(bench, 2)
+    before = indexed_times(bench.client)
+    delay(bench.client, 90 * HOUR_MS, HOUR_MS, 1, 4 * HOUR_MS)
+    assert counts(bench.client) == [8, 4, 0], "of equal sums the earlier pair"
+    assert before.items() <= indexed_times(bench.client).items()
+    merged = index(bench.client).buckets[0]
+    assert (merged.gen, merged.first, merged.last) == (4, (1, 0, 0), (1, 7, 0))
+    check_index(bench.client)
+    bench.client.checkpoint()
+    bench.client.checkpoint()
+    assert bucket_files(bench.client) == named_files(bench.client)
+
+
+def test_example_e(tmp_path: Path) -> None:
+    """spec 13 E: not due 40, 10, 30, 15, 20, maximum 4: the last pair."""
+    bench = bench_of(tmp_path, max_num_buckets=0, mutable_ids_max=10)
+    for count in (40, 10, 30, 15, 20):
+        delay(bench.client, *[DAY_MS] * count)
+    assert counts(bench.client) == [40, 10, 30, 15, 20, 0]
+    assert buckets.merge_now(bench.client._store, 1, 4).merged == 1
+    assert counts(bench.client) == [40, 10, 30, 35, 0]
+    check_index(bench.client)
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_zero_never_merges(tmp_path: Path, most: int) -> None:
+    bench = bench_of(tmp_path, max_num_buckets=most)
+    fill(bench, 30)
+    bench.client.checkpoint()
+    assert len(index(bench.client).buckets) == 30
+
+
+def test_one_bucket_is_enough(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, max_num_buckets=1)
+    fill(bench, 6)
+    delay_txn(bench.client, DAY_MS, None, DAY_MS, DAY_MS, DAY_MS)
+    assert counts(bench.client) == [28, 0]
+    check_index(bench.client)
+
+
+def test_a_merge_drops_what_is_due_and_cuts_anew(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, max_num_buckets=0, max_indexes_per_snapshot_segment=3)
+    fill(bench, 2)
+    bench.clock.advance(2 * HOUR_MS)
+    buckets.merge_now(bench.client._store, 1)
+    (one,) = index(bench.client).buckets
+    assert one.count == 6 and [rows for rows, *_ in one.file.groups] == [1] * 6
+    assert one.cutoff_ms == START_MS + 2 * HOUR_MS
+    check_index(bench.client)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_merge_streams_when_it_is_large(
+    tmp_path: Path, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether ids are kept or read again, equal times stay in order of position."""
+    monkeypatch.setattr(bucket_builder, "KEPT_IDS", 1000 if is_kept else 0)
+    monkeypatch.setattr("txlog.engine.upkeep.bucket_sources.ROWS_READ", 7)
+    bench = bench_of(
+        tmp_path, max_num_buckets=0, max_indexes_per_snapshot_segment=2, mutable_ids_max=40
+    )
+    delay(bench.client, *[HOUR_MS * (1 + n // 9) for n in range(40)])
+    delay_txn(bench.client, *[HOUR_MS * (1 + n // 7) for n in range(40)])
+    before = indexed_times(bench.client)
+    buckets.merge_now(bench.client._store, 1)
+    assert counts(bench.client) == [80, 0]
+    assert indexed_times(bench.client) == before
+    check_index(bench.client)
+
+
+# --- prune and delete ------------------------------------------------------------------------
+
+
+def test_a_bucket_more_than_half_due_is_pruned(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    fill(bench, 1)
+    bench.clock.advance(2 * HOUR_MS)
+    bench.client.checkpoint()
+    assert counts(bench.client) == [4, 0], "half is not more than half"
+    bench.clock.advance(HOUR_MS)
+    bench.client.checkpoint()
+    assert counts(bench.client) == [1, 0]
+    check_index(bench.client)
+
+
+def test_what_is_all_due_is_deleted(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    fill(bench, 2)
+    bench.clock.advance(4 * HOUR_MS)
+    bench.client.checkpoint()
+    assert counts(bench.client) == [4, 0]
+    state = index(bench.client)
+    assert not state.unindexed and not state.losses and state.cutoff_ms == START_MS + 4 * HOUR_MS
+    bench.client.checkpoint()
+    assert bucket_files(bench.client) == named_files(bench.client)
+
+
+def test_what_everybody_acknowledged_is_deleted_and_can_come_back(tmp_path: Path) -> None:
+    """A seek may want it again: the range is without an index, not without messages."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    client.create_subscription("t", "other", type="shared")
+    fill(bench, 2)
+    client.subscription("t", "s").clear_backlog()
+    client.checkpoint()
+    assert counts(client) == [4, 4, 0], "another subscription still wants them"
+    client.subscription("t", "other").clear_backlog()
+    client.checkpoint()
+    state = index(client)
+    assert counts(client) == [0] and len(state.unindexed) == 2 and state.losses == 2
+    client.checkpoint()
+    assert counts(client) == [0], "nobody waits for it, so it is not built again"
+    client.subscription("t", "s").seek(START)
+    client.checkpoint()
+    assert sum(counts(client)) == 8 and not state.unindexed
+    check_index(client)
+
+
+def test_no_subscription_deletes_nothing_as_acknowledged(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    fill(bench, 1)
+    bench.client.subscription("t", "s").delete()
+    bench.client.checkpoint()
+    assert counts(bench.client) == [4, 0]
+
+
+def test_buckets_of_trimmed_ledgers_go(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, max_num_buckets=0)
+    client = bench.client
+    fill(bench, 1)
+    client.checkpoint(roll_all=True)
+    delay(client, DAY_MS, DAY_MS)
+    client.admin.trim("t", END, force_unacked=True)
+    delay(client, DAY_MS, DAY_MS, DAY_MS)
+    client.checkpoint()
+    assert counts(client) == [3]
+    client.checkpoint()
+    assert bucket_files(client) == []
+    check_index(client)
+
+
+def test_files_of_a_deleted_topic_go(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    fill(bench, 2)
+    files = bucket_files(bench.client)
+    bench.client.checkpoint()
+    bench.client.admin.delete_topic("t", force=True)
+    bench.client.checkpoint()
+    bench.client.checkpoint()
+    assert len(files) == 2
+    assert not any(bench.client._store.disk.exists(path) for path in files)
+
+
+# --- lost and rebuilt ------------------------------------------------------------------------
+
+
+def damage(bench: Bench, number: int) -> str:
+    """Flip a byte of a bucket's file; returns its path."""
+    path = index(bench.client).buckets[number].file.path
+    full = Path(bench.path) / path
+    data = bytearray(full.read_bytes())
+    data[len(data) // 2] ^= 1
+    full.write_bytes(data)
+    return path
+
+
+def test_a_lost_bucket_is_built_again(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    delay(bench.client, HOUR_MS, None, HOUR_MS)
+    delay_txn(bench.client, DAY_MS, None, 2 * DAY_MS)
+    fill(bench, 1)
+    before = indexed_times(bench.client)
+    lost = index(bench.client).buckets[0]
+    store = bench.client._store
+    error = Corruption("it is damaged", path=lost.file.path)
+    assert buckets.is_lost(error) and not buckets.is_lost(DiskFailed("no"))
+    assert buckets.drop_lost(store, 1, lost.gen, error)
+    assert not buckets.drop_lost(store, 1, lost.gen, error), "it is gone already"
+    assert index(bench.client).unindexed == [(lost.first, lost.last)]
+    assert len(store.reports) == 1 and index(bench.client).losses == 1
+    check_index(bench.client)
+    assert buckets.rebuild_if_free(store, 1, lost.last, lost.last)
+    assert not index(bench.client).unindexed
+    assert indexed_times(bench.client) == before
+    check_index(bench.client)
+
+
+def test_a_rebuild_gives_way(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    fill(bench, 1)
+    store = bench.another()._store
+    lost = index(bench.client).buckets[0]
+    buckets.drop_lost(bench.client._store, 1, lost.gen, MissingFile("gone"))
+    lock = maintenance_lock(store, wait=True)
+    assert lock is not None
+    assert not buckets.rebuild_if_free(bench.client._store, 1, lost.first, lost.last)
+    lock.close()
+    assert buckets.rebuild_if_free(bench.client._store, 1, lost.first, lost.last)
+    assert not index(bench.client).unindexed
+
+
+def test_a_long_range_is_rebuilt_in_several_buckets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlog.engine.upkeep.bucket_sources.ROWS_READ", 3)
+    bench = bench_of(tmp_path, mutable_ids_max=5, max_num_buckets=0)
+    client = bench.client
+    delay(client, *[DAY_MS + n for n in range(7)])
+    delay_txn(client, *[None if n % 3 else 2 * DAY_MS - n for n in range(19)])
+    client.checkpoint(roll_all=True)
+    delay(client, *[None] * 9, *[DAY_MS] * 6)
+    buckets.merge_now(client._store, 1)
+    before = indexed_times(client)
+    (one,) = index(client).buckets
+    buckets.drop_lost(client._store, 1, one.gen, MissingFile("gone"))
+    client.checkpoint()
+    assert len(index(client).buckets) == 3
+    assert indexed_times(client) == before and not index(client).unindexed
+    check_index(client)
+
+
+@pytest.mark.parametrize("how", ["flip", "remove"])
+def test_a_merge_over_a_damaged_bucket_drops_it(tmp_path: Path, how: str) -> None:
+    bench = bench_of(tmp_path, max_num_buckets=0)
+    fill(bench, 3)
+    before = indexed_times(bench.client)
+    path = damage(bench, 1)
+    if how == "remove":
+        (Path(bench.path) / path).unlink()
+    report = buckets.merge_now(bench.client._store, 1)
+    assert report.lost == 1 and not report.failed
+    assert len(index(bench.client).buckets) == 2, "nothing merges over a range without an index"
+    bench.client.checkpoint()
+    assert indexed_times(bench.client) == before
+    check_index(bench.client)
+
+
+def test_rebuild_by_command_says_what_differed(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, max_num_buckets=0)
+    fill(bench, 3)
+    store = bench.client._store
+    report = buckets.rebuild_now(store, 1)
+    assert (report.ids, report.missing, report.extra) == (12, 0, 0)
+    assert (report.buckets_dropped, report.buckets_made) == (3, 3)
+    check_index(bench.client)
+    fill(bench, 1)
+    lost = index(bench.client).buckets[1]
+    buckets.drop_lost(store, 1, lost.gen, MissingFile("gone"))
+    report = buckets.rebuild_now(store, 1, lost.first, lost.last)
+    assert (report.ids, report.missing, report.extra) == (4, 4, 0)
+    assert (report.buckets_dropped, report.buckets_made) == (0, 1)
+    check_index(bench.client)
+
+
+# --- who does it, and failures ---------------------------------------------------------------
+
+
+def test_upkeep_gives_way_to_another_process(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    lock = maintenance_lock(bench.another()._store, wait=True)
+    assert lock is not None
+    delay(bench.client, *[DAY_MS] * 5)
+    assert counts(bench.client) == [5]
+    lock.close()
+    delay(bench.client, DAY_MS)
+    assert counts(bench.client) == [6, 0]
+
+
+def test_a_process_that_adds_beyond_twice_the_bound_waits(tmp_path: Path) -> None:
+    """Memory and checkpoint stay bounded; a time-out is reported, the messages are sent."""
+    bench = bench_of(tmp_path)
+    lock = maintenance_lock(bench.client._store, wait=True)
+    assert lock is not None
+    bench.client = bench.another(lock_timeout_ms=0)
+    delay(bench.client, *[DAY_MS] * 8)
+    assert any("not looked after" in line for line in bench.client.reports())
+    assert counts(bench.client) == [8]
+    lock.close()
+    bench.clock.advance(60_000)
+    delay(bench.client, DAY_MS)
+    assert counts(bench.client) == [9, 0]
+
+
+def test_a_failure_is_tried_again_counted_and_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = bench_of(tmp_path)
+    store = bench.client._store
+    publish = store.disk.publish
+    tries: list[str] = []
+
+    def full(path: str, parts: Any) -> None:
+        tries.append(path)
+        raise StoreFull("no space is left")
+
+    monkeypatch.setattr(store.disk, "publish", full)
+    delay(bench.client, *[DAY_MS] * 4)
+    assert len(tries) == bucket_builder.TRIES and counts(bench.client) == [4]
+    assert store.bucket_ops.counts[("seal", "failed")] == 1
+    delay(bench.client, DAY_MS)
+    assert len(tries) == bucket_builder.TRIES, "not again for a while"
+    monkeypatch.setattr(store.disk, "publish", publish)
+    bench.clock.advance(11_000)
+    delay(bench.client, DAY_MS)
+    assert counts(bench.client) == [6, 0]
+    check_index(bench.client)
+
+
+def test_an_away_partition_is_left_alone(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    fill(bench, 1)
+    bench.client.admin.set_offline("t", 0)
+    bench.clock.advance(DAY_MS)
+    bench.client.checkpoint()
+    assert counts(bench.client) == [4, 0]
+    bench.client.admin.set_online("t", 0)
+    bench.client.checkpoint()
+    assert counts(bench.client) == [0]
+
+
+def test_upkeep_does_nothing_twice(tmp_path: Path) -> None:
+    """What a process left to do another does; then there is nothing to do."""
+    bench = bench_of(tmp_path, max_num_buckets=1)
+    fill(bench, 3)
+    store = bench.client._store
+    now = bench.clock.now().wall_ms
+    assert not store.read(lambda view: buckets.upkeep_due(view, 1, store.settings, now))
+    before = store.refresh()
+    assert buckets.tend(store, None, wait=True).steps == 0
+    assert store.refresh() == before
+
+
+def test_unnamed_bucket_files_are_swept_and_named_ones_stay(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    fill(bench, 2)
+    named = named_files(bench.client)
+    orphan = named[0].replace("0000000001.parquet", "0000000077.parquet")
+    bench.client._store.disk.publish(orphan, [b"from a pass that died"])
+    fill(bench, 1)
+    assert index(bench.client).buckets[-1].gen == 78, "no name is used twice"
+    bench.client.admin.gc(apply=True, keep_ms=0)
+    assert bucket_files(bench.client) == named_files(bench.client)
+    bench.client.checkpoint()
+    bench.reopen()
+    bench.client.admin.gc(apply=True, keep_ms=0)
+    assert bucket_files(bench.client) == named_files(bench.client)
+    check_index(bench.client)
