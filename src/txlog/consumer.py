@@ -1,16 +1,15 @@
 """Owns Consumer: receives a subscription's messages and acknowledges them.
 
-What it receives is leased to it (engine/flow/lease): one frame a batch, not flushed. Messages come
-back when it dies, gives them back, or lets an acknowledgement time-out run out.
+What it receives is leased to it (receiving.py). Messages come back when it dies, gives them back,
+or lets an acknowledgement time-out run out.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Event
 from types import TracebackType
 
@@ -32,33 +31,25 @@ from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import (
     SHARED_TYPES,
     Back,
-    Handed,
-    Wants,
     negative_acknowledge,
-    receive,
 )
-from txlog.engine.flow.lookup import live_subscription, live_topic
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
-from txlog.engine.flow.place import Place, Standing
-from txlog.engine.flow.preview import START, PreviewPlace, preview
-from txlog.engine.flow.sweep import Uses
+from txlog.engine.flow.place import Place
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.folds.cursor import BEFORE_ALL, Cursor, covers
+from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.idset import Id
-from txlog.engine.model.ops import Mark, Run
+from txlog.engine.model.ops import Run
 from txlog.engine.store import Store
-from txlog.engine.sweeper import is_sweep_due
-from txlog.engine.upkeep.expiry import expire_due
 from txlog.engine.view import View
-from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed
-from txlog.handing import read_handed
+from txlog.errors import InvalidArgument, NotAllowed
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.membership import Membership, check_options
 from txlog.message import Message, messages
-from txlog.moving import DeadLetters, reconsume_later
+from txlog.moving import reconsume_later
 from txlog.positions import Where, chosen_partitions, last_ids, only_one, seek_to
+from txlog.receiving import Receiving
 from txlog.transaction import Later, Transaction
 
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
@@ -83,9 +74,8 @@ class Consumer:
     """
 
     __slots__ = (
-        "_ack_timeout_ms", "_buffered", "_dead", "_highest", "_is_idle", "_last",
-        "_member", "_nack_delay_ms", "_partitions", "_places", "_previews", "_queue_size",
-        "_store", "_subscription", "_topic", "_turn", "_turns", "blocked", "name", "short",
+        "_buffered", "_member", "_nack_delay_ms", "_queue_size", "_receiving", "_store", "_turns",
+        "name", "short",
     )  # fmt: skip
 
     def __init__(
@@ -99,28 +89,20 @@ class Consumer:
         wanted = TopicName.parse(topic, allow_partition=True)
         self.short = wanted.topic.short
         self.name = name or f"{store.disk.owner()[1]}-{store.disk.pid()}"
-        self.blocked: str | None = None  # why the last receive gave nothing: unacked_max
         self._queue_size = receiver_queue_size
-        self._ack_timeout_ms = ack_timeout_ms
         self._nack_delay_ms = nack_delay_ms
         self._turns = threading.RLock()
         self._buffered: deque[Message] = deque()
-        self._places: dict[int, Place] = {}
-        self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
-        self._turn = 0
-        self._is_idle = False
-        self._last: tuple[Callable[[], pa.Table | None], list[Run]] = (lambda: None, [])
         found = store.read(lambda view: self._find(view, wanted, subscription))
-        self._topic, self._subscription = found
-        if isolation not in (None, self._subscription.isolation):
+        held = found[1]
+        if isolation not in (None, held.isolation):
             raise NotAllowed(
-                f"subscription {subscription} is {self._subscription.isolation}, not {isolation}",
+                f"subscription {subscription} is {held.isolation}, not {isolation}",
                 hint="use a subscription of its own", topic=self.short, subscription=subscription,
             )  # fmt: skip
-        self._partitions = chosen_partitions(self._topic, wanted, partitions)
-        self._previews: dict[int, PreviewPlace] = {}
-        self._dead = DeadLetters(store, self._target)
-        self._member = Membership(store, self._subscription, self.short, self.name, type, priority)
+        chosen = chosen_partitions(found[0], wanted, partitions)
+        self._member = Membership(store, held, self.short, self.name, type, priority)
+        self._receiving = Receiving(store, self.short, found, self._member, chosen, ack_timeout_ms)
 
     @staticmethod
     def _find(view: View, wanted: TopicName, name: str) -> tuple[Topic, Subscription]:
@@ -137,6 +119,11 @@ class Consumer:
         """The type of the subscription: exclusive, failover, shared or key-shared."""
         return self._member.kind
 
+    @property
+    def blocked(self) -> str | None:
+        """Why the last receive gave nothing although there may be messages: unacked_max."""
+        return self._receiving.blocked
+
     # --- receiving ---------------------------------------------------------------------------
 
     def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
@@ -151,130 +138,12 @@ class Consumer:
         pause = POLL_SECONDS_MIN
         while True:
             with self._turns:
-                table = self._poll(max_messages)
+                table = self._receiving.take(max_messages)
             left = deadline - time.monotonic()
             if table.num_rows or left <= 0:
                 return table
             Event().wait(min(pause, left))
             pause = min(POLL_SECONDS_MAX, pause * 2)
-
-    def _poll(self, limit: int) -> pa.Table:
-        if not self._member.is_open:
-            raise AlreadyClosed("the consumer is closed")
-        handed = self._hand(limit)
-        self.blocked = handed.blocked
-        table, runs = read_handed(self._store, self._topic, self._member, handed)
-        self._stand(handed)
-        for part in handed.parts:
-            highest = self._highest.get(part.partition, BEFORE_ALL)
-            if part.runs and not covers(highest, part.place.mark):
-                self._highest[part.partition] = part.place.mark
-        left = limit - table.num_rows
-        if left and self._subscription.isolation == "uncommitted":
-            table = pa.concat_tables([table, *self._preview(left)])
-        self._last = (weakref.ref(table), runs)
-        return table
-
-    def _hand(self, limit: int) -> Handed:
-        """Have messages leased; one that found nothing before looks first, without the lock."""
-        store = self._store
-        self._topic, self._subscription = store.read(self._target, fresh=self._is_idle)
-        expire_due(store, [(self._topic.number, self._subscription.number)], fresh=False)
-        numbers = self._numbers()
-        order = [*numbers[self._turn :], *numbers[: self._turn]]
-        subscription = self._subscription.number
-        uses = Uses(cursors=tuple((subscription, number) for number in numbers))
-        wants = Wants(
-            subscription, self._member.number, order, limit, self._places, self._ack_timeout_ms
-        )
-
-        def look(view: View) -> Handed | None:
-            now = store.clock.now()
-            if is_sweep_due(view, store.settings, now, uses) or self._dead.is_due(view, order):
-                return None
-            decision = receive(view, store.settings, now, wants)
-            assert decision.answer is None or isinstance(decision.answer, Handed)
-            return None if decision.ops else decision.answer
-
-        is_seen = not self._is_idle
-        if self._is_idle:
-            there = store.read(look)
-            while there is not None and there.is_more:
-                self._stand(there)
-                there = store.read(look)
-            is_seen = self._member.reap(now=True)
-            if there is not None and not is_seen and not store.has_unflushed(unseen=True):
-                return there
-        else:
-            self._member.reap(now=False)
-        handed = self._lease(wants, uses)
-        if not any(part.runs for part in handed.parts) and self._member.reap(now=True):
-            handed = self._lease(wants, uses)  # what a dead one had comes before nothing
-        full = [at for at, part in enumerate(handed.parts) if part.runs]
-        self._is_idle = not full
-        if full:
-            last = order.index(handed.parts[full[-1]].partition)
-            # the next one first: a partition that never ends must not keep the others waiting
-            self._turn = (self._turn + last + 1) % len(order)
-        return handed
-
-    def _lease(self, wants: Wants, uses: Uses) -> Handed:
-        store = self._store
-
-        def decide(view: View, now: Instant) -> Decision:
-            if self._dead.is_due(view, wants.partitions):  # under the lock: none slips through
-                return Decision([], answer=wants)
-            return receive(view, store.settings, now, wants)
-
-        while True:
-            try:
-                answer = store.write(decide, uses=uses)
-            except AlreadyClosed:
-                store.read(self._target, fresh=False)  # deleted: this says so
-                raise
-            if answer is None:
-                self._member.take_back([])
-                continue
-            if answer is wants:
-                self._dead.sweep(wants.partitions)
-                continue
-            assert isinstance(answer, Handed)
-            if not answer.is_more:
-                return answer
-            self._stand(answer)
-
-    def _stand(self, handed: Handed) -> None:
-        """Note how far it has come."""
-        for part in handed.parts:
-            self._places[part.partition] = part.place
-
-    def _preview(self, limit: int) -> list[pa.Table]:
-        """READ_UNCOMMITTED: what stands behind everything committed, at most limit rows."""
-
-        def look(view: View) -> tuple[list[pa.Table], dict[int, PreviewPlace]]:
-            left, places, out = limit, dict(self._previews), []
-            for number in self._numbers():
-                if left <= 0:
-                    break
-                if number in view.catalog.unavailable:
-                    continue
-                rows, places[number] = preview(
-                    view, self.short, catalogs.index_of(self._topic, number), number,
-                    places.get(number, START), left,
-                )  # fmt: skip
-                left -= rows.num_rows
-                out.append(rows)
-            return out, places
-
-        tables, self._previews = self._store.read(look, fresh=False)
-        return tables
-
-    def _numbers(self) -> list[int]:
-        """The partitions it receives from, by store-wide number."""
-        numbers = catalogs.numbers(self._topic)
-        if self._partitions is None:
-            return list(numbers)
-        return [numbers[index] for index in self._partitions]
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None when none came within timeout_ms (None: wait for ever).
@@ -288,7 +157,7 @@ class Consumer:
             with self._turns:  # not while it waits: another thread may close it
                 self._drop_lost()
                 if not self._buffered:
-                    self._buffered.extend(messages(self._poll(max(1, self._queue_size))))
+                    self._buffered.extend(messages(self._receiving.take(max(1, self._queue_size))))
                 if self._buffered:
                     return self._buffered.popleft()
             left = pause if deadline is None else deadline - time.monotonic()
@@ -309,15 +178,15 @@ class Consumer:
                 self._buffered.popleft()
 
     def _count_lost(self, view: View) -> int:
-        numbers = catalogs.numbers(self._topic)
+        numbers = catalogs.numbers(self._receiving.topic)
         for at, message in enumerate(self._buffered):
             one = message.message_id
             if one is None:
                 return at
             number = numbers[message.partition]
-            cursor = view.cursor(self._subscription.number, number)
+            cursor = view.cursor(self._member.subscription, number)
             lease = cursor.hands.leases.get(self._member.number)
-            place, what = self._places.get(number), (one.ledger, one.entry, one.index)
+            place, what = self._receiving.place(number), (one.ledger, one.entry, one.index)
             is_here = lease is not None and what in lease.ids
             if is_here and (place is None or not self._is_to_come_again(cursor, place, what)):
                 return at
@@ -332,27 +201,12 @@ class Consumer:
         """True when a message can be received now."""
         with self._turns:
             self._drop_lost()
-            return bool(self._buffered) or self._store.read(self._has_next)
-
-    def _has_next(self, view: View) -> bool:
-        self._topic, self._subscription = self._target(view)
-        places, now = dict(self._places), self._store.clock.now()
-        while True:
-            wants = Wants(
-                self._subscription.number, self._member.number, self._numbers(), 1, places,
-                self._ack_timeout_ms,
-            )  # fmt: skip
-            found = receive(view, self._store.settings, now, wants)
-            if found.ops or not isinstance(found.answer, Handed):
-                return True
-            if not found.answer.is_more:
-                return False
-            places |= {part.partition: part.place for part in found.answer.parts}
+            return bool(self._buffered) or self._store.read(self._receiving.has_next)
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition, None for an empty one."""
         return self._store.read(
-            lambda view: last_ids(view, self._target(view)[0], self._partitions)
+            lambda view: last_ids(view, self._receiving.target(view)[0], self._receiving.partitions)
         )
 
     def get_last_message_id(self) -> MessageId | None:
@@ -361,22 +215,15 @@ class Consumer:
 
     # --- acknowledging -----------------------------------------------------------------------
 
-    def _target(self, view: View) -> tuple[Topic, Subscription]:
-        held = self._subscription
-        return (
-            live_topic(view, self._topic.number, self.short),
-            live_subscription(view, held.number, held.name, self.short),
-        )
-
     @property
     def through(self) -> Through:
         """What an acknowledgement through this consumer takes along."""
-        standing = Standing(self._member.number, self._places, self._highest)
-        return Through(self._target, standing)
+        return Through(self._receiving.target, self._receiving.standing)
 
     def _runs(self, what: Acknowledgeable) -> list[Run]:
         """runs_of; those of the batch that came last are known, and most acknowledge just that."""
-        return self._last[1] if self._last[0]() is what else runs_of(what)
+        known = self._receiving.known_runs(what)
+        return runs_of(what) if known is None else known
 
     def acknowledge(
         self, what: Acknowledgeable, *, txn: Transaction | TxnId | None = None
@@ -386,8 +233,8 @@ class Consumer:
         raises: MessageNotFound; TransactionConflict, which has aborted the transaction
         """
         return acknowledge_runs(
-            self._store, self._target, self._runs(what), txn, cumulative=False,
-            standing=self.through.standing,
+            self._store, self._receiving.target, self._runs(what), txn, cumulative=False,
+            standing=self._receiving.standing,
         )  # fmt: skip
 
     def acknowledge_async(self, what: Acknowledgeable, *, txn: Transaction) -> Later[AckAnswer]:
@@ -396,7 +243,7 @@ class Consumer:
         A refusal is raised by `result()`, or else by the commit, which then aborts.
         """
         return acknowledge_later(
-            self._store, self._target, self._runs(what), txn, self.through.standing
+            self._store, self._receiving.target, self._runs(what), txn, self._receiving.standing
         )
 
     def acknowledge_cumulative(
@@ -408,8 +255,8 @@ class Consumer:
         by `stale`; in a transaction that is a TransactionConflict.
         """
         return acknowledge_runs(
-            self._store, self._target, runs_of(what), txn, cumulative=True,
-            standing=self.through.standing,
+            self._store, self._receiving.target, runs_of(what), txn, cumulative=True,
+            standing=self._receiving.standing,
         )  # fmt: skip
 
     def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None = None) -> Back:
@@ -426,13 +273,13 @@ class Consumer:
 
         def decide(view: View, now: Instant) -> Decision:
             return negative_acknowledge(
-                view, store.settings, now, self._target, runs, delay_ms,
+                view, store.settings, now, self._receiving.target, runs, delay_ms,
                 consumer=self._member.number, nack_delay_ms=self._nack_delay_ms,
             )  # fmt: skip
 
         answer = store.write(decide)
         assert isinstance(answer, Back)
-        self._is_idle = False
+        self._receiving.is_idle = False
         return answer
 
     def reconsume_later(
@@ -449,7 +296,7 @@ class Consumer:
         """
         [one] = ids_of([message])
         return reconsume_later(
-            self._store, self._target, one, Postponed(delay_ms, properties or {}, self.id)
+            self._store, self._receiving.target, one, Postponed(delay_ms, properties or {}, self.id)
         )
 
     def redeliver_unacknowledged_messages(self) -> Back:
@@ -457,13 +304,13 @@ class Consumer:
         with self._turns:
             unseen = self._unseen()
             self._buffered.clear()
-            self._is_idle = False
+            self._receiving.is_idle = False
             return self._member.give_back(unseen, detach=False)
 
     def _unseen(self) -> dict[int, list[Run]]:
         """What lies in the queue and was never received, by partition."""
         out: dict[int, list[MessageId]] = {}
-        numbers = catalogs.numbers(self._topic)
+        numbers = catalogs.numbers(self._receiving.topic)
         for message in self._buffered:
             if message.message_id is not None:
                 out.setdefault(numbers[message.partition], []).append(message.message_id)
@@ -472,15 +319,15 @@ class Consumer:
     def seek(self, to: Where) -> None:
         """Stand before a message, an instant or a bound; as SubscriptionHandle.seek."""
         with self._turns:
-            seek_to(self._store, self._target, to, self._partitions)
+            receiving = self._receiving
+            seek_to(self._store, receiving.target, to, receiving.partitions)
             self._buffered.clear()
-            self._places.clear()
-            self._highest.clear()
+            self._receiving.begin_again()
 
     def unsubscribe(self) -> None:
         """Delete the subscription and close; raises ConsumerBusy when it has other consumers."""
         with self._turns:
-            self._member.unsubscribe(self._target)
+            self._member.unsubscribe(self._receiving.target)
             self._buffered.clear()
 
     def close(self) -> None:

@@ -1,0 +1,228 @@
+"""Owns Receiving: what one consumer is handed, and where it stands in each partition.
+
+A turn is one frame a batch (engine/flow/lease), not flushed. A consumer that found nothing before
+looks first, without the lock. Several threads of a consumer take turns: their caller's mutex.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.lease import Handed, Wants, receive
+from txlog.engine.flow.lookup import live_subscription, live_topic
+from txlog.engine.flow.place import Place, Standing
+from txlog.engine.flow.preview import START, PreviewPlace, preview
+from txlog.engine.flow.sweep import Uses
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.cursor import BEFORE_ALL, covers
+from txlog.engine.model.ops import Mark, Run
+from txlog.engine.store import Store
+from txlog.engine.sweeper import is_sweep_due
+from txlog.engine.upkeep.expiry import expire_due
+from txlog.engine.view import View
+from txlog.errors import AlreadyClosed
+from txlog.handing import read_handed
+from txlog.membership import Membership
+from txlog.moving import DeadLetters
+
+
+class Receiving:
+    """The turns of one consumer.
+
+    partitions: of the topic, by index; None: all there are, also later ones
+    blocked:    why the last turn gave nothing although there may be messages: unacked_max
+    is_idle:    the last turn found nothing
+    """
+
+    __slots__ = (
+        "_ack_timeout_ms", "_dead", "_highest", "_last", "_member", "_places", "_previews",
+        "_short", "_store", "_turn", "blocked", "is_idle", "partitions", "subscription", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self, store: Store, short: str, found: tuple[Topic, Subscription], member: Membership,
+        partitions: Sequence[int] | None, ack_timeout_ms: int | None,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._short = short
+        self._member = member
+        self.topic, self.subscription = found
+        self.partitions = partitions
+        self._ack_timeout_ms = ack_timeout_ms
+        self.blocked: str | None = None
+        self.is_idle = False
+        self._places: dict[int, Place] = {}
+        self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
+        self._previews: dict[int, PreviewPlace] = {}
+        self._turn = 0
+        self._last: tuple[Callable[[], pa.Table | None], list[Run]] = (lambda: None, [])
+        self._dead = DeadLetters(store, self.target)
+
+    def target(self, view: View) -> tuple[Topic, Subscription]:
+        """The topic and subscription as they are now; raises when they were deleted."""
+        held = self.subscription
+        return (
+            live_topic(view, self.topic.number, self._short),
+            live_subscription(view, held.number, held.name, self._short),
+        )
+
+    def numbers(self) -> list[int]:
+        """The partitions it receives from, by store-wide number."""
+        numbers = catalogs.numbers(self.topic)
+        if self.partitions is None:
+            return list(numbers)
+        return [numbers[index] for index in self.partitions]
+
+    def take(self, limit: int) -> pa.Table:
+        """One turn: the next messages, at most limit, as RECEIVED."""
+        if not self._member.is_open:
+            raise AlreadyClosed("the consumer is closed")
+        handed = self._hand(limit)
+        self.blocked = handed.blocked
+        table, runs = read_handed(self._store, self.topic, self._member, handed)
+        self._stand(handed)
+        for part in handed.parts:
+            highest = self._highest.get(part.partition, BEFORE_ALL)
+            if part.runs and not covers(highest, part.place.mark):
+                self._highest[part.partition] = part.place.mark
+        left = limit - table.num_rows
+        if left and self.subscription.isolation == "uncommitted":
+            table = pa.concat_tables([table, *self._preview(left)])
+        self._last = (weakref.ref(table), runs)
+        return table
+
+    def _hand(self, limit: int) -> Handed:
+        """Have messages leased; one that found nothing before looks first, without the lock."""
+        store = self._store
+        self.topic, self.subscription = store.read(self.target, fresh=self.is_idle)
+        expire_due(store, [(self.topic.number, self.subscription.number)], fresh=False)
+        numbers = self.numbers()
+        order = [*numbers[self._turn :], *numbers[: self._turn]]
+        subscription = self.subscription.number
+        uses = Uses(cursors=tuple((subscription, number) for number in numbers))
+        wants = Wants(
+            subscription, self._member.number, order, limit, self._places, self._ack_timeout_ms
+        )
+
+        def look(view: View) -> Handed | None:
+            now = store.clock.now()
+            if is_sweep_due(view, store.settings, now, uses) or self._dead.is_due(view, order):
+                return None
+            decision = receive(view, store.settings, now, wants)
+            assert decision.answer is None or isinstance(decision.answer, Handed)
+            return None if decision.ops else decision.answer
+
+        is_seen = not self.is_idle
+        if self.is_idle:
+            there = store.read(look)
+            while there is not None and there.is_more:
+                self._stand(there)
+                there = store.read(look)
+            is_seen = self._member.reap(now=True)
+            if there is not None and not is_seen and not store.has_unflushed(unseen=True):
+                return there
+        else:
+            self._member.reap(now=False)
+        handed = self._lease(wants, uses)
+        if not any(part.runs for part in handed.parts) and self._member.reap(now=True):
+            handed = self._lease(wants, uses)  # what a dead one had comes before nothing
+        full = [at for at, part in enumerate(handed.parts) if part.runs]
+        self.is_idle = not full
+        if full:
+            last = order.index(handed.parts[full[-1]].partition)
+            # the next one first: a partition that never ends must not keep the others waiting
+            self._turn = (self._turn + last + 1) % len(order)
+        return handed
+
+    def _lease(self, wants: Wants, uses: Uses) -> Handed:
+        store = self._store
+
+        def decide(view: View, now: Instant) -> Decision:
+            if self._dead.is_due(view, wants.partitions):  # under the lock: none slips through
+                return Decision([], answer=wants)
+            return receive(view, store.settings, now, wants)
+
+        while True:
+            try:
+                answer = store.write(decide, uses=uses)
+            except AlreadyClosed:
+                store.read(self.target, fresh=False)  # deleted: this says so
+                raise
+            if answer is None:
+                self._member.take_back([])
+                continue
+            if answer is wants:
+                self._dead.sweep(wants.partitions)
+                continue
+            assert isinstance(answer, Handed)
+            if not answer.is_more:
+                return answer
+            self._stand(answer)
+
+    def _stand(self, handed: Handed) -> None:
+        """Note how far it has come."""
+        for part in handed.parts:
+            self._places[part.partition] = part.place
+
+    def _preview(self, limit: int) -> list[pa.Table]:
+        """READ_UNCOMMITTED: what stands behind everything committed, at most limit rows."""
+
+        def look(view: View) -> tuple[list[pa.Table], dict[int, PreviewPlace]]:
+            left, places, out = limit, dict(self._previews), []
+            for number in self.numbers():
+                if left <= 0:
+                    break
+                if number in view.catalog.unavailable:
+                    continue
+                rows, places[number] = preview(
+                    view, self._short, catalogs.index_of(self.topic, number), number,
+                    places.get(number, START), left,
+                )  # fmt: skip
+                left -= rows.num_rows
+                out.append(rows)
+            return out, places
+
+        tables, self._previews = self._store.read(look, fresh=False)
+        return tables
+
+    def has_next(self, view: View) -> bool:
+        """True when a turn would give a message."""
+        self.topic, self.subscription = self.target(view)
+        places, now = dict(self._places), self._store.clock.now()
+        while True:
+            wants = Wants(
+                self.subscription.number, self._member.number, self.numbers(), 1, places,
+                self._ack_timeout_ms,
+            )  # fmt: skip
+            found = receive(view, self._store.settings, now, wants)
+            if found.ops or not isinstance(found.answer, Handed):
+                return True
+            if not found.answer.is_more:
+                return False
+            places |= {part.partition: part.place for part in found.answer.parts}
+
+    # --- where it stands ---------------------------------------------------------------------
+
+    @property
+    def standing(self) -> Standing:
+        """Through which consumer an acknowledgement comes, and where that stands."""
+        return Standing(self._member.number, self._places, self._highest)
+
+    def place(self, partition: int) -> Place | None:
+        """Where it stands in a partition, by its store-wide number; None: it was never there."""
+        return self._places.get(partition)
+
+    def begin_again(self) -> None:
+        """Forget where it stands: somebody moved the subscription."""
+        self._places.clear()
+        self._highest.clear()
+
+    def known_runs(self, what: object) -> list[Run] | None:
+        """The ids of the batch that came last, if this is it: most acknowledge just that."""
+        return self._last[1] if self._last[0]() is what else None
