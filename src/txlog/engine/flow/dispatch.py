@@ -9,17 +9,19 @@ Source: ARCHITECTURE 7, spec/transactions 8.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog.engine.flow.acksets import subtract
+from txlog.engine.flow.skipping import Skip, entries_left, indexes_left, runs_left
 from txlog.engine.flow.weight import Weight
-from txlog.engine.folds.buffer import Marker
-from txlog.engine.model.idset import IdSet
+from txlog.engine.folds.buffer import Marker, find_marker
+from txlog.engine.folds.topic import LedgerEnd
+from txlog.engine.model.idset import covers
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
@@ -66,20 +68,20 @@ class Plan(NamedTuple):
 
 
 def plan(
-    view: View, partition: int, behind: Mark, limit: int, skip: tuple[IdSet, ...] = (),
+    view: View, partition: int, behind: Mark, limit: int, skip: Skip = (),
     stop: Mark | None = None, bytes_max: int = RECEIVE_BYTES_MAX,
 ) -> Plan:  # fmt: skip
     """The next messages behind a position, at most limit; those in a skip set are left out.
 
     It ends before, but never empty, where bytes_max is reached (weight.py).
     stop: a position that is not passed, itself left out
-    cost: O(pieces), not O(messages)
+    cost: O(pieces), not O(messages), nor O(what is left out)
     """
     pieces: list[Piece] = []
     total = 0
     at = behind
     weight = Weight(view, partition, bytes_max)
-    for run, marker in _candidates(view, partition, behind, stop):
+    for run, marker in _candidates(view, partition, behind, stop, skip):
         ledger, first, last, index_first, index_last = run
         while total < limit and first <= last and index_first <= index_last:
             size = last - first + 1 if marker is None else index_last - index_first + 1
@@ -88,65 +90,108 @@ def plan(
             )
             if not room:
                 return Plan(pieces, total, at, bytes_max - weight.left)
+            pieces.append(Piece(ledger, first, room, index_first, marker))
+            total += room
+            weight.left -= room * each
             if marker is None:
-                part: Run = (ledger, first, min(last, first + room - 1), 0, 0)
-                first = part[2] + 1
-                at = (ledger, part[2], 0)
+                first += room
+                at = (ledger, first - 1, 0)
             else:
-                part = (ledger, first, first, index_first, min(index_last, index_first + room - 1))
-                index_first = part[4] + 1
-                at = (ledger, first, 0 if part[4] == marker.count else part[4])
-            for left in _left(view, partition, part, skip):
-                rows = left[4] - left[3] + 1 if left[3] else left[2] - left[1] + 1
-                pieces.append(Piece(ledger, left[1], rows, left[3], marker))
-                total += rows
-                weight.left -= rows * each
+                index_first += room
+                at = (ledger, first, 0 if index_first > marker.count else index_first - 1)
         if total >= limit:
             break
+    else:
+        at = _last(view, partition, behind, stop)
     return Plan(pieces, total, at, bytes_max - weight.left)
 
 
 def _candidates(
-    view: View, partition: int, behind: Mark, stop: Mark | None
+    view: View, partition: int, behind: Mark, stop: Mark | None, skip: Skip
 ) -> Iterator[tuple[Run, Marker | None]]:
-    """Everything visible between two positions: runs of plain messages, and one run a marker."""
+    """What is visible between two positions and not left out: plain messages, and of markers."""
     markers = view.buffer(partition).markers
-    for end in view.topic(partition).ledgers:
+    for end in _ledgers_from(view, partition, behind[0]):
         ledger, entries = end.ledger, end.entries
-        if ledger < behind[0]:
-            continue
-        if stop is not None and ledger > stop[0]:
-            return
-        if stop is not None and ledger == stop[0]:
+        if stop is not None and ledger >= stop[0]:
+            if ledger > stop[0]:
+                return
             entries = min(entries, stop[1] + (stop[2] > 1))
         entry = behind[1] + (behind[2] == 0) if ledger == behind[0] else 0
-        known = markers.get(ledger, [])
-        for number in range(bisect_left(known, entry, key=_entry_of), len(known)):
-            marker = known[number]
-            if marker.entry >= entries:
-                break
-            if marker.entry > entry:
-                yield (ledger, entry, marker.entry - 1, 0, 0), None
-            first = behind[2] + 1 if (ledger, marker.entry) == behind[:2] else 1
-            last = marker.count
-            if stop is not None and (ledger, marker.entry) == stop[:2]:
+        if entry >= entries:
+            continue
+        left = entries_left(skip, ledger, entry, entries)
+        runs = [(entry, entries - 1)] if left is None else runs_left(left, entry, entries)
+        for run, marker in _apart(ledger, runs, markers.get(ledger, [])):
+            if marker is None:
+                yield run, None
+                continue
+            first, last = 1, marker.count
+            if run[:2] == behind[:2]:
+                first = behind[2] + 1
+            if stop is not None and run[:2] == stop[:2]:
                 last = min(last, stop[2] - 1)
             if first <= last:
-                yield (ledger, marker.entry, marker.entry, first, last), marker
-            entry = marker.entry + 1
-        if entry < entries:
-            yield (ledger, entry, entries - 1, 0, 0), None
+                for low, high in indexes_left(skip, ledger, marker.entry, first, last):
+                    yield (ledger, marker.entry, marker.entry, low, high), marker
+
+
+def _apart(
+    ledger: int, runs: Iterable[tuple[int, int]], markers: list[Marker]
+) -> Iterator[tuple[Run, Marker | None]]:
+    """Runs of entries as plain messages and markers, each by itself."""
+    number = 0
+    for low, last in runs:
+        if number < len(markers) and markers[number].entry < low:
+            number += 1  # the next one is near, or far behind what is left out
+            if number < len(markers) and markers[number].entry < low:
+                number = bisect_left(markers, low, number, key=_entry_of)
+        while low <= last:
+            marker = markers[number] if number < len(markers) else None
+            if marker is None or marker.entry > last:
+                yield (ledger, low, last, 0, 0), None
+                break
+            if marker.entry > low:
+                yield (ledger, low, marker.entry - 1, 0, 0), None
+            yield (ledger, marker.entry, marker.entry, 0, 0), marker
+            low = marker.entry + 1
+            number += 1
 
 
 def _entry_of(marker: Marker) -> int:
     return marker.entry
 
 
-def _left(view: View, partition: int, run: Run, skip: tuple[IdSet, ...]) -> list[Run]:
-    runs = [run]
-    for taken in skip:
-        runs = [rest for one in runs for rest in subtract(view, partition, one, taken)]
-    return runs
+def _ledgers_from(view: View, partition: int, ledger: int) -> Iterable[LedgerEnd]:
+    """The ledgers of a partition from one on; most calls stand in the last."""
+    ends = view.topic(partition).ledgers
+    if ends[-1].ledger <= ledger:
+        return ends[-1:] if ends[-1].ledger == ledger else ()
+    return islice(ends, bisect_left(ends, ledger, key=_ledger_of), None)
+
+
+def _ledger_of(end: LedgerEnd) -> int:
+    return end.ledger
+
+
+def _last(view: View, partition: int, behind: Mark, stop: Mark | None) -> Mark:
+    """The last position before the stop, or behind when there is none."""
+    for end in reversed(view.topic(partition).ledgers):
+        ledger, entries, index = end.ledger, end.entries, 0
+        if stop is not None and ledger >= stop[0]:
+            if ledger > stop[0]:
+                continue
+            if stop[1] < entries:
+                entries = stop[1] + (stop[2] > 1)
+                marker = find_marker(view.buffer(partition), ledger, stop[1])
+                if stop[2] > 1 and marker is not None and stop[2] <= marker.count:
+                    index = stop[2] - 1
+        if entries:
+            mark = (ledger, entries - 1, index)
+            return behind if covers(behind, mark) else mark
+        if ledger <= behind[0]:
+            break
+    return behind
 
 
 def requests_of(pieces: list[Piece]) -> list[Request]:

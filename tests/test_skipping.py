@@ -1,0 +1,125 @@
+"""What a plan leaves out, against a list of ids that is walked; spec/delayed-delivery 7, step 6."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from pyroaring import BitMap64
+
+from txlog.engine.flow.dispatch import Plan, plan
+from txlog.engine.flow.skipping import Skip, Without
+from txlog.engine.folds.buffer import Marker
+from txlog.engine.folds.topic import LedgerEnd
+from txlog.engine.model.idset import Id, IdSet, before, covers
+from txlog.engine.model.ops import Mark
+from txlog.engine.view import View
+
+BEGIN: Mark = (0, -1, 0)
+
+
+def view_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> View:
+    """Ledger -> entry -> messages of its marker (plain entries are left out), and entries."""
+    ends = [LedgerEnd(ledger, size, size * 10, size) for ledger, size in sizes.items()]
+    markers = {
+        ledger: [
+            Marker(entry, 1, entry, count, 0, 1, [(99, entry * 100, count, 1)])
+            for entry, count in sorted(known.items())
+        ]
+        for ledger, known in ledgers.items()
+    }
+    topic, buffer = SimpleNamespace(ledgers=ends), SimpleNamespace(markers=markers, chunked={})
+    return cast(View, SimpleNamespace(topic=lambda _: topic, buffer=lambda _: buffer))
+
+
+def ids_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> list[Id]:
+    """Every message, in order of position."""
+    out: list[Id] = []
+    for ledger, size in sizes.items():
+        for entry in range(size):
+            count = ledgers[ledger].get(entry)
+            if count is None:
+                out.append((ledger, entry, 0))
+            else:
+                out += [(ledger, entry, index + 1) for index in range(count)]
+    return out
+
+
+def planned(found: Plan) -> list[Id]:
+    """The messages of a plan."""
+    return [
+        (one.ledger, one.entry, one.index + step) if one.marker
+        else (one.ledger, one.entry + step, 0)
+        for one in found.pieces for step in range(one.rows)
+    ]  # fmt: skip
+
+
+def some(chance: random.Random, ids: list[Id], ledgers: dict[int, dict[int, int]]) -> IdSet:
+    """A random set of them; markers as a whole, or message by message."""
+    made = IdSet()
+    share = chance.choice((0.0, 0.2, 0.5, 0.9, 1.0))
+    for ledger, entry, index in ids:
+        if chance.random() < share:
+            whole = index and chance.random() < 0.4
+            made.add((ledger, entry, entry, *((0, 0) if whole else (index, index))))
+    return made
+
+
+def is_in(one: Id, skip: Skip) -> bool:
+    """True for a message that a set leaves out."""
+    return any(
+        one in part if isinstance(part, IdSet) else one in part.ids and one not in part.but
+        for part in skip
+    )
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_plan_is_the_walk_over_all_ids(seed: int) -> None:
+    """The same messages and the same place as a walk, whatever is left out and wherever it ends."""
+    print("seed", seed)
+    chance = random.Random(seed)
+    sizes = {3: chance.randrange(12), 4: chance.randrange(12), 8: chance.randrange(12)}
+    share = chance.choice((0.0, 0.3, 1.0))
+    ledgers = {
+        ledger: {
+            entry: chance.choice((1, 1, 2, 5)) for entry in range(size) if chance.random() < share
+        }
+        for ledger, size in sizes.items()
+    }
+    view, ids = view_of(ledgers, sizes), ids_of(ledgers, sizes)
+    for _ in range(20):
+        a, b, c = (some(chance, ids, ledgers) for _ in range(3))
+        skip: Skip = chance.choice(
+            ((), (a,), (a, b), (a, Without(b, c)), (Without(b, c), a, IdSet()))
+        )
+        behind = chance.choice([BEGIN, *map(before, ids), *[(i[0], i[1], 0) for i in ids]])
+        stop = chance.choice([None, None, *ids])
+        limit = chance.choice((1, 2, 3, 1000))
+        wanted = [
+            one for one in ids
+            if not covers(behind, one) and (stop is None or one < stop) and not is_in(one, skip)
+        ]  # fmt: skip
+        found = plan(view, 1, behind, limit, skip, stop)
+        assert planned(found) == wanted[:limit]
+        assert found.messages == len(wanted[:limit])
+        left = [one for one in wanted if not covers(found.behind, one)]
+        assert left == wanted[limit:]  # nothing wanted is passed, what was taken is
+        assert stop is None or not covers(found.behind, stop) or covers(behind, stop)
+
+
+def test_a_million_left_out_are_not_walked() -> None:
+    """Plain messages and whole markers: as many steps as there are pieces left, not messages."""
+    rows = 1_000_000
+    for markers in ({}, dict.fromkeys(range(rows), 1)):
+        view = view_of({5: markers}, {5: rows})
+        gone = IdSet()
+        gone.entries[5] = BitMap64(range(rows)) - BitMap64([7, 500_000, rows - 1])
+        looks = 0
+        for _ in range(1000):  # each of them walking would take minutes
+            found = plan(view, 1, BEGIN, 2, (gone,))
+            looks += found.messages
+            assert [one.entry for one in found.pieces] == [7, 500_000]
+            assert plan(view, 1, found.behind, 2, (gone,)).behind == (5, rows - 1, 0)
+        assert looks == 2000
