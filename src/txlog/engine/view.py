@@ -97,9 +97,8 @@ class View:
         self._buffers: dict[int, buffers.Buffer] = {}
         self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
         self._forgotten: dict[Component, int] = {}  # deleted, by which LSN: a manifest may know it
-        self.timetables: dict[
-            int, Any
-        ] = {}  # by partition; flow fills it, and it goes with the view
+        # by partition; flow fills it, and it goes with the view
+        self.timetables: dict[int, Any] = {}
         self._deadline: tuple[str, int] = ("", 0)
         self._delays: set[int] = set()  # partitions whose delayed index changed since asked
         self._changed: dict[Component, int] = {}  # the LSN of the last op since the manifest
@@ -172,6 +171,8 @@ class View:
 
     def close(self) -> None:
         """Close every descriptor."""
+        for timetable in self.timetables.values():
+            timetable.close()
         self.files.close()
         self.journal.close()
 
