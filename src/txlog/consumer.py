@@ -142,7 +142,7 @@ class Consumer:
             left = deadline - time.monotonic()
             if table.num_rows or left <= 0:
                 return table
-            Event().wait(min(pause, left))
+            Event().wait(min(self._receiving.wait_seconds(pause), left))
             pause = min(POLL_SECONDS_MAX, pause * 2)
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
@@ -163,7 +163,7 @@ class Consumer:
             left = pause if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return None
-            Event().wait(min(pause, left))
+            Event().wait(min(self._receiving.wait_seconds(pause), left))
             pause = min(POLL_SECONDS_MAX, pause * 2)
 
     def _drop_lost(self) -> None:

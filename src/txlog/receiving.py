@@ -12,24 +12,30 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from txlog.clock import Instant
+from txlog.engine.flow.cycle import Unindexed
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import Handed, Wants, receive
 from txlog.engine.flow.lookup import live_subscription, live_topic
 from txlog.engine.flow.place import Place, Standing
 from txlog.engine.flow.preview import START, PreviewPlace, preview
 from txlog.engine.flow.sweep import Uses
+from txlog.engine.flow.timetable import BucketLost
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.store import Store
 from txlog.engine.sweeper import is_sweep_due
+from txlog.engine.upkeep.buckets import drop_lost, rebuild_if_free
 from txlog.engine.upkeep.expiry import expire_due
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed
 from txlog.handing import read_handed
 from txlog.membership import Membership
 from txlog.moving import DeadLetters
+
+WAIT_MS_MIN = 1
+INDEX_TRIES_MAX = 3  # so often an index is asked for before rows are looked at instead
 
 
 class Receiving:
@@ -38,11 +44,13 @@ class Receiving:
     partitions: of the topic, by index; None: all there are, also later ones
     blocked:    why the last turn gave nothing although there may be messages: unacked_max
     is_idle:    the last turn found nothing
+    due_ms:     if it found nothing: when the next message is due
     """
 
     __slots__ = (
         "_ack_timeout_ms", "_dead", "_highest", "_last", "_member", "_places", "_previews",
-        "_short", "_store", "_turn", "blocked", "is_idle", "partitions", "subscription", "topic",
+        "_short", "_store", "_turn", "blocked", "due_ms", "is_idle", "partitions", "subscription",
+        "topic",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +65,7 @@ class Receiving:
         self._ack_timeout_ms = ack_timeout_ms
         self.blocked: str | None = None
         self.is_idle = False
+        self.due_ms: int | None = None
         self._places: dict[int, Place] = {}
         self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
         self._previews: dict[int, PreviewPlace] = {}
@@ -84,7 +93,7 @@ class Receiving:
         if not self._member.is_open:
             raise AlreadyClosed("the consumer is closed")
         handed = self._hand(limit)
-        self.blocked = handed.blocked
+        self.blocked, self.due_ms = handed.blocked, handed.due_ms
         table, runs = read_handed(self._store, self.topic, self._member, handed)
         self._stand(handed)
         for part in handed.parts:
@@ -106,9 +115,7 @@ class Receiving:
         order = [*numbers[self._turn :], *numbers[: self._turn]]
         subscription = self.subscription.number
         uses = Uses(cursors=tuple((subscription, number) for number in numbers))
-        wants = Wants(
-            subscription, self._member.number, order, limit, self._places, self._ack_timeout_ms
-        )
+        wants = self._wants(order, limit)
 
         def look(view: View) -> Handed | None:
             now = store.clock.now()
@@ -116,7 +123,9 @@ class Receiving:
                 return None
             decision = receive(view, store.settings, now, wants)
             assert decision.answer is None or isinstance(decision.answer, Handed)
-            return None if decision.ops else decision.answer
+            if decision.ops or decision.answer is None or decision.answer.wanting is not None:
+                return None
+            return decision.answer
 
         is_seen = not self.is_idle
         if self.is_idle:
@@ -140,8 +149,14 @@ class Receiving:
             self._turn = (self._turn + last + 1) % len(order)
         return handed
 
+    def _wants(self, order: Sequence[int], limit: int, *, make_do: bool = False) -> Wants:
+        return Wants(
+            self.subscription.number, self._member.number, order, limit, self._places,
+            self._ack_timeout_ms, make_do,
+        )  # fmt: skip
+
     def _lease(self, wants: Wants, uses: Uses) -> Handed:
-        store = self._store
+        store, tries = self._store, 0
 
         def decide(view: View, now: Instant) -> Decision:
             if self._dead.is_due(view, wants.partitions):  # under the lock: none slips through
@@ -161,9 +176,22 @@ class Receiving:
                 self._dead.sweep(wants.partitions)
                 continue
             assert isinstance(answer, Handed)
+            if answer.wanting is not None:
+                tries += 1
+                if tries > INDEX_TRIES_MAX or not self._mend(answer.wanting):
+                    wants = self._wants(wants.partitions, wants.limit, make_do=True)
+                continue
             if not answer.is_more:
                 return answer
             self._stand(answer)
+
+    def _mend(self, wanting: Unindexed | BucketLost) -> bool:
+        """Have the index made that is missing; False: it has to do without."""
+        store = self._store
+        if isinstance(wanting, Unindexed):
+            return rebuild_if_free(store, wanting.partition, wanting.first, wanting.last)
+        drop_lost(store, wanting.partition, wanting.gen, wanting.error)
+        return True  # it is dropped, or has been
 
     def _stand(self, handed: Handed) -> None:
         """Note how far it has come."""
@@ -198,7 +226,7 @@ class Receiving:
         while True:
             wants = Wants(
                 self.subscription.number, self._member.number, self.numbers(), 1, places,
-                self._ack_timeout_ms,
+                self._ack_timeout_ms, make_do=True,
             )  # fmt: skip
             found = receive(view, self._store.settings, now, wants)
             if found.ops or not isinstance(found.answer, Handed):
@@ -206,6 +234,13 @@ class Receiving:
             if not found.answer.is_more:
                 return False
             places |= {part.partition: part.place for part in found.answer.parts}
+
+    def wait_seconds(self, pause: float) -> float:
+        """How long to wait before the next turn: the pause, but not beyond what is due next."""
+        if self.due_ms is None:
+            return pause
+        left_ms = self.due_ms - self._store.clock.now().wall_ms
+        return min(pause, max(left_ms, WAIT_MS_MIN) / 1000)
 
     # --- where it stands ---------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from txlog.engine.flow.skipping import Skip, entries_left, indexes_left, runs_le
 from txlog.engine.flow.weight import Weight
 from txlog.engine.folds.buffer import Marker, find_marker
 from txlog.engine.folds.topic import LedgerEnd
-from txlog.engine.model.idset import covers
+from txlog.engine.model.idset import Id, covers
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
@@ -192,6 +192,22 @@ def _last(view: View, partition: int, behind: Mark, stop: Mark | None) -> Mark:
         if ledger <= behind[0]:
             break
     return behind
+
+
+def part_of(piece: Piece, first: int, last: int) -> Piece:
+    """The stretch of a piece from one offset to another."""
+    if (first, last) == (0, piece.rows - 1):
+        return piece
+    index = piece.index + first if piece.index else 0
+    entry = piece.entry if piece.index else piece.entry + first
+    return Piece(piece.ledger, entry, last - first + 1, index, piece.marker)
+
+
+def id_of(piece: Piece, offset: int) -> Id:
+    """The id of a message of a piece."""
+    if piece.marker is None:
+        return (piece.ledger, piece.entry + offset, 0)
+    return (piece.ledger, piece.entry, piece.index + offset)
 
 
 def requests_of(pieces: list[Piece]) -> list[Request]:

@@ -6,10 +6,8 @@
     redeliver                  Returned: everything in hand, or these ids, whoever has them
     reap                       Returned + ConsumerDetached of dead consumers, and run-out hand-outs
 
-Deliverable is what is visible and neither acknowledged nor held nor waiting; on the shared types
-also nothing that is leased. On Exclusive and Failover a consumer's own lease does not stop it:
-after a return it goes back to the lowest returned message and takes all from there again.
-Nothing here is flushed: a lease survives its process, and a power cut takes the process along.
+What is deliverable says choosing.py. Nothing here is flushed: a lease survives its process, and a
+power cut takes the process along.
 Source: spec/transactions 9.1.
 """
 
@@ -22,28 +20,35 @@ import msgspec
 from txlog.clock import Instant
 from txlog.engine.flow.acknowledge import by_partition
 from txlog.engine.flow.acksets import messages_in
-from txlog.engine.flow.dispatch import Piece, plan
+from txlog.engine.flow.choosing import SHARED_TYPES as SHARED_TYPES
+from txlog.engine.flow.choosing import Part as Part
+from txlog.engine.flow.choosing import active_consumer as active_consumer
+from txlog.engine.flow.choosing import choose, delays_of
+from txlog.engine.flow.cycle import Unindexed
+from txlog.engine.flow.dispatch import Piece
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.place import Place, stands_at
-from txlog.engine.flow.slots import choose_keys
+from txlog.engine.flow.timetable import BucketLost
 from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.catalog import Consumer, Subscription, Topic, consumers_of, index_of
+from txlog.engine.folds.catalog import Consumer, Subscription, Topic
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.hands import due_in
-from txlog.engine.model.idset import IdSet, each, size
+from txlog.engine.model.idset import each, size
 from txlog.engine.model.ops import ConsumerDetached, Leased, Op, Returned, Run
 from txlog.engine.view import View
-from txlog.errors import AlreadyClosed, Corruption
+from txlog.errors import AlreadyClosed
 from txlog.settings import RECEIVE_BYTES_MAX, Settings
 
 Find = Callable[[View], tuple[Topic, Subscription]]
-SHARED_TYPES = ("shared", "key-shared")
 UNACKED_MAX = "unacked_max"
 
 
 class Wants(msgspec.Struct, frozen=True, gc=False):
-    """What a consumer asks for; partitions in the order in which they are tried."""
+    """What a consumer asks for; partitions in the order in which they are tried.
+
+    make_do: without an index that is missing, which costs reads; else the answer asks for it
+    """
 
     subscription: int
     consumer: int
@@ -51,34 +56,22 @@ class Wants(msgspec.Struct, frozen=True, gc=False):
     limit: int
     places: Mapping[int, Place]
     ack_timeout_ms: int | None = None
-
-
-class Part(msgspec.Struct, gc=False):
-    """What is handed over of one partition, and the place behind it.
-
-    runs:  what was leased; takes: with keys, for each piece the offsets of its rows that are meant
-    error: the pieces cannot be read, and nothing of them was leased
-    bytes: about so many in the pieces
-    """
-
-    partition: int
-    pieces: list[Piece]
-    place: Place
-    runs: list[Run] = []
-    takes: list[list[int]] | None = None
-    error: Corruption | None = None
-    bytes: int = 0
+    make_do: bool = False
 
 
 class Handed(msgspec.Struct, gc=False):
     """The answer of receive; blocked: why there is nothing although there may be messages.
 
-    is_more: ask again, the look at the keys ended early
+    is_more: ask again, the look ended early
+    wanting: an index that is to be built, or dropped, before anything is handed out
+    due_ms:  if there is nothing: when the next message is due, by the wall clock
     """
 
     parts: list[Part]
     blocked: str | None = None
     is_more: bool = False
+    wanting: Unindexed | BucketLost | None = None
+    due_ms: int | None = None
 
 
 class Back(msgspec.Struct, frozen=True, gc=False):
@@ -94,16 +87,6 @@ def attached(view: View, consumer: int) -> Consumer:
     if found is None:
         raise AlreadyClosed("the consumer was detached from its subscription")
     return found
-
-
-def active_consumer(view: View, subscription: int, index: int) -> int:
-    """Failover: who gets the partition with this index (from 0); 0: nobody is attached."""
-    known = consumers_of(view.catalog, subscription)
-    if not known:
-        return 0
-    best = min(one.priority for one in known)
-    pool = sorted((one.name, one.number) for one in known if one.priority == best)
-    return pool[index % len(pool)][1]
 
 
 def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decision:
@@ -129,6 +112,7 @@ def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decis
     if timeout_ms is None:
         timeout_ms = int(held.policies.get("ack_timeout_ms", 0))
     due = due_in(now, timeout_ms) if timeout_ms else None
+    delays = delays_of(view, settings, topic, me, now, make_do=wants.make_do)
     ops: list[Op] = []
     parts: list[Part] = []
     sync = is_more = False
@@ -136,56 +120,24 @@ def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decis
     for number in numbers:
         if left <= 0 or room_bytes <= 0:
             break
-        if me.kind == "key-shared":
-            part, more = _choose_keys(view, me, number, wants.places.get(number), left, now)
-            is_more = is_more or more
-        else:
-            found = _choose(view, topic, me, number, wants.places.get(number), left, now)
-            if found is None:
-                continue
-            part = found
+        try:
+            part = choose(view, topic, me, number, wants.places.get(number), left, now, delays)
+        except (Unindexed, BucketLost) as error:
+            return Decision([], answer=Handed([], wanting=error))
+        if part is None:
+            continue
+        is_more = is_more or part.is_more
         parts.append(part)
         if part.runs:
             ops.append(Leased(wants.subscription, number, me.number, part.runs, due))
             left -= sum(map(size, part.runs))
             room_bytes -= part.bytes
             sync = sync or not _is_durable(view, part.pieces[-1])
-    return Decision(ops, None, sync, Handed(parts, is_more=is_more and not ops))
-
-
-def _choose_keys(
-    view: View, me: Consumer, number: int, place: Place | None, limit: int, now: Instant
-) -> tuple[Part, bool]:
-    """The next messages of one partition for the owner of some keys, and whether to ask again."""
-    cursor = view.cursor(me.subscription, number)
-    members = tuple(one.number for one in consumers_of(view.catalog, me.subscription))
-    found = choose_keys(view, number, cursor, me.number, members, place, limit, now)
-    if found.error is not None:
-        return Part(number, found.pieces, found.place, error=found.error), False
-    part = Part(number, found.pieces, found.place, found.runs(), found.takes, bytes=found.bytes)
-    return part, found.is_more
-
-
-def _choose(
-    view: View, topic: Topic, me: Consumer, number: int, place: Place | None, limit: int,
-    now: Instant,
-) -> Part | None:  # fmt: skip
-    """The next messages of one partition for a consumer; None: none of it is for this one now."""
-    cursor = view.cursor(me.subscription, number)
-    hands = cursor.hands
-    if me.kind == "failover":
-        if active_consumer(view, me.subscription, index_of(topic, number)) != me.number:
-            return None
-        if hands.others(me.number):
-            return None  # the one before is at work on them: taken over now, they would come twice
-    at = stands_at(cursor, place, now)
-    waiting = hands.not_due(now)[0]
-    skip: tuple[IdSet, ...] = (cursor.acked, cursor.held, waiting)
-    if me.kind in SHARED_TYPES:
-        skip = (*skip, hands.leased)
-    found = plan(view, number, at, limit, skip)
-    place = Place(cursor.round, found.behind)
-    return Part(number, found.pieces, place, _runs_of(found.pieces), bytes=found.bytes)
+    handed = Handed(parts, is_more=is_more and not ops)
+    if delays is not None and not ops:
+        found = (delays.next_ms(view, part) for part in parts)
+        handed.due_ms = min((at for at in found if at is not None), default=None)
+    return Decision(ops, None, sync, handed)
 
 
 def _in_hand(view: View, me: Consumer, wants: Wants, now: Instant) -> int:
@@ -201,15 +153,6 @@ def _in_hand(view: View, me: Consumer, wants: Wants, now: Instant) -> int:
         else:
             total += lease.ids.count_through(stands_at(cursor, wants.places.get(number), now))
     return total
-
-
-def _runs_of(pieces: Iterable[Piece]) -> list[Run]:
-    """The messages of a plan as runs."""
-    return [
-        (one.ledger, one.entry, one.entry + one.rows - 1, 0, 0) if one.marker is None
-        else (one.ledger, one.entry, one.entry, one.index, one.index + one.rows - 1)
-        for one in pieces
-    ]  # fmt: skip
 
 
 def _is_durable(view: View, piece: Piece) -> bool:

@@ -22,11 +22,22 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
     round:   of the cursor; it holds while that is unchanged, later returns say how far to go back
     members: the consumers it shared with then; with others it begins again
+
+    The rest is of subscriptions that honour deliver_at (cycle.py).
+
+    pointer: what was passed over as not due has a key above it
+    cuts, losses: counts of the index (folds/delayed) that it knows of
+    strays:  keys of rows that were met and are not due, in order
     """
 
     round: int
     mark: Mark
     members: tuple[int, ...] = ()
+    pointer: tuple[int, int, int, int] = (0, 0, 0, 0)
+    cuts: int = 0
+    losses: int = 0
+    honours: bool = False
+    strays: tuple[tuple[int, int, int, int], ...] = ()
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):

@@ -18,8 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.clock import Instant
-from txlog.engine.flow.dispatch import Piece, plan, requests_of
+from txlog.engine.flow.cycle import Cycle
+from txlog.engine.flow.dispatch import Piece, id_of, part_of, plan, requests_of
 from txlog.engine.flow.place import Place, stands_at
+from txlog.engine.flow.skipping import Skip
+from txlog.engine.flow.timerows import Key
 from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.idset import Id, IdSet, before
 from txlog.engine.model.ops import Mark, Run
@@ -83,38 +86,78 @@ def slots_of(members: tuple[int, ...], consumer: int) -> range:
 
 def choose_keys(
     view: View, number: int, cursor: Cursor, consumer: int, members: tuple[int, ...],
-    place: Place | None, limit: int, now: Instant,
+    place: Place | None, limit: int, now: Instant, cycle: Cycle | None = None,
 ) -> Chosen:  # fmt: skip
     """The next messages of a partition for the owner of some slots, at most limit.
 
-    cost: reads the keys of what it passes, once while the members stay the same
+    cycle: of a subscription that honours deliver_at; what is due below its mark is met by going
+           back there, so that it comes in the order of its key
+    cost:  reads the keys of what it passes, once while the members stay the same; nothing of what
+           is not due
+    raises: Unindexed, BucketLost
     """
-    at = stands_at(cursor, place, now, members)
-    if cursor.hands.waiting:  # what waits holds its key up, also where the consumer has passed it
-        lowest = before(min(cursor.hands.waiting))
-        at = at if covers(lowest, at) else lowest
-    mine = slots_of(members, consumer)
     stops = _Stops(cursor, consumer, now)
-    out = Chosen([], [], Place(cursor.round, at, members))
+    at = stands_at(cursor, place, now, members) if cycle is None else _back_to_due(cycle, stops)
+    if cursor.hands.waiting:  # what waits holds its key up, also where the consumer has passed it
+        at = _lower(at, min(cursor.hands.waiting))
+    skip: Skip = stops.passed
+    if cycle is not None:
+        cycle.open_forward(at)
+        skip = (*skip, *cycle.skip)
+    mine = slots_of(members, consumer)
+    out = Chosen([], [], _place(cursor, at, members, cycle))
     look = _Look(out, limit, stops)
     looked = 0
     while look.left > 0 and out.bytes < RECEIVE_BYTES_MAX:
-        found = plan(view, number, at, max(SCAN_ROWS_MIN, look.left * len(members)), stops.passed)
+        found = plan(view, number, at, max(SCAN_ROWS_MIN, look.left * len(members)), skip)
         at = found.behind
         if not found.messages:
             break
         try:
             slots = _slots(view, found.pieces)
+            waiting = {} if cycle is None else cycle.not_due(found.pieces)
         except Corruption as error:
             return Chosen(found.pieces, [], out.place, error=error)
+        start = 0
         for piece, offsets in _owned(found.pieces, slots, mine):
+            if cycle is not None and waiting:
+                offsets = look.put_off(cycle, piece, offsets, waiting, start)
             look.take(piece, offsets, found.bytes * piece.rows // found.messages)
+            start += piece.rows
         looked += found.messages
         if looked >= SCAN_ROWS_MAX and look.halt is None and not out.pieces:
             out.is_more = True
             break
-    out.place = Place(cursor.round, look.halt or at, members)
+    out.is_more = out.is_more or (cycle is not None and cycle.is_more and not out.pieces)
+    out.place = _place(cursor, look.halt or at, members, cycle)
     return out
+
+
+def _place(cursor: Cursor, at: Mark, members: tuple[int, ...], cycle: Cycle | None) -> Place:
+    return Place(cursor.round, at, members) if cycle is None else cycle.place(at)
+
+
+def _back_to_due(cycle: Cycle, stops: _Stops) -> Mark:
+    """The place to go on from, below everything that has become due since it was passed.
+
+    What holds a key up is below it as well: whoever passed it may not know.
+    """
+    lowest: Id | None = None
+    for key in cycle.due():
+        if lowest is None or key[1:] < lowest:
+            lowest = key[1:]
+    if lowest is None:
+        return cycle.mark
+    if not cycle.is_more:
+        cycle.forget_due()
+    first = stops.first_elsewhere()
+    return _lower(_lower(cycle.mark, lowest), first if first is not None else lowest)
+
+
+def _lower(mark: Mark, one: Id) -> Mark:
+    """The lower of a mark and the place before a message."""
+    lowest = before(one)
+    return mark if covers(lowest, mark) else lowest
 
 
 class _Look:
@@ -130,6 +173,24 @@ class _Look:
         self.left = limit
         self.halt: Mark | None = None
 
+    def put_off(
+        self, cycle: Cycle, piece: Piece, offsets: list[tuple[int, int]], waiting: dict[int, Key],
+        start: int,
+    ) -> list[tuple[int, int]]:  # fmt: skip
+        """The rows of a piece, which begins at row `start`, without those that must wait."""
+        left: list[tuple[int, int]] = []
+        strays: list[Key] = []
+        for offset, slot in offsets:
+            key = waiting.get(start + offset)
+            if key is None:
+                left.append((offset, slot))
+            elif cycle.room(strays):
+                strays.append(key)
+            else:
+                self.halt = self.halt or before(key[1:])
+        cycle.remember(strays)
+        return left
+
     def take(self, piece: Piece, offsets: list[tuple[int, int]], size: int) -> None:
         """Take what is to be had of a piece of so many bytes, which are read as a whole.
 
@@ -139,10 +200,10 @@ class _Look:
         kept: list[int] = []
         for offset, slot in offsets:
             if self.left == 0:
-                self.halt = self.halt or before(_id(piece, offset))
+                self.halt = self.halt or before(id_of(piece, offset))
                 break
             if not stops.is_clear:
-                one = _id(piece, offset)
+                one = id_of(piece, offset)
                 if stops.is_stopped(one, slot):
                     self.halt = self.halt or before(one)
                     continue
@@ -151,7 +212,7 @@ class _Look:
             kept.append(offset)
             self.left -= 1
         if kept:
-            self._out.pieces.append(_trimmed(piece, kept[0], kept[-1]))
+            self._out.pieces.append(part_of(piece, kept[0], kept[-1]))
             self._out.takes.append([offset - kept[0] for offset in kept])
             self._out.bytes += size * (kept[-1] - kept[0] + 1) // piece.rows
 
@@ -159,7 +220,7 @@ class _Look:
 class _Stops:
     """What keeps a slot from its owner: it grows while the look goes on in order of position."""
 
-    __slots__ = ("_blocked", "_blocking", "_held", "is_clear", "passed")
+    __slots__ = ("_blocked", "_blocking", "_elsewhere", "_held", "is_clear", "passed")
 
     def __init__(self, cursor: Cursor, consumer: int, now: Instant) -> None:
         hands = cursor.hands
@@ -174,10 +235,15 @@ class _Stops:
                 for run in pending.runs:
                     elsewhere.add(run)
         others = [hands.leases[other].ids for other in hands.others(consumer)]
+        self._elsewhere = elsewhere
         self._blocking = [ids for ids in (*others, elsewhere, hands.not_due(now)[0]) if ids]
         self._held = cursor.held
         self._blocked: set[int] = set()
         self.is_clear = not (self._blocking or cursor.held)
+
+    def first_elsewhere(self) -> Id | None:
+        """The lowest message that a transaction acknowledged through another consumer holds."""
+        return self._elsewhere.first()
 
     def is_stopped(self, one: Id, slot: int) -> bool:
         """True for a message that is not to be had now and makes those behind it wait."""
@@ -225,18 +291,3 @@ def _owned(
             at += 1
         yield piece, [(row - start, slot) for row, slot in pairs[first:at]]
         start += piece.rows
-
-
-def _trimmed(piece: Piece, first: int, last: int) -> Piece:
-    """The stretch of a piece from one offset to another."""
-    if (first, last) == (0, piece.rows - 1):
-        return piece
-    index = piece.index + first if piece.index else 0
-    entry = piece.entry if piece.index else piece.entry + first
-    return Piece(piece.ledger, entry, last - first + 1, index, piece.marker)
-
-
-def _id(piece: Piece, offset: int) -> Id:
-    if piece.marker is None:
-        return (piece.ledger, piece.entry + offset, 0)
-    return (piece.ledger, piece.entry, piece.index + offset)

@@ -1,0 +1,104 @@
+"""Owns what the tests of delayed dispatch share: a store, clocks, and what a turn gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.engine_kit import START_MS, Bench, open_client, rows
+from txlog import Client, MessageId
+from txlog.clock import ManualClock
+from txlog.consumer import Consumer
+from txlog.engine.flow.place import Place
+from txlog.engine.view import View
+
+T0 = START_MS
+
+
+class Shop(Bench):
+    """A topic t with one partition; times are milliseconds after T0."""
+
+    def __init__(self, folder: object, **settings: int | str) -> None:
+        super().__init__(folder, **settings)
+        self.client.create_topic("t")
+
+    def set(self, ms: int) -> None:
+        """Set the clock of everybody without one of their own."""
+        self.clock.set_wall(T0 + ms)
+
+    def process(self, ms: int) -> tuple[Client, ManualClock]:
+        """A process with a clock of its own."""
+        clock = ManualClock(T0 + ms)
+        client = open_client(self.path, clock)
+        self.clients.append(client)
+        return client, clock
+
+    def send(self, value: bytes, at: int | None = None, key: bytes | None = None) -> MessageId:
+        """Send a message that is due at a time."""
+        sent = self.client.producer("t").send(
+            value, key=key, deliver_at=None if at is None else T0 + at
+        )
+        assert sent.message_id is not None
+        return sent.message_id
+
+    def send_all(self, *given: tuple[bytes, int | None]) -> list[MessageId]:
+        """Send messages, each with its time."""
+        return [self.send(value, at) for value, at in given]
+
+    def commit(self, *given: tuple[bytes, int | None]) -> list[MessageId]:
+        """Send messages in a transaction and commit it."""
+        with self.client.transaction() as txn:
+            for value, at in given:
+                self.client.producer("t").send(
+                    value, txn=txn, deliver_at=None if at is None else T0 + at
+                )
+        assert txn.outcome is not None
+        (_, ledger, entry, count) = txn.outcome.markers[0]
+        return [MessageId(ledger, entry, index + 1) for index in range(count)]
+
+    def consumer(
+        self, name: str = "s", client: Client | None = None, type: str = "shared"
+    ) -> Consumer:
+        """A consumer of a subscription from the start."""
+        made = (client or self.client).consumer(
+            "t", name, create=True, type=type, position="earliest"
+        )
+        assert isinstance(made, Consumer)
+        return made
+
+
+def take(consumer: Consumer, limit: int = 1000) -> list[bytes]:
+    """What a turn gives, by value."""
+    return [message.value or b"" for message in rows([consumer.receive_batch(limit)])]
+
+
+def take_ids(consumer: Consumer, limit: int = 1000) -> list[MessageId]:
+    """What a turn gives, by id."""
+    found = [message.message_id for message in rows([consumer.receive_batch(limit)])]
+    return [one for one in found if one is not None]
+
+
+def place(consumer: Consumer) -> Place:
+    """Where a consumer stands in the one partition."""
+    receiving = consumer._receiving
+    found = receiving.place(receiving.numbers()[0])
+    assert found is not None
+    return found
+
+
+def pointer(consumer: Consumer) -> int:
+    """The time of its pointer, in ms after T0."""
+    return place(consumer).pointer[0] - T0
+
+
+def strays(consumer: Consumer) -> Sequence[int]:
+    """The times of its strays."""
+    return [key[0] - T0 for key in place(consumer).strays]
+
+
+def mutable(client: Client) -> int:
+    """How many ids are in the mutable bucket."""
+
+    def look(view: View) -> int:
+        return len(view.delayed(view.catalog.topics[1].first_partition).mutable)
+
+    return client._store.read(look)
