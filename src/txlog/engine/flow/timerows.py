@@ -23,7 +23,8 @@ from txlog.engine.storage.bucket_bitmaps import joined, memory_of, one_array, pa
 
 Key = tuple[int, int, int, int]
 FAR = 1 << 62  # above every ledger: (time, FAR, 0, 0) stands behind all keys of that time
-FEW_ROWS_MAX = 128  # so many are cheaper one by one
+FEW_ROWS_MAX = 128  # so many are sorted faster one by one
+SET_ROWS_MAX = 2048  # and so many put into a set
 AT_ONCE = 512
 
 
@@ -93,10 +94,20 @@ def table_of(rows: Columns, start: int, stop: int) -> pa.Table:
 def ids_of(rows: Columns, start: int, stop: int, buffer: Buffer) -> IdSet:
     """The ids of rows as a set; a marker all of whose messages are among them as its entry."""
     made = IdSet()
-    if stop - start > FEW_ROWS_MAX:
+    if stop - start > SET_ROWS_MAX:
         table = table_of(rows, start, stop)
-        packed = pack_segments(table, [table.num_rows], lambda ledger: _counts(buffer, ledger))
-        made.entries, made.inner = joined(packed)
+        is_plain = pc.equal(table["index"], 0)
+        inside = table.filter(pc.invert(is_plain))
+        if inside.num_rows:
+            counts = [inside.num_rows]
+            packed = pack_segments(inside, counts, lambda ledger: _counts(buffer, ledger))
+            made.entries, made.inner = joined(packed)
+            table = table.filter(is_plain)
+        for ledger in pc.unique(table["ledger"]).to_pylist():
+            of_ledger = table["entry"].filter(pc.equal(table["ledger"], ledger))
+            entries = BitMap64(array("Q", memory_of(one_array(of_ledger)).tobytes()))
+            known = made.entries.get(ledger)
+            made.entries[ledger] = entries if known is None else known | entries
         return made
     inner: dict[tuple[int, int], list[int]] = {}
     plain: dict[int, list[int]] = {}
