@@ -23,7 +23,7 @@ from txlog.engine.model.idset import IdSet, covers
 from txlog.engine.storage import bucket as buckets
 from txlog.engine.storage.bucket import BucketFile, Columns
 from txlog.engine.upkeep.buckets import tend
-from txlog.engine.upkeep.service import maintenance_lock
+from txlog.engine.upkeep.checkpoint import maintenance_lock
 from txlog.engine.view import View
 from txlog.errors import DiskFailed
 

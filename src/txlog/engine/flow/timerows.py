@@ -105,9 +105,9 @@ def ids_of(rows: Columns, start: int, stop: int, buffer: Buffer) -> IdSet:
             table = table.filter(is_plain)
         for ledger in pc.unique(table["ledger"]).to_pylist():
             of_ledger = table["entry"].filter(pc.equal(table["ledger"], ledger))
-            entries = BitMap64(array("Q", memory_of(one_array(of_ledger)).tobytes()))
+            several = BitMap64(array("Q", memory_of(one_array(of_ledger)).tobytes()))
             known = made.entries.get(ledger)
-            made.entries[ledger] = entries if known is None else known | entries
+            made.entries[ledger] = several if known is None else known | several
         return made
     inner: dict[tuple[int, int], list[int]] = {}
     plain: dict[int, list[int]] = {}
