@@ -20,9 +20,10 @@ from txlog.engine.upkeep.bucket_builder import STEPS_MAX, Builder, TendReport, l
 from txlog.engine.upkeep.bucket_builder import is_lost as is_lost
 from txlog.engine.upkeep.checkpoint import maintenance_lock
 from txlog.engine.view import View
-from txlog.errors import TxlogError
+from txlog.errors import AlreadyClosed, TxlogError
 from txlog.settings import Settings
 
+FAILED_MAX = 3  # a full disk is full for every partition
 BEFORE_ALL: Id = (0, 0, 0)
 BEHIND_ALL: Id = (1 << 62, 0, 0)
 
@@ -56,6 +57,8 @@ def tend_due(store: Store, *, closing: bool = False) -> TendReport:
     try:
         due, is_overfull = store.read(look, fresh=False)
         return tend(store, due, wait=is_overfull) if due else TendReport()
+    except AlreadyClosed:
+        return TendReport()
     except TxlogError as error:  # the call before it was done and must say so
         store.bucket_ops.fail("tend", now_ms)
         store.note(f"delayed indexes were not looked after: {error}")
@@ -87,7 +90,8 @@ def tend_held(store: Store, partitions: Iterable[int] | None = None) -> TendRepo
         return [number for number in numbers if upkeep_due(view, number, store.settings, now_ms)]
 
     for partition in store.read(look):
-        Builder(store, partition, report).tend()
+        if report.failed < FAILED_MAX:
+            Builder(store, partition, report).tend()
     return report
 
 
