@@ -42,19 +42,21 @@ def tend_due(store: Store, *, closing: bool = False) -> TendReport:
     """
     if store.disk.read_only or store.dry_run:
         return TendReport()
-    now_ms = store.clock.now().wall_ms
-    if store.bucket_ops.is_resting(now_ms):
-        return TendReport()
-    settings = store.settings
+    now_ms, settings = 0, store.settings
 
     def look(view: View) -> tuple[list[int], bool]:
-        touched = view.delays_to_look_at(everything=closing)
         due = [number for number in touched if upkeep_due(view, number, settings, now_ms)]
         is_overfull = any(flow.is_overfull(view, settings, number) for number in due)
         view.delays_seen()
         return due, is_overfull
 
     try:
+        touched = store.read(lambda view: view.delays_to_look_at(everything=closing), fresh=False)
+        if not touched:  # most of the time
+            return TendReport()
+        now_ms = store.clock.now().wall_ms
+        if store.bucket_ops.is_resting(now_ms):
+            return TendReport()
         due, is_overfull = store.read(look, fresh=False)
         return tend(store, due, wait=is_overfull) if due else TendReport()
     except AlreadyClosed:
