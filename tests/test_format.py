@@ -20,7 +20,15 @@ from tests.source_tree import ROOT
 from txlog.clock import ManualClock
 from txlog.engine import identity, view
 from txlog.engine.model import ops, schema
-from txlog.engine.storage import frame, journal_file, manifest, segment, witness
+from txlog.engine.storage import (
+    bucket,
+    bucket_bitmaps,
+    frame,
+    journal_file,
+    manifest,
+    segment,
+    witness,
+)
 
 TEXT = (ROOT / "FORMAT.md").read_text(encoding="utf-8")
 STRUCTS = {
@@ -84,8 +92,9 @@ def test_the_ops_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("kind", [manifest.Manifest, segment.FileRef, manifest.DumpRef,
-                                  manifest.HistoryRef])  # fmt: skip
-def test_the_fields_of_the_manifest(kind: type[msgspec.Struct]) -> None:
+                                  manifest.HistoryRef, bucket.Head, bucket.Segment,
+                                  bucket_bitmaps.PackedBitmaps])  # fmt: skip
+def test_the_fields_of_structs(kind: type[msgspec.Struct]) -> None:
     assert f"| {kind.__name__} | {_described(kind)} |" in TEXT
 
 

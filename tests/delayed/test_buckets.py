@@ -22,6 +22,7 @@ from tests.engine_kit import START_MS, Bench
 from txlog.bounds import END, START
 from txlog.engine.upkeep import bucket_builder, buckets
 from txlog.engine.upkeep.checkpoint import maintenance_lock
+from txlog.engine.upkeep.dump import inspect_file
 from txlog.errors import Corruption, DiskFailed, MissingFile, StoreFull
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -264,7 +265,7 @@ def test_what_everybody_acknowledged_is_deleted_and_can_come_back(tmp_path: Path
     client.subscription("t", "other").clear_backlog()
     client.checkpoint()
     state = index(client)
-    assert counts(client) == [0] and len(state.unindexed) == 2 and state.losses == 2
+    assert counts(client) == [0] and len(state.unindexed) == 1 and state.losses == 2
     client.checkpoint()
     assert counts(client) == [0], "nobody waits for it, so it is not built again"
     client.subscription("t", "s").seek(START)
@@ -398,7 +399,7 @@ def test_rebuild_by_command_says_what_differed(tmp_path: Path) -> None:
     store = bench.client._store
     report = buckets.rebuild_now(store, 1)
     assert (report.ids, report.missing, report.extra) == (12, 0, 0)
-    assert (report.buckets_dropped, report.buckets_made) == (3, 3)
+    assert (report.buckets_dropped, report.buckets_made) == (3, 1)
     check_index(bench.client)
     fill(bench, 1)
     lost = index(bench.client).buckets[1]
@@ -485,6 +486,37 @@ def test_upkeep_does_nothing_twice(tmp_path: Path) -> None:
     before = store.refresh()
     assert buckets.tend(store, None, wait=True).steps == 0
     assert store.refresh() == before
+
+
+def test_closing_looks_at_what_time_alone_has_ended(tmp_path: Path) -> None:
+    """A process that only consumed deletes what is due when it goes."""
+    bench = bench_of(tmp_path)
+    fill(bench, 2)
+    bench.reopen()
+    assert len(index(bench.client).buckets) == 2
+    bench.clock.advance(5 * HOUR_MS)
+    bench.close()
+    bench.client = bench.another()
+    assert [bucket.gen for bucket in index(bench.client).buckets] == [2]
+
+
+def test_a_commit_seals(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    with bench.client.transaction() as txn:
+        for number in range(5):
+            bench.client.producer("t").send(b"x", deliver_at=START_MS + DAY_MS + number, txn=txn)
+        assert counts(bench.client) == [0]
+    assert counts(bench.client) == [5, 0]
+    check_index(bench.client)
+
+
+def test_a_bucket_is_shown(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    fill(bench, 1)
+    found = inspect_file(str(Path(bench.path) / named_files(bench.client)[0]))
+    assert (found["type"], found["ids"], found["generation"]) == ("bucket", 4, 1)
+    assert str(found["last"]) == "1:3"
+    assert [one["ids"] for one in found["segment_list"]] == [1, 1, 1, 1]
 
 
 def test_unnamed_bucket_files_are_swept_and_named_ones_stay(tmp_path: Path) -> None:

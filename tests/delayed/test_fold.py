@@ -130,6 +130,19 @@ def test_a_bucket_that_may_hold_what_is_not_due_is_missed(
     assert state.unindexed == []
 
 
+def test_ranges_without_a_bucket_between_them_are_one() -> None:
+    """Else each bucket that was ever acknowledged would leave a range."""
+    state = Delayed()
+    for gen in range(1, 6):
+        one = bucket(gen, (7, 10 * gen, 0), (7, 10 * gen + 5, 0), max_at=900)
+        apply(state, gen, 0, BucketSealed(1, "seal", one.first, one.last, 0, one))
+    for gen in (1, 3, 4):
+        apply(state, 5 + gen, 0, BucketDeleted(1, [gen], "acknowledged", 0, ["b"]))
+    assert state.unindexed == [((7, 10, 0), (7, 15, 0)), ((7, 30, 0), (7, 45, 0))]
+    apply(state, 10, 0, BucketDeleted(1, [2], "lost", 0, ["b"]))
+    assert state.unindexed == [((7, 10, 0), (7, 45, 0))]
+
+
 def test_trimming_takes_ids_and_ranges_of_the_ledger() -> None:
     state = Delayed()
     apply(state, 1, 0, appended(7, 0, 10, 20))

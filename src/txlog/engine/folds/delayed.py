@@ -199,7 +199,7 @@ def _bucket_deleted(state: Delayed, lsn: int, time_ms: int, op: BucketDeleted) -
     for bucket in _take(state, lsn, op.gens):
         if op.cause == "lost" or (op.cause == "acknowledged" and bucket.max_at > op.cutoff_ms):
             state.losses += 1
-            state.unindexed = _united(state.unindexed, bucket.first, bucket.last)
+            state.unindexed = _united(state.unindexed, bucket.first, bucket.last, state.buckets)
             _passed(state, bucket.cutoff_ms)
     _cut(state, op.cutoff_ms)
 
@@ -235,11 +235,14 @@ def _ledger_trimmed(state: Delayed, lsn: int, time_ms: int, op: LedgerTrimmed) -
     state.unindexed = without(state.unindexed, (0, 0, 0), last)
 
 
-def _united(ranges: Ranges, first: Id, last: Id) -> Ranges:
-    """The ranges with one more, those that touch joined."""
+def _united(ranges: Ranges, first: Id, last: Id, buckets: list[Bucket]) -> Ranges:
+    """The ranges with one more; those without a bucket between them are one.
+
+    Otherwise there would be a range more with every bucket that was ever acknowledged.
+    """
     out: Ranges = []
     for one in sorted([*ranges, (first, last)]):
-        if out and one[0] <= out[-1][1]:
+        if out and not any(out[-1][1] < bucket.first < one[0] for bucket in buckets):
             out[-1] = (out[-1][0], max(out[-1][1], one[1]))
         else:
             out.append(one)

@@ -274,6 +274,14 @@ def times_of(table: pa.Table) -> memoryview[int]:
 # --- reading ---------------------------------------------------------------------------------
 
 
+def decode_head(said: bytes, path: str) -> Head:
+    """What the footer key says. Raises FormatMismatch, ValueError, TypeError, MsgspecError."""
+    version, *_ = msgspec.msgpack.decode(raw := b64decode(said))
+    if version != VERSION:
+        raise FormatMismatch(f"{path} has version {version}, this txlog reads {VERSION}", path=path)
+    return msgspec.msgpack.decode(raw, type=Head)
+
+
 class BucketFile:
     """One bucket's file, for one thread at a time; `file` stays the caller's.
 
@@ -352,13 +360,7 @@ class BucketFile:
         tail = self._checked(start, ref.footer_bytes, ref.footer_crc)
         try:
             footer = pq.read_metadata(pa.BufferReader(tail))
-            said = (footer.metadata or {}).get(FOOTER_KEY, b"")
-            version, *_ = msgspec.msgpack.decode(raw := b64decode(said))
-            if version != VERSION:
-                raise FormatMismatch(
-                    f"{ref.path} has version {version}, this txlog reads {VERSION}", path=ref.path
-                )
-            head = msgspec.msgpack.decode(raw, type=Head)
+            head = decode_head((footer.metadata or {}).get(FOOTER_KEY, b""), ref.path)
         except (pa.ArrowException, OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
             raise self._damaged(start, ref.footer_bytes, "a footer of a bucket", str(error)) from (
                 error

@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +17,9 @@ import pyarrow.compute as pc
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.delay_ops import NO_TIME, Id
 from txlog.engine.model.schedule import Schedule
+from txlog.engine.model.tail import repeat_runs
 from txlog.engine.storage.bucket import IDS, BucketFile, times_of
-from txlog.engine.storage.bucket_bitmaps import memory_of, one_array
+from txlog.engine.storage.bucket_bitmaps import one_array
 from txlog.engine.store import Store
 from txlog.engine.view import Request, View
 
@@ -213,7 +215,7 @@ def _inside(
     view: View, ledger: int, markers: Sequence[buffers.Marker], cutoff: int
 ) -> pa.Table:  # fmt: skip
     """The ids of messages of markers, by entry and index."""
-    found = Schedule()
+    found: list[pa.Table] = []
     start = 0
     while start < len(markers):
         stop, rows = start, 0
@@ -224,13 +226,17 @@ def _inside(
         requests = [(side, row, row + count) for _, (side, row, count, _) in ranges]
         times = _times(view.rows(requests, ["deliver_at"]))
         if times is not None:
-            column, at = memory_of(times), 0
-            for entry, (_, _, count, index) in ranges:
-                indexes = range(index, index + count)
-                found.add_messages(ledger, entry, indexes, column[at : at + count], cutoff)
-                at += count
+            places = pc.indices_nonzero(pc.greater(times, cutoff))
+            stops = list(accumulate(part[2] for _, part in ranges))
+            firsts = [part[3] + part[2] - at for (_, part), at in zip(ranges, stops, strict=True)]
+            entry = repeat_runs([entry for entry, _ in ranges], stops, pa.int64())
+            index = pc.add(pa.arange(0, stops[-1]), repeat_runs(firsts, stops, pa.int64()))
+            ledgers = pa.repeat(pa.scalar(ledger, pa.int64()), len(places))
+            columns = [times.take(places), ledgers, entry.take(places)]
+            columns.append(index.take(places).cast(pa.int32()))
+            found.append(pa.Table.from_arrays(columns, schema=IDS))
         start = stop
-    return ids_of(found, len(found))
+    return pa.concat_tables([IDS.empty_table(), *found])
 
 
 def _times(tables: list[pa.Table]) -> pa.Array | None:

@@ -20,9 +20,10 @@ from txlog.engine.upkeep.bucket_builder import STEPS_MAX, Builder, TendReport, l
 from txlog.engine.upkeep.bucket_builder import is_lost as is_lost
 from txlog.engine.upkeep.checkpoint import maintenance_lock
 from txlog.engine.view import View
-from txlog.errors import TxlogError
+from txlog.errors import AlreadyClosed, TxlogError
 from txlog.settings import Settings
 
+FAILED_MAX = 3  # a full disk is full for every partition
 BEFORE_ALL: Id = (0, 0, 0)
 BEHIND_ALL: Id = (1 << 62, 0, 0)
 
@@ -41,21 +42,25 @@ def tend_due(store: Store, *, closing: bool = False) -> TendReport:
     """
     if store.disk.read_only or store.dry_run:
         return TendReport()
-    now_ms = store.clock.now().wall_ms
-    if store.bucket_ops.is_resting(now_ms):
-        return TendReport()
-    settings = store.settings
+    now_ms, settings = 0, store.settings
 
     def look(view: View) -> tuple[list[int], bool]:
-        touched = view.delays_to_look_at(everything=closing)
         due = [number for number in touched if upkeep_due(view, number, settings, now_ms)]
         is_overfull = any(flow.is_overfull(view, settings, number) for number in due)
         view.delays_seen()
         return due, is_overfull
 
     try:
+        touched = store.read(lambda view: view.delays_to_look_at(everything=closing), fresh=False)
+        if not touched:  # most of the time
+            return TendReport()
+        now_ms = store.clock.now().wall_ms
+        if store.bucket_ops.is_resting(now_ms):
+            return TendReport()
         due, is_overfull = store.read(look, fresh=False)
         return tend(store, due, wait=is_overfull) if due else TendReport()
+    except AlreadyClosed:
+        return TendReport()
     except TxlogError as error:  # the call before it was done and must say so
         store.bucket_ops.fail("tend", now_ms)
         store.note(f"delayed indexes were not looked after: {error}")
@@ -87,7 +92,8 @@ def tend_held(store: Store, partitions: Iterable[int] | None = None) -> TendRepo
         return [number for number in numbers if upkeep_due(view, number, store.settings, now_ms)]
 
     for partition in store.read(look):
-        Builder(store, partition, report).tend()
+        if report.failed < FAILED_MAX:
+            Builder(store, partition, report).tend()
     return report
 
 

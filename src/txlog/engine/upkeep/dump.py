@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from txlog.engine.model.ops import decode_ops
+from txlog.engine.storage.bucket import FOOTER_KEY, Head, decode_head
 from txlog.engine.storage.frame import HEADER_BYTES, decode_header, is_genuine
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalName, RawFrame
 from txlog.engine.storage.manifest import Manifest
@@ -18,6 +19,7 @@ from txlog.engine.storage.witness import decode_record
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import Corruption, FormatMismatch, MissingFile
+from txlog.ids import MessageId
 
 Answer = dict[str, Any]
 FRAMES_SHOWN_MAX = 1000
@@ -81,6 +83,9 @@ def inspect_file(path: str) -> Answer:
     try:
         if data.startswith(b"PAR1"):
             parquet = importlib.import_module("pyarrow.parquet").ParquetFile(pa.BufferReader(data))
+            said = (parquet.metadata.metadata or {}).get(FOOTER_KEY)
+            if said is not None:
+                return {**base, "type": "bucket", **_bucket(decode_head(said, path))}
             return {**base, "type": "parquet", "rows": parquet.metadata.num_rows,
                     "row_groups": parquet.metadata.num_row_groups,
                     "column_list": parquet.schema_arrow.names}  # fmt: skip
@@ -88,9 +93,19 @@ def inspect_file(path: str) -> Answer:
             with pa.ipc.open_file(pa.BufferReader(data)) as reader:
                 return {**base, "type": "arrow", "rows": reader.read_all().num_rows,
                         "column_list": reader.schema.names}  # fmt: skip
-    except (pa.ArrowException, OSError, ValueError) as exc:
+    except (pa.ArrowException, OSError, ValueError, TypeError, msgspec.MsgspecError) as exc:
         raise Corruption(f"{path} cannot be read: {exc}", path=path, offset=0) from exc
     raise FormatMismatch(f"{path} is no file that a store has", path=path)
+
+
+def _bucket(head: Head) -> Answer:
+    return {
+        "partition": head.partition, "generation": head.gen,
+        "first": MessageId(*head.first), "last": MessageId(*head.last),
+        "ids": head.count, "left_out_until_time": head.cutoff_ms, "step_ms": head.step_ms,
+        "segment_list": [{"ids": one.count, "min_time": one.min_at, "max_time": one.max_at}
+                         for one in head.segments],
+    }  # fmt: skip
 
 
 def _journal(data: bytes) -> Answer:
