@@ -14,6 +14,7 @@ from tests.engine_kit import START_MS, Bench, read, values
 from txlog import Client, Range
 from txlog.bounds import format_time
 from txlog.cli.main import main
+from txlog.engine.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 HOUR = 3_600_000
@@ -93,7 +94,11 @@ def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
     """Against a trivial oracle: mixed sends, acknowledgements, checkpoints, clock jumps."""
     print("seed", seed)
     chance = random.Random(seed)
-    bench = Bench(tmp_path / "store", max_message_bytes=4096, ledger_entries_max=4)
+    bench = Bench(
+        tmp_path / "store", max_message_bytes=4096, ledger_entries_max=4,
+        mutable_ids_max=chance.choice((1, 3, 500_000)), max_num_buckets=chance.randint(1, 5),
+        ledger_step_per_bucket=chance.randint(0, 5),
+    )  # fmt: skip
     client = bench.client
     client.create_topic("t", ttl_ms=100)
     client.create_subscription("t", "s")
@@ -136,6 +141,32 @@ def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
         for name in gone:
             del expected[name]
         assert left(client) == sorted(expected)
+
+
+def test_what_is_not_due_is_not_read_to_see_whether_it_expires(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10: a poll costs what is due, not what waits."""
+    client = bench.client
+    client.admin.set_delayed_policies("t", ttl_from="deliver_at")
+    for waits in range(8):
+        client.producer("t").send_batch(
+            pa.table({"value": [b"%d" % waits] * 50, "deliver_after": [5 * HOUR + waits] * 50})
+        )
+    client.producer("t").send(b"due")
+    bench.clock.advance(HOUR + 1)
+    asked: list[int] = []
+    rows = View.rows
+
+    def counting(view: View, requests: Any, names: Any = ()) -> Any:
+        asked.append(sum(stop - start for _, start, stop in requests) * ("deliver_at" in names))
+        return rows(view, requests, names)
+
+    monkeypatch.setattr(View, "rows", counting)
+    assert client.subscription("t", "s").expire()["skipped"] == 1
+    for _ in range(3):
+        assert client.subscription("t", "s").expire()["skipped"] == 0
+    assert sum(asked) == 1
 
 
 # --- who is told -------------------------------------------------------------------------------

@@ -24,7 +24,10 @@ from txlog.engine.flow.delivery import AT
 from txlog.engine.flow.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.participants import check_available
+from txlog.engine.flow.skipping import Skip
+from txlog.engine.flow.timetable import timetable
 from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
+from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.ops import Acked, Run
 from txlog.engine.view import View
 from txlog.settings import Settings
@@ -35,13 +38,13 @@ ALL = 1 << 62
 class Amount(msgspec.Struct, frozen=True, gc=False):
     """How much goes: so many messages of each partition, as far as they are older than an instant.
 
-    before_ms:        None, whatever their age
-    is_from_delivery: not before they were to be delivered, either
+    before_ms: None, whatever their age
+    due_ms:    their age counts from deliver_at, too: what is later than this is not due yet
     """
 
     messages: int = ALL
     before_ms: int | None = None
-    is_from_delivery: bool = False
+    due_ms: int | None = None
 
 
 def skip(
@@ -94,13 +97,14 @@ def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> Amou
     if ttl_ms is None:
         return None
     policy = delay_policy(view, settings, topic)
-    return Amount(before_ms=now.wall_ms - ttl_ms, is_from_delivery=policy.is_ttl_from_deliver_at)
+    due_ms = policy.cutoff(now.wall_ms) if policy.is_ttl_from_deliver_at else None
+    return Amount(before_ms=now.wall_ms - ttl_ms, due_ms=due_ms)
 
 
 def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:
     """True when the first message that is PENDING is too old; it costs the time of one row.
 
-    Where deliver_at counts, too: then one behind it may be too old, if it is so itself or not due.
+    Where deliver_at counts: the first that is due; one behind it may be too old if it is so itself.
     """
     before_ms = amount.before_ms
     assert before_ms is not None
@@ -110,7 +114,8 @@ def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:
             if min(end.first_ms, end.last_ms) >= before_ms:
                 return False
             break
-    found = plan(view, number, cursor.mark_delete, 1, (cursor.acked, cursor.held)).pieces
+    left_alone = _left_alone(view, number, cursor, amount)
+    found = plan(view, number, cursor.mark_delete, 1, left_alone).pieces
     if not found:
         return False
     if found[0].marker is not None:
@@ -131,18 +136,27 @@ def _skip(draft: Draft, subscription: int, number: int, amount: Amount) -> int:
         number,
         cursor.mark_delete,
         amount.messages,
-        (cursor.acked, cursor.held),
+        _left_alone(view, number, cursor, amount),
         stop,
         bytes_max=NO_MATTER,
     )
     pieces, messages = found.pieces, found.messages
-    if amount.is_from_delivery and amount.before_ms is not None:
+    if amount.due_ms is not None and amount.before_ms is not None:
         pieces = _delivered_before(view, number, pieces, amount.before_ms)
         messages = sum(piece.rows for piece in pieces)
     if messages:
         outcome, mark = acked_outcome(view, subscription, number, runs_of(pieces))
         draft.ops.append(Acked(subscription, number, outcome, mark, messages))
     return messages
+
+
+def _left_alone(view: View, number: int, cursor: Cursor, amount: Amount) -> Skip:
+    """What is acknowledged or held, and where deliver_at counts what is not due: it is not read."""
+    if amount.due_ms is None or view.delayed(number).is_empty:
+        return (cursor.acked, cursor.held)
+    index = timetable(view, number, amount.due_ms)
+    waiting, _ = index.futures(cursor, cursor.mark_delete, make_do=True)
+    return (cursor.acked, cursor.held, *waiting)
 
 
 def _delivered_before(view: View, number: int, pieces: list[Piece], before_ms: int) -> list[Piece]:

@@ -1,0 +1,112 @@
+"""What is put off is handed out when it is due, where the subscription's type waits; spec 1, 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import Bench, rows
+from txlog.consumer import Consumer
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+RETRY = "t-s-RETRY"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t")
+    return made
+
+
+def taken(consumer: Consumer) -> list[bytes]:
+    return [message.value or b"" for message in rows([consumer.receive_batch(100)])]
+
+
+@pytest.mark.parametrize("type", ["shared", "key-shared"])
+def test_what_was_put_off_comes_when_it_is_due(bench: Bench, type: str) -> None:
+    """9.1 with delayed delivery 2: as often as it is put off, also after a restart."""
+    client = bench.client
+    client.create_subscription("t", "s", type=type)
+    client.producer("t").send(b"a", key=b"k")
+    client.producer("t").send(b"b", key=b"k")
+    with client.consumer("t", "s") as consumer:
+        [first] = rows([consumer.receive_batch(1)])
+        consumer.reconsume_later(first, 5000)
+        assert taken(consumer) == [b"b"]
+    for times, delay_ms in ((1, 700), (2, 5000)):
+        client = bench.reopen()
+        with client.consumer(RETRY, "s") as consumer:
+            bench.clock.advance((5000, 700)[times - 1] - 1)
+            assert taken(consumer) == []
+            bench.clock.advance(1)
+            [message] = rows([consumer.receive_batch(1)])
+            assert message.properties["RECONSUMETIMES"] == str(times)
+            assert consumer.reconsume_later(message, delay_ms).moved == 1
+            assert taken(consumer) == []
+    bench.clock.advance(5000)
+    client = bench.reopen()
+    with client.consumer(["t", RETRY], "s") as both:
+        assert [m.value for m in rows([both.receive_batch(10)])] == [b"b", b"a"]
+
+
+def test_an_exclusive_subscription_gets_it_at_once(bench: Bench) -> None:
+    """1: the retry topic is read with the type of the subscription."""
+    client = bench.client
+    client.create_subscription("t", "s")
+    client.producer("t").send(b"a")
+    with client.consumer("t", "s") as consumer:
+        message = consumer.receive()
+        assert message is not None
+        consumer.reconsume_later(message, 5000)
+    with client.consumer(RETRY, "s") as consumer:
+        assert taken(consumer) == [b"a"]
+
+
+def test_a_policy_of_the_retry_topic_decides_whether_it_waits(bench: Bench) -> None:
+    """1: active = false holds for what was put off before, too."""
+    client = bench.client
+    client.create_subscription("t", "s", type="shared")
+    client.producer("t").send(b"a")
+    with client.consumer("t", "s") as consumer:
+        message = consumer.receive()
+        assert message is not None
+        consumer.reconsume_later(message, 5000)
+    with client.consumer(RETRY, "s") as consumer:
+        assert taken(consumer) == []
+        client.admin.set_delayed_policies(RETRY, active=False)
+        assert taken(consumer) == [b"a"]
+
+
+def test_a_fixed_delay_holds_back_every_message(bench: Bench) -> None:
+    """2: from plain sends to outputs: nothing comes before its time."""
+    client = bench.client
+    client.create_subscription("t", "s", type="shared")
+    client.admin.set_delayed_policies("t", fixed_delivery_delay_ms=50)
+    client.producer("t").send(b"a")
+    with client.consumer("t", "s") as consumer:
+        assert taken(consumer) == []
+        bench.clock.advance(30)
+        with client.transaction() as txn:
+            client.producer("t").send(b"b", deliver_at=0, txn=txn)
+        bench.clock.advance(20)
+        assert taken(consumer) == [b"a"]
+        bench.clock.advance(30)
+        assert taken(consumer) == [b"b"]
+
+
+def test_what_expires_from_its_delivery_waits_and_then_goes(bench: Bench) -> None:
+    """8: due messages have their whole time to live; nothing expired is handed out."""
+    client = bench.client
+    client.create_subscription("t", "s", type="shared")
+    client.set_policies("t", ttl_ms=10)
+    client.admin.set_delayed_policies("t", ttl_from="deliver_at")
+    for delay_ms in (0, 50, 100):
+        client.producer("t").send(b"%d" % delay_ms, deliver_after=delay_ms)
+    with client.consumer("t", "s") as consumer:
+        bench.clock.advance(60)
+        assert taken(consumer) == [b"50"]
+        bench.clock.advance(51)
+        assert taken(consumer) == []
+    assert client.subscription("t", "s").describe()["backlog"] == 0
