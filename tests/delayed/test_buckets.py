@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.delayed.bucket_kit import (
     named_files,
 )
 from tests.engine_kit import START_MS, Bench
+from txlog import Client
 from txlog.bounds import END, START
 from txlog.engine.upkeep import bucket_builder, buckets
 from txlog.engine.upkeep.checkpoint import maintenance_lock
@@ -149,6 +151,67 @@ def test_ids_that_arrive_while_a_bucket_is_made_stay(
     assert counts(bench.client) == [4, 2]
     check_index(bench.client)
     check_index(other)
+
+
+def race(bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[Client], object]) -> None:
+    """Let another process do something between the next bucket's file and its frame."""
+    other, disk = bench.another(), bench.client._store.disk
+    publish = disk.publish
+
+    def racing(path: str, parts: Any) -> None:
+        publish(path, parts)
+        if "_delayed" in path:
+            monkeypatch.setattr(disk, "publish", publish)
+            act(other)
+
+    monkeypatch.setattr(disk, "publish", racing)
+
+
+def lose_first(client: Client) -> None:
+    """Find the first bucket unreadable."""
+    gen = index(client).buckets[0].gen
+    assert buckets.drop_lost(client._store, 1, gen, MissingFile("it is gone"))
+
+
+@pytest.mark.parametrize("step", ["seal", "merge", "rebuild", "prune"])
+@pytest.mark.parametrize("what", ["trim", "delete", "offline", "lost"])
+def test_whatever_races_a_new_bucket_it_is_right_after(
+    tmp_path: Path, step: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = bench_of(tmp_path, max_num_buckets=0)
+    fill(bench, 3)
+    bench.client.checkpoint(roll_all=True)
+    if step == "rebuild":
+        lose_first(bench.client)
+    acts: dict[str, Callable[[Client], object]] = {
+        "trim": lambda client: client.admin.trim("t", END, force_unacked=True),
+        "delete": lambda client: client.admin.delete_topic("t", force=True),
+        "offline": lambda client: client.admin.set_offline("t", 0),
+        "lost": lose_first,
+    }
+    race(bench, monkeypatch, acts[what])
+    store = bench.client._store
+    if step == "seal":
+        delay(bench.client, *[2 * DAY_MS] * 4)
+    elif step == "merge":
+        buckets.merge_now(store, 1)
+    else:
+        bench.clock.advance(3 * HOUR_MS * (step == "prune"))
+        buckets.tend(store, [1], wait=True)
+    assert not any(state == "failed" for _, state in store.bucket_ops.counts), store.reports
+    client = bench.reopen()
+    if what == "offline":
+        client.admin.set_online("t", 0)
+    if what != "delete":
+        check_index(client)
+    client.checkpoint()
+    client.checkpoint()
+    client.admin.gc(apply=True, keep_ms=0)
+    if what != "delete":
+        check_index(client)
+        assert bucket_files(client) == named_files(client)
+    else:
+        assert not [*Path(bench.path).glob("topics/**/_delayed/*")]
 
 
 # --- merge -----------------------------------------------------------------------------------

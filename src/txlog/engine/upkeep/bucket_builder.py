@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 
 from txlog.engine.flow import buckets as flow
 from txlog.engine.flow.draft import Decision
+from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.delay_ops import Bucket, BucketSealed, BucketsMerged, Id
 from txlog.engine.storage.bucket import (
     IDS,
@@ -48,6 +50,7 @@ from txlog.errors import (
     Corruption,
     FormatMismatch,
     MissingFile,
+    PartitionUnavailable,
     StoreLocked,
     TxlogError,
 )
@@ -57,6 +60,7 @@ TRIES = 3
 # A merge of no more ids keeps them in memory, 28 bytes each; a larger one reads its sources thrice.
 KEPT_IDS = 1 << 20
 STEPS_MAX = 10_000  # of one kind in one pass; each takes something away, so it is not reached
+T = TypeVar("T")
 _GENERATION = re.compile(r"bucket-\d+-\d+-(\d+)\.parquet")
 
 
@@ -130,6 +134,8 @@ class Builder:
                 done = step()
             except AlreadyClosed:
                 raise
+            except PartitionUnavailable:  # it went away, or its topic did, while we looked
+                return False
             except TxlogError as error:
                 if self._is_source_lost(error):
                     continue  # each time a bucket less
@@ -149,26 +155,35 @@ class Builder:
         if not is_lost(error):
             return False
         path = error.fields.get("path")
-        gens = [bucket.gen for bucket in self.buckets() if bucket.file.path == path]
-        if not gens:
-            return False
-        self._report.lost += lose(self._store, self._partition, gens[0], error)
-        return True
+        try:
+            gens = [bucket.gen for bucket in self.buckets() if bucket.file.path == path]
+            if gens:
+                self._report.lost += lose(self._store, self._partition, gens[0], error)
+        except TxlogError:
+            return False  # then it is a failure like any other
+        return bool(gens)
+
+    def look(self, question: Callable[[View, Delayed], T]) -> T:
+        """Ask about the index; raises PartitionUnavailable where there is nothing to tend."""
+        partition = self._partition
+
+        def asked(view: View) -> T:
+            if not flow.is_tended(view, partition):
+                raise PartitionUnavailable("the partition is away", partition=partition)
+            return question(view, view.delayed(partition))
+
+        return self._store.read(asked)
 
     def buckets(self) -> list[Bucket]:
         """The buckets that there are, in order of position."""
-        partition = self._partition
-        return self._store.read(
-            lambda view: list(view.delayed(partition).buckets)
-            if flow.is_tended(view, partition) else []
-        )  # fmt: skip
+        return self.look(lambda view, state: list(state.buckets))
 
     def cutoff(self) -> int:
         """What is due now."""
         store, partition = self._store, self._partition
         now_ms = store.clock.now().wall_ms
-        return store.read(
-            lambda view: flow.cutoff_of(view, store.settings, partition, now_ms), fresh=False
+        return self.look(
+            lambda view, state: flow.cutoff_of(view, store.settings, partition, now_ms)
         )
 
     # --- steps -------------------------------------------------------------------------------
@@ -176,8 +191,8 @@ class Builder:
     def delete(self) -> bool:
         """Let go of buckets that nobody needs."""
         store, partition = self._store, self._partition
-        cutoff = self.cutoff() if self.buckets() else 0
-        if not store.read(lambda view: flow.doomed(view, partition, cutoff), fresh=False):
+        cutoff = self.cutoff()
+        if not self.look(lambda view, state: flow.doomed(view, partition, cutoff)):
             return False
         return bool(
             store.write(lambda view, now: flow.delete(view, store.settings, now, partition))
@@ -185,19 +200,16 @@ class Builder:
 
     def prune(self) -> bool:
         """Write a bucket again without what is due."""
-        cutoff, partition = self.cutoff(), self._partition
-        found = self._store.read(lambda view: flow.to_prune(view.delayed(partition), cutoff))
+        cutoff = self.cutoff()
+        found = self.look(lambda view, state: flow.to_prune(state, cutoff))
         return bool(found) and self._merge(found[:1], cutoff)
 
     def merge(self, most: int) -> bool:
         """Make one bucket of two neighbours, if there are more than so many."""
-        partition = self._partition
-
-        def pairs_of(view: View) -> list[tuple[Bucket, Bucket]]:
-            state = view.delayed(partition)
-            return flow.neighbours(state) if len(state.buckets) > most else []
-
-        cutoff, pairs = self.cutoff(), self._store.read(pairs_of)
+        cutoff = self.cutoff()
+        pairs = self.look(
+            lambda view, state: flow.neighbours(state) if len(state.buckets) > most else []
+        )
         live: dict[int, int] = {}
         for bucket in {bucket.gen: bucket for pair in pairs for bucket in pair}.values():
             with ExitStack() as stack:
@@ -209,17 +221,14 @@ class Builder:
         """Move ids from the mutable bucket into a new one."""
         partition, settings = self._partition, self._store.settings
 
-        def look(view: View) -> tuple[pa.Table, Id, Id] | None:
-            if not flow.is_tended(view, partition):
-                return None
-            state = view.delayed(partition)
+        def full(view: View, state: Delayed) -> tuple[pa.Table, Id, Id] | None:
             through = flow.seal_through(state, settings)
             if through is None:
                 return None
             rows = state.mutable.rows_through(through)
             return ids_of(state.mutable, rows), state.mutable.place(0), through
 
-        found = self._store.read(look)
+        found = self.look(full)
         if found is None:
             return False
         ids, first, through = found
@@ -232,10 +241,7 @@ class Builder:
     def rebuild_wanted(self) -> bool:
         """Index again a part of what a subscription still waits for."""
         partition = self._partition
-        found = self._store.read(
-            lambda view: flow.to_rebuild(view, partition)
-            if flow.is_tended(view, partition) else []
-        )  # fmt: skip
+        found = self.look(lambda view, state: flow.to_rebuild(view, partition))
         return bool(found) and self.rebuild(*found[0])
 
     def rebuild(self, first: Id, last: Id) -> bool:
@@ -306,11 +312,9 @@ class Builder:
         """Publish a bucket; None when it would be empty."""
         store, partition = self._store, self._partition
         settings = store.settings
-        directory, gen = store.read(
-            lambda view: (
-                delayed_dir(view.catalog, partition), view.delayed(partition).next_gen
-            )
-        )  # fmt: skip
+        directory, gen = self.look(
+            lambda view, state: (delayed_dir(view.catalog, partition), state.next_gen)
+        )
         used = map(_GENERATION.fullmatch, store.disk.listdir(directory))
         gen = max([gen, *(int(name[1]) + 1 for name in used if name)])  # Law 6: also of orphans
         cutting = Cutting(
