@@ -55,7 +55,10 @@ class World:
             "max_num_buckets": self.chance.randrange(1, 6),
             "max_indexes_per_snapshot_segment": self.chance.choice((1, 2, 5, -1)),
             "strays_max": self.chance.choice((3, 1000)),
+            "deliver_at_time_strict": self.chance.choice((0, 1, 1)),
+            "tick_time_ms": 10,
         }
+        self.early_ms = 0 if settings["deliver_at_time_strict"] else 10
         self.type = type
         self.shop = Shop(folder, **settings)
         self.times: dict[MessageId, int | None] = {}
@@ -122,7 +125,7 @@ class World:
 
     def is_due(self, sub: Sub, one: MessageId, now: int) -> bool:
         at = self.times[one]
-        return at is None or at <= now or one in sub.released
+        return at is None or at <= now + self.early_ms or one in sub.released
 
     def receive(self) -> None:
         process, name = self.chance.choice(self.processes), self.chance.choice("sz")

@@ -138,9 +138,10 @@ class Cycle:
         that one which is not taken is found again. Raises BucketLost.
         """
         last: Key | None = None
+        start = self.pointer
         for key in merge(self._due_strays(), self._polled()):
             if self.looked >= LOOK_ROWS_MAX:
-                self.is_more = True
+                self.is_more = self.pointer > start  # else asking again would come to the same
                 return
             self.looked += 1
             one = key[1:]
