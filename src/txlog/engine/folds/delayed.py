@@ -199,7 +199,7 @@ def _bucket_deleted(state: Delayed, lsn: int, time_ms: int, op: BucketDeleted) -
     for bucket in _take(state, lsn, op.gens):
         if op.cause == "lost" or (op.cause == "acknowledged" and bucket.max_at > op.cutoff_ms):
             state.losses += 1
-            state.unindexed = _united(state.unindexed, bucket.first, bucket.last)
+            state.unindexed = united(state.unindexed, bucket.first, bucket.last)
             _passed(state, bucket.cutoff_ms)
     _cut(state, op.cutoff_ms)
 
@@ -235,7 +235,7 @@ def _ledger_trimmed(state: Delayed, lsn: int, time_ms: int, op: LedgerTrimmed) -
     state.unindexed = without(state.unindexed, (0, 0, 0), last)
 
 
-def _united(ranges: Ranges, first: Id, last: Id) -> Ranges:
+def united(ranges: Ranges, first: Id, last: Id) -> Ranges:
     """The ranges with one more, those that touch joined."""
     out: Ranges = []
     for one in sorted([*ranges, (first, last)]):
