@@ -28,7 +28,7 @@ from txlog.errors import (
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SHOWN = (
-    *("", "client", "consumer", "producer", "reader", "transaction", "message"),
+    *("", "client", "consumer", "producer", "reader", "transaction", "message", "topic"),
     *(f"functions.{name}" for name in ("outputs", "context", "windows", "loading", "runner")),
 )
 

@@ -41,6 +41,7 @@ from txlog.reader import Reader, range_from
 from txlog.settings import Settings
 from txlog.subscribing import ConsumerOptions, create_subscription, open_consumer
 from txlog.subscription import SubscriptionHandle
+from txlog.topic import TopicHandle
 from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
 
@@ -201,7 +202,7 @@ class Client(TransactionClient):
 
     def topics(self, internal: bool = False) -> list[Answer]:
         """The topics, by name; the fields of `txlog topic list`."""
-        return self._look(report.topics)
+        return self._look(lambda view: report.topics(view, self._store))
 
     def describe_topic(self, name: str) -> Answer:
         """One topic with its partitions and subscriptions. Raises TopicNotFound."""
@@ -239,6 +240,13 @@ class Client(TransactionClient):
         raises: TopicNotFound, SubscriptionNotFound
         """
         return SubscriptionHandle(self._store, topic, name)
+
+    def topic(self, name: str) -> TopicHandle:
+        """A handle for delayed messages: list, promote, cancel; of `orders/2`, one partition.
+
+        raises: TopicNotFound
+        """
+        return TopicHandle(self._store, name)
 
     def acknowledge(
         self, topic: str, subscription: str, ids: Sequence[MessageId], *,

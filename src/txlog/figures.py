@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from txlog.delayfigures import delay_families
 from txlog.engine.folds.catalog import Subscription, Topic, numbers
 from txlog.engine.folds.coordinator import (
     ABORTED,
@@ -41,6 +42,7 @@ def families(view: View, store: Store) -> list[Family]:
         *_transaction_families(folds, store.clock.now().wall_ms),
         *_partition_families(view),
         *_subscription_families(view),
+        *delay_families(view, store, _topics(view)),
         *key_families(living_keys(view)),
     ]
 

@@ -48,9 +48,9 @@ class Receiving:
     """
 
     __slots__ = (
-        "_ack_timeout_ms", "_dead", "_highest", "_last", "_member", "_places", "_previews",
-        "_short", "_store", "_turn", "blocked", "due_ms", "is_idle", "partitions", "subscription",
-        "topic",
+        "__weakref__", "_ack_timeout_ms", "_dead", "_highest", "_last", "_member", "_places",
+        "_previews", "_short", "_store", "_turn", "blocked", "due_ms", "is_idle", "partitions",
+        "subscription", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +72,7 @@ class Receiving:
         self._turn = 0
         self._last: tuple[Callable[[], pa.Table | None], list[Run]] = (lambda: None, [])
         self._dead = DeadLetters(store, self.target)
+        store.bucket_ops.delivered.standers.add(self)
 
     def target(self, view: View) -> tuple[Topic, Subscription]:
         """The topic and subscription as they are now; raises when they were deleted."""
@@ -100,6 +101,9 @@ class Receiving:
             highest = self._highest.get(part.partition, BEFORE_ALL)
             if part.runs and not covers(highest, part.place.mark):
                 self._highest[part.partition] = part.place.mark
+        tally = self._store.bucket_ops.delivered
+        tally.note(table, self._store.clock.now().wall_ms)
+        tally.rewinds += sum(part.is_rewound for part in handed.parts)
         left = limit - table.num_rows
         if left and self.subscription.isolation == "uncommitted":
             table = pa.concat_tables([table, *self._preview(left)])
@@ -248,6 +252,12 @@ class Receiving:
     def standing(self) -> Standing:
         """Through which consumer an acknowledgement comes, and where that stands."""
         return Standing(self._member.number, self._places, self._highest)
+
+    @property
+    def strays(self) -> int:
+        """Messages that it remembers as not due because the index lacks them."""
+        places = [*self._places.values()] if self._member.is_open else ()
+        return sum(len(place.strays) for place in places)
 
     def place(self, partition: int) -> Place | None:
         """Where it stands in a partition, by its store-wide number; None: it was never there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from txlog.delaycounts import DelayCounts
 from txlog.engine.flow import lookup
 from txlog.engine.flow.acksets import backlog
 from txlog.engine.flow.delay_settings import own_policies
@@ -61,13 +62,14 @@ def file_bytes(view: View, ledgers: Sequence[int]) -> int:
 # --- topics and subscriptions ----------------------------------------------------------------
 
 
-def topics(view: View) -> list[Answer]:
+def topics(view: View, store: Store) -> list[Answer]:
     """Every topic, by name."""
     known = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
-    return [_topic_row(view, topic) for topic in known]
+    counts = DelayCounts(view, store)
+    return [_topic_row(view, topic, counts) for topic in known]
 
 
-def _topic_row(view: View, topic: Topic) -> Answer:
+def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> Answer:
     states = [view.topic(number) for number in numbers(topic)]
     last = max((state.last_publish_ms for state in states), default=0)
     open_txns = {
@@ -82,7 +84,7 @@ def _topic_row(view: View, topic: Topic) -> Answer:
         "messages": sum(state.messages for state in states),
         "size_bytes": sum(state.payload_bytes for state in states),
         "open_txns": len(open_txns),
-        "delayed": 0,
+        "delayed": counts.of_topic(topic),
         "subscriptions": len(topic.subscriptions),
         "backlog": sum(
             backlog(view, subscription, number)
@@ -98,6 +100,7 @@ def _topic_row(view: View, topic: Topic) -> Answer:
 def topic(view: View, found: Topic, store: Store) -> Answer:
     """One topic with its partitions."""
     rows: list[Answer] = []
+    counts = DelayCounts(view, store)
     for index, number in enumerate(numbers(found)):
         state, side = view.topic(number), view.buffer(number)
         used = [end for end in state.ledgers if end.entries]
@@ -108,12 +111,12 @@ def topic(view: View, found: Topic, store: Store) -> Answer:
             "messages": state.messages, "size_bytes": state.payload_bytes,
             "ledgers": len(state.ledgers), "open_ledger": state.ledgers[-1].ledger,
             "open_txns": sum(map(len, side.held.values())),
-            "sidecar_bytes": sum(end.payload_bytes for end in side.ledgers), "delayed": 0,
-            "watermark": None,
+            "sidecar_bytes": sum(end.payload_bytes for end in side.ledgers),
+            "delayed": counts.of_partition(found, number), "watermark": None,
         })  # fmt: skip
     held = [view.catalog.subscriptions[number] for number in found.subscriptions]
     return {
-        **_topic_row(view, found),
+        **_topic_row(view, found, counts),
         "policies": own_policies(view, found),
         "subscription_list": [
             {"subscription": one.name, "type": one.type, "backlog": _backlog(view, one),
@@ -138,6 +141,7 @@ def live_count(view: View, store: Store, held: Subscription) -> int:
 def subscriptions(view: View, of: Topic | None, store: Store) -> list[Answer]:
     """The subscriptions of one topic, or of all."""
     out: list[Answer] = []
+    counts = DelayCounts(view, store)
     for held in view.catalog.subscriptions.values():
         if of is not None and held.topic != of.number:
             continue
@@ -145,9 +149,10 @@ def subscriptions(view: View, of: Topic | None, store: Store) -> list[Answer]:
         cursors = [view.cursor(held.number, number) for number in numbers(found)]
         mark = cursors[0].mark_delete
         last = max(cursor.last_ack_ms for cursor in cursors)
+        left, delayed = _backlog(view, held), counts.of_subscription(found, held)
         out.append({
             "topic": short(found), "subscription": held.name, "type": held.type,
-            "backlog": _backlog(view, held), "delayed": 0,
+            "backlog": left, "delayed": delayed, "backlog_no_delayed": left - delayed,
             "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
             "consumers": live_count(view, store, held), "isolation": held.isolation,
             "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
@@ -321,7 +326,7 @@ def status(view: View, store: Store) -> Answer:
             counts["overdue"] += lookup.is_overdue(txn, now)
             age = now.wall_ms - txn.wall_ms
             oldest = age if oldest is None else max(oldest, age)
-    listed = topics(view)
+    listed = topics(view, store)
     for row, found in zip(
         listed, sorted(view.catalog.topics.values(), key=lambda one: one.name), strict=True
     ):

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from txlog import report
 from txlog.consumerreport import consumers
+from txlog.delaycounts import DelayCounts
 from txlog.engine.flow.acksets import backlog, messages_in
 from txlog.engine.flow.dispatch import Piece, plan, requests_of
 from txlog.engine.folds import catalog as catalogs
@@ -38,23 +39,25 @@ def describe(view: View, store: Store, topic: Topic, held: Subscription) -> Answ
         row for row in report.subscriptions(view, topic, store)
         if row["subscription"] == held.name
     ]  # fmt: skip
+    counts = DelayCounts(view, store)
     return {
         **row, "policies": dict(sorted(held.policies.items())),
         "consumer_list": consumers(view, held, store),
         "partition_list": [
-            _partition(view, held, index, number)
+            _partition(view, held, index, number, counts.of_cursor(topic, held, number))
             for index, number in enumerate(catalogs.numbers(topic))
         ],
     }  # fmt: skip
 
 
-def _partition(view: View, held: Subscription, index: int, number: int) -> Answer:
+def _partition(view: View, held: Subscription, index: int, number: int, delayed: int) -> Answer:
     cursor = view.cursor(held.number, number)
     mark = cursor.mark_delete
     return {
         "partition": index, "mark_delete": MessageId(*mark) if mark[1] >= 0 else None,
-        "backlog": backlog(view, held.number, number),
-        "acked_beyond": messages_in(view, number, cursor.acked.runs()), "delayed": 0,
+        "backlog": (left := backlog(view, held.number, number)),
+        "acked_beyond": messages_in(view, number, cursor.acked.runs()), "delayed": delayed,
+        "backlog_no_delayed": left - delayed,
         "pending_acks": sum(pending.count for pending in cursor.pending.values()),
         "leased": sum(lease.count() for lease in cursor.hands.leases.values()),
         "watermark": None,

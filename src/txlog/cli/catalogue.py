@@ -46,6 +46,13 @@ COMMANDS: Final[dict[str, Entry]] = {
     "sub nack": Entry("subhands", "nack", "let messages in hand come again, after a delay"),
     "sub redeliver": Entry("subhands", "redeliver", "let messages in hand come again at once"),
     "sub delete": Entry("submove", "delete", "delete subscriptions"),
+    "delay list": Entry("delay", "list_delayed", "messages that are not due yet, by their time"),
+    "delay next": Entry("delay", "next_delayed", "what is due next"),
+    "delay promote": Entry("delaychange", "promote", "deliver delayed messages now"),
+    "delay cancel": Entry("delaychange", "cancel", "acknowledge them before they are due"),
+    "delay buckets": Entry("delay", "buckets", "the buckets of the index of delayed messages"),
+    "delay merge": Entry("delaykeep", "merge", "merge its buckets"),
+    "delay rebuild": Entry("delaykeep", "rebuild", "make its buckets anew from the log"),
     "txn connect": Entry("txn", "connect", "take a transaction key and print its epoch"),
     "txn begin": Entry("txn", "begin", "begin a transaction and print its id"),
     "txn commit": Entry("txn", "commit", "commit transactions"),
@@ -101,6 +108,7 @@ COMMANDS: Final[dict[str, Entry]] = {
 NOUNS: Final[dict[str, str]] = {
     "topic": "topics",
     "sub": "subscriptions",
+    "delay": "delayed messages",
     "txn": "transactions",
     "admin": "administration",
     "policy": "policies",
@@ -108,6 +116,7 @@ NOUNS: Final[dict[str, str]] = {
 }
 
 ALIASES: Final[dict[str, str]] = {
+    "delayed": "delay",
     "topics": "topic",
     "subs": "sub",
     "subscription": "sub",
@@ -127,9 +136,9 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
 
   begin       init  status  demo          make a store, look at it, see it work
   topics      topic create|list|describe|update|delete
-              policy delayed set|get|remove
   messages    produce  consume  peek      write, read, look
   consumers   sub create|list|describe|ack|seek|skip|delete
+  delayed     delay list|next|promote|cancel|buckets|rebuild  policy delayed
   process     run  transform              a function, a command, exactly once
   atomic      txn connect|begin|commit|abort|list|show|wait|log|run
   look        inspect                     any topic, transaction, id, file

@@ -58,7 +58,7 @@ def consume(
     raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False,
     isolation: Annotated[str | None, Option("--isolation", metavar="committed|uncommitted")] = None,
     include_delayed: Annotated[
-        bool, Option("--include-delayed", help="also what is not yet due; nothing waits by now")
+        bool, Option("--include-delayed", help="also what is not yet due")
     ] = False,
     key: Annotated[list[str] | None, Option("--key", "-k", metavar="K…")] = None,
     prop: Annotated[list[str] | None, Option("--prop", "-H", metavar="K=V…")] = None,

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from txlog.consumer import Consumer
     from txlog.multi_consumer import MultiTopicsConsumer
     from txlog.subscribing import ConsumerOptions
+    from txlog.topic import TopicHandle
 
 _BATCH_MESSAGES = 1000
+READ_MESSAGES = 10_000  # at once, when nothing says how many are wanted
 _WAIT_S = 0.05
 
 
@@ -80,6 +82,7 @@ class Job:
         self.out.write(self.records.begin())
         if request.grep is not None:
             check_pattern(request.grep)
+        self.handles: dict[str, TopicHandle] = {}
         self.where: Any = None
         if request.where is not None:  # only then DuckDB is imported
             self.where = importlib.import_module("txlog.cli.where").Where(request.where)
@@ -92,11 +95,13 @@ class Job:
                 # The topic must exist all the same.
                 self.client.describe_topic(target.topic)
                 continue
+            left = None if self.has_filter() else self.left()
             tables = self.client.read(
                 target.topic,
                 range=request.range,
                 partitions=target.partitions,
-                limit=None if self.has_filter() else self.left(),
+                limit=left if request.include_delayed else None,
+                batch_messages=READ_MESSAGES if left is None else min(left, READ_MESSAGES),
                 isolation=request.isolation or "committed",
             )
             for table in tables:
@@ -235,9 +240,24 @@ class Job:
             request.grep is not None or request.where is not None
         )
 
+    def due(self, table: pa.Table) -> pa.Table:
+        """Return the rows that are not delayed; a message without an id is none of these."""
+        at = table["deliver_at"]
+        if self.request.include_delayed or at.null_count == len(at):
+            return table
+        topic = table["topic"][0].as_py()
+        if topic not in self.handles:
+            self.handles[topic] = self.client.topic(topic)
+        cutoff = self.handles[topic].cutoff()
+        if cutoff is None:
+            return table
+        is_due = pc.fill_null(pc.less_equal(at.cast(pa.int64()), cutoff), True)
+        return table.filter(pc.or_(is_due, pc.is_null(table["ledger"])))
+
     def filtered(self, table: pa.Table) -> pa.Table:
-        """Return the rows that --key, --prop, --grep and --where let through."""
+        """Return the rows that are due, and that --key, --prop, --grep and --where let through."""
         request = self.request
+        table = self.due(table)
         if request.keys:
             table = table.filter(pc.is_in(table["key"], pa.array(request.keys, pa.binary())))
         for name, value in request.properties.items():
@@ -251,17 +271,27 @@ class Job:
         return table
 
     def notes(self) -> None:
-        """Say what a reader does not see."""
-        if self.request.subscription is not None or self.call.flags.quiet:
-            return
-        if not (self.call.flags.verbose or is_terminal(2)):
+        """Say what a reader does not see, and that a subscription does not wait."""
+        if self.call.flags.quiet or not (self.call.flags.verbose or is_terminal(2)):
             return
         for target in self.request.targets:
             row = self.client.describe_topic(target.topic)
+            if self.request.subscription is not None:
+                self._note_type(row)
+                continue
             if row.get("open_txns"):
                 self.call.note(f"{target.topic}: {row['open_txns']} open transactions")
-            if row.get("delayed"):
+            if row.get("delayed") and not self.request.include_delayed:
                 self.call.note(f"{target.topic}: {row['delayed']} messages not yet due")
+
+    def _note_type(self, row: dict[str, Any]) -> None:
+        for held in row["subscription_list"]:
+            waits = held["type"] in ("shared", "key-shared")
+            if held["subscription"] == self.request.subscription and row["delayed"] and not waits:
+                self.call.note(
+                    f"{row['topic']}: messages not yet due came at once, as {held['type']} "
+                    "subscriptions get them; shared and key-shared ones wait"
+                )
 
 
 def check_pattern(pattern: bytes) -> None:

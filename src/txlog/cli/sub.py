@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TYPES = ("exclusive", "shared", "failover", "key-shared")
 LIST_FIELDS = (
     "topic subscription type backlog delayed pending_acks consumers "
-    "| isolation mark_delete last_ack_time created_time"
+    "| isolation mark_delete last_ack_time created_time backlog_no_delayed"
 )
 
 

@@ -1,9 +1,11 @@
-"""Counts what this process did to buckets of delayed indexes, for its metrics."""
+"""Counts what this process did with delayed indexes, for its metrics."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+
+from txlog.engine.delay_tally import DelayTally
 
 REST_MS = 10_000  # after a failure nobody tries again on his own for so long
 
@@ -15,11 +17,13 @@ class BucketOps:
     """counts: by (seal, merge, prune, delete, rebuild, lost or tend; succeeded or failed).
 
     seconds: spent by kind; rest_until_ms: upkeep failed, it is not tried by itself before
+    delivered: what its consumers got
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
     rest_until_ms: int = -(1 << 63)
+    delivered: DelayTally = field(default_factory=DelayTally)
 
     def note(self, kind: str, seconds: float) -> None:
         """One more that was done."""

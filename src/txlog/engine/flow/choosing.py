@@ -36,6 +36,7 @@ class Part(msgspec.Struct, gc=False):
     error: the pieces cannot be read, and nothing of them was leased
     bytes: about so many in the pieces
     is_more: ask again, the look ended early
+    is_rewound: it began again at mark-delete, for the index may have lost something
     """
 
     partition: int
@@ -46,6 +47,7 @@ class Part(msgspec.Struct, gc=False):
     error: Corruption | None = None
     bytes: int = 0
     is_more: bool = False
+    is_rewound: bool = False
 
 
 class Delays(NamedTuple):
@@ -123,7 +125,8 @@ def _choose_due(
         return Part(number, found.pieces, found.place, error=found.error)
     runs = _runs_of(found.pieces)
     return Part(
-        number, found.pieces, found.place, runs, bytes=found.bytes, is_more=found.is_more
+        number, found.pieces, found.place, runs, bytes=found.bytes, is_more=found.is_more,
+        is_rewound=cycle.is_rewound,
     )  # fmt: skip
 
 
@@ -140,7 +143,7 @@ def _choose_keys(
         return Part(number, found.pieces, found.place, error=found.error)
     return Part(
         number, found.pieces, found.place, found.runs(), found.takes, None, found.bytes,
-        found.is_more,
+        found.is_more, cycle is not None and cycle.is_rewound,
     )  # fmt: skip
 
 

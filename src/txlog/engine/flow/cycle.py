@@ -83,12 +83,13 @@ class Cycle:
     busy:     sets of ids that are not to be had now; skip: of those that are not due
     looked:   ids and rows so far; is_more: there are others, that were not looked at
     make_do:  read row by row where the index is missing, instead of asking for it
+    is_rewound: it begins again at mark-delete, for the index may have lost something
     """
 
     __slots__ = (
         "_away", "_delayed", "_is_behind", "_is_cut", "_make_do", "_members", "_number", "_ranges",
-        "_strays_max", "_table", "_view", "busy", "cursor", "cutoff", "is_more", "looked", "mark",
-        "pointer", "skip", "strays",
+        "_strays_max", "_table", "_view", "busy", "cursor", "cutoff", "is_more", "is_rewound",
+        "looked", "mark", "pointer", "skip", "strays",
     )  # fmt: skip
 
     def __init__(
@@ -100,7 +101,8 @@ class Cycle:
         delayed = self._delayed = view.delayed(number)
         self.mark, self.pointer = cursor.mark_delete, behind_time(cutoff)
         self.strays: tuple[Key, ...] = ()
-        if place is not None and place.members == members and not _is_stale(place, delayed):
+        self.is_rewound = place is not None and _is_stale(place, delayed)
+        if place is not None and place.members == members and not self.is_rewound:
             self.mark = stands_at(cursor, place, now, members)
             self.pointer = min(self.pointer, place.pointer)
             self.strays = place.strays

@@ -70,6 +70,12 @@ def fetch(
     index:       of the partition in its topic
     redelivered: counts of the subscription, None for a reader
     """
+    pieces = pieces_of(view, partition, runs)
+    return received(view, topic, index, partition, pieces, redelivered)
+
+
+def pieces_of(view: View, partition: int, runs: Iterable[Run]) -> list[Piece]:
+    """Runs without whole markers as pieces of a plan."""
     pieces: list[Piece] = []
     for ledger, first, last, index_first, index_last in runs:
         if index_first:
@@ -79,7 +85,7 @@ def fetch(
             pieces.append(Piece(ledger, first, rows, index_first, marker))
         else:
             pieces.append(Piece(ledger, first, last - first + 1, 0, None))
-    return received(view, topic, index, partition, pieces, redelivered)
+    return pieces
 
 
 def still_pending(view: View, partition: int, cursor: Cursor, runs: Iterable[Run]) -> list[Run]:

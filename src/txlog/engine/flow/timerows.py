@@ -26,6 +26,7 @@ FAR = 1 << 62  # above every ledger: (time, FAR, 0, 0) stands behind all keys of
 FEW_ROWS_MAX = 128  # so many are sorted faster one by one
 SET_ROWS_MAX = 2048  # and so many put into a set
 AT_ONCE = 512
+ROW_BYTES = 28  # of a row in memory: three columns of 8 bytes, and its index
 
 
 def behind_time(at: int) -> Key:
@@ -187,6 +188,19 @@ def remove(ids: IdSet, gone: IdSet, buffer: Buffer) -> None:
         left = known_inner - inner
         if left:
             ids.inner[key] = left
+
+
+def bytes_of(ids: IdSet | None) -> int:
+    """The memory of the bitmaps of a set, without the objects around them."""
+    known: list[BitMap | BitMap64] = []
+    if ids is not None:
+        known = [*ids.entries.values(), *ids.inner.values()]
+    total = 0
+    for bitmap in known:
+        told = bitmap.get_statistics()
+        total += told["n_bytes_array_containers"] + told["n_bytes_run_containers"]
+        total += told["n_bytes_bitset_containers"]
+    return total
 
 
 def messages_of(ids: IdSet, buffer: Buffer) -> int:

@@ -23,12 +23,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from heapq import merge
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from txlog.engine.flow.skipping import Skip, Without
 from txlog.engine.flow.timerows import (
+    ROW_BYTES,
     Key,
     behind_time,
+    bytes_of,
     common,
     ids_of,
     key_of,
@@ -53,6 +55,14 @@ from txlog.errors import DiskFailed, IntegrityError, NoResources
 READS_MAX = 3  # so often a bucket is tried before the rest goes on without it
 KEPT_SEGMENTS_MAX = 2  # of a bucket: the one that is falling due, and the one behind it
 T = TypeVar("T")
+
+
+class Loaded(NamedTuple):
+    """What of a bucket is in the memory of this process; bytes: of rows and bitmaps."""
+
+    segments: int = 0
+    ids: int = 0
+    bytes: int = 0
 
 
 class BucketLost(Exception):
@@ -142,6 +152,10 @@ class _Mutable:
             if (row := bisect_right(chunk.at, self._cutoff)) < len(chunk)
         )  # fmt: skip
         return min((key_of(chunk, row) for chunk, row in found), default=None)
+
+    def loaded(self) -> Loaded:
+        """What of it is in memory."""
+        return Loaded(0, self._rows, ROW_BYTES * self._rows + bytes_of(self._future))
 
     def count(self) -> int:
         """How many ids are above the cutoff."""
@@ -268,6 +282,11 @@ class _Sealed:
         rows = self._segment(number)
         return key_of(rows, bisect_right(rows.at, self._cutoff))
 
+    def loaded(self) -> Loaded:
+        """What of it is in memory."""
+        rows = sum(map(len, self._kept.values()))
+        return Loaded(len(self._kept), rows, ROW_BYTES * rows + bytes_of(self._future))
+
     def count(self) -> int:
         """How many ids are above the cutoff; raises BucketLost, BucketAway."""
         if self._cutoff < self.bucket.min_at:
@@ -374,6 +393,10 @@ class Timetable:
             except (BucketAway, BucketLost):
                 total += one.bucket.count
         return total
+
+    def loaded(self) -> tuple[Loaded, dict[int, Loaded]]:
+        """What is in memory: of mutable, and of each bucket by its generation."""
+        return self._mutable.loaded(), {one.bucket.gen: one.loaded() for one in self._buckets}
 
     def count_for(self, cursor: Cursor) -> int:
         """How many of them are neither acknowledged nor below mark-delete."""

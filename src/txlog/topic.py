@@ -1,0 +1,255 @@
+"""Owns TopicHandle: looking at the delayed messages of a topic, and deciding over them.
+
+A method a command of `txlog delay`. Changes are one decision each, durable when they return;
+answers are plain values with the names the commands print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from txlog import delayreport, indexing
+from txlog.bucketreport import buckets
+from txlog.clock import Instant
+from txlog.delaycounts import DelayCounts
+from txlog.engine.flow.acknowledge import runs_of_ids
+from txlog.engine.flow.bounds import partition_of
+from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.lookup import subscription as find_subscription
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.promotion import Changed, Find, Which, cancel, promote
+from txlog.engine.flow.sweep import Uses
+from txlog.engine.folds.catalog import Subscription, Topic, number_of
+from txlog.engine.store import Store
+from txlog.engine.view import View
+from txlog.errors import InvalidArgument
+from txlog.ids import MessageId, TopicName
+from txlog.looking import look
+from txlog.settings import Settings
+
+Answer = dict[str, Any]
+Ask = Callable[[View, Settings, Instant, Find, Which], Decision]
+
+
+class TopicHandle:
+    """The delayed messages of a topic, or of one partition of it.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         _ = client.create_subscription("orders", "billing", type="shared")
+    ...         later = 32_503_680_000_000
+    ...         ids = [client.producer("orders").send(b"x", deliver_at=later + n).message_id
+    ...                for n in range(3)]
+    ...         orders = client.topic("orders")
+    ...         cancelled = orders.cancel(ids[:1])["cancelled"]
+    ...         promoted = orders.promote(before=later + 2, subscription="billing")["promoted"]
+    ...         cancelled, promoted, orders.next_delayed(subscription="billing")["deliver_at"]
+    (1, 1, 32503680000001)
+    """
+
+    __slots__ = ("_asked", "_store", "short")
+
+    def __init__(self, store: Store, topic: str) -> None:
+        self._store = store
+        self._asked = TopicName.parse(topic, allow_partition=True)
+        self.short = self._asked.topic.short
+        look(store, self._topic)
+
+    def _topic(self, view: View) -> Topic:
+        return find_topic(view, self._asked)
+
+    def _find(self, view: View, subscription: str | None) -> tuple[Topic, Subscription | None]:
+        topic = self._topic(view)
+        held = None if subscription is None else find_subscription(view, topic, subscription)
+        return topic, held
+
+    def _indexes(self, topic: Topic) -> list[int]:
+        """The one partition that the handle names, or all."""
+        if self._asked.partition is not None:
+            return [self._asked.partition]
+        return list(range(topic.partitions))
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def delayed(
+        self, subscription: str | None = None, before: int | None = None,
+        limit: int | None = None, *, key: bytes | None = None,
+    ) -> pa.Table:  # fmt: skip
+        """Messages whose time is to come, in order of time; what the index holds, not the backlog.
+
+        subscription: only what it has not acknowledged; before: an instant in ms, itself left out
+        key:          only messages with this key
+        returns:      partition, ledger, entry, index (null for a plain message), deliver_at, key,
+                      size_bytes, txn_most, txn_least
+        raises:       SubscriptionNotFound, InvalidArgument, PartitionUnavailable
+        """
+        if limit is not None and limit < 0:
+            raise InvalidArgument(f"limit is {limit}, it must not be negative", code=203)
+
+        return look(
+            self._store,
+            lambda view: delayreport.listed(
+                view, self._scope(view, subscription, before), limit, key
+            ),
+        )
+
+    def next_delayed(self, subscription: str | None = None) -> Answer | None:
+        """The message that is due next, None when nothing is delayed; {message_id, deliver_at}."""
+
+        def first(view: View) -> Answer | None:
+            for times in delayreport.ahead(view, self._scope(view, subscription)):
+                at, *place = (times[name][0].as_py() for name in times.column_names)
+                return {"message_id": MessageId(*place), "deliver_at": at}
+            return None
+
+        return look(self._store, first)
+
+    def histogram(self, subscription: str | None = None, before: int | None = None) -> list[Answer]:
+        """How many are due within a minute, ten, an hour, a day, and later.
+
+        returns: [{due_within_ms, messages}], due_within_ms None in the last
+        """
+
+        def counted(view: View) -> list[Answer]:
+            scope = self._scope(view, subscription, before)
+            return delayreport.histogram(
+                scope.now_ms, delayreport.ahead(view, scope, in_order=False)
+            )
+
+        return look(self._store, counted)
+
+    def cutoff(self) -> int | None:
+        """The latest time that is due now, in ms, by the policies of the topic; None: all is."""
+        store = self._store
+        return look(store, lambda view: DelayCounts(view, store).cutoff(self._topic(view)))
+
+    def buckets(self) -> list[Answer]:
+        """The buckets of the index; the fields of `txlog delay buckets`."""
+        return look(self._store, lambda view: buckets(view, self._scope(view, None)))
+
+    def _scope(
+        self, view: View, subscription: str | None, before: int | None = None
+    ) -> delayreport.Scope:
+        topic, held = self._find(view, subscription)
+        store = self._store
+        return delayreport.Scope(
+            topic, self._indexes(topic), store.clock.now().wall_ms, store.note, held, before
+        )
+
+    # --- deciding ----------------------------------------------------------------------------
+
+    def promote(
+        self, ids: Sequence[MessageId] | None = None, *, before: int | None = None,
+        all: bool = False, subscription: str | None = None, dry_run: bool = False,
+    ) -> Answer:  # fmt: skip
+        """Let delayed messages be delivered now; later ones still wait.
+
+        ids, before, all: one of them: these, those due before an instant in ms, or all
+        subscription:     None: every shared and key-shared one
+        returns:          {topic, subscription, promoted, not_delayed, first_at, last_at}, in
+                          messages; what is done already of those named counts, and of others not
+        raises:           NotAllowed (a type that does not wait, a transaction holds one of them),
+                          MessageNotFound, PartitionUnavailable: nothing is changed then
+        """
+        answer = self._change(promote, ids, before, all, subscription, dry_run=dry_run)
+        return self._told("promoted", subscription, answer)
+
+    def cancel(
+        self, ids: Sequence[MessageId] | None = None, *, before: int | None = None,
+        all: bool = False, subscription: str | None = None, dry_run: bool = False,
+    ) -> Answer:  # fmt: skip
+        """Acknowledge delayed messages before they are due, so that they never come.
+
+        subscription: None: every subscription there is
+        returns:      as promote, with cancelled; raises as promote, whatever the type
+        """
+        answer = self._change(cancel, ids, before, all, subscription, dry_run=dry_run)
+        return self._told("cancelled", subscription, answer)
+
+    def _change(
+        self, ask: Ask, ids: Sequence[MessageId] | None, before: int | None, every: bool,
+        subscription: str | None, *, dry_run: bool,
+    ) -> Changed:  # fmt: skip
+        if (ids is not None) + (before is not None) + every != 1:
+            raise InvalidArgument("name messages, those before an instant, or all: one of them")
+        runs = None if ids is None else runs_of_ids(list(ids))
+        store = self._store
+
+        def find(view: View) -> tuple[Topic, Subscription | None]:
+            return self._find(view, subscription)
+
+        def decide(view: View, now: Instant) -> Decision:
+            which = Which(self._indexes(self._topic(view)), store.note, runs, before)
+            return ask(view, store.settings, now, find, which)
+
+        uses = Uses(cursors=look(store, lambda view: self._cursors(view, subscription)))
+        if dry_run:
+            store.sweep_if_due(uses)
+            answer = store.read(lambda view: decide(view, store.clock.now())).answer
+        else:
+            answer = store.write(decide, uses=uses)
+        assert isinstance(answer, Changed)
+        return answer
+
+    def _cursors(self, view: View, subscription: str | None) -> tuple[tuple[int, int], ...]:
+        topic, held = self._find(view, subscription)
+        names = topic.subscriptions if held is None else [held.number]
+        return tuple(
+            (name, number_of(topic, index)) for name in names for index in self._indexes(topic)
+        )
+
+    def _told(self, verb: str, subscription: str | None, answer: Changed) -> Answer:
+        return {
+            "topic": self.short, "subscription": subscription, verb: answer.messages,
+            "not_delayed": answer.not_delayed, "first_at": answer.first_ms,
+            "last_at": answer.last_ms,
+        }  # fmt: skip
+
+    # --- upkeep of the index -----------------------------------------------------------------
+
+    def merge(self, to: int = 1, *, dry_run: bool = False) -> Answer:
+        """Merge the buckets of each partition until there are at most so many.
+
+        returns: {topic, buckets_before, buckets_after, messages}; messages: ids in them then
+        raises:  InvalidArgument, StoreLocked, PartitionUnavailable
+        """
+        if to < 1:
+            raise InvalidArgument(f"to is {to}, at least 1", code=203)
+        answer = indexing.merge(self._store, self._numbers(), to, dry_run=dry_run)
+        return {"topic": self.short, **answer}
+
+    def rebuild(
+        self, first: MessageId | None = None, last: MessageId | None = None, *,
+        dry_run: bool = False,
+    ) -> Answer:  # fmt: skip
+        """Replace the index of a range by what the log says.
+
+        first, last: both are in; an id selects its partition
+        returns: {topic, partitions, messages_read, indexed, missing, surplus, buckets}; missing
+                 were not due and not in the index, surplus in it and not in the log
+        raises:  MessageNotFound (an id of another topic), InvalidArgument (ids of two partitions),
+                 StoreLocked, PartitionUnavailable
+        """
+        answer = indexing.rebuild(
+            self._store, self._numbers(first, last), first, last, dry_run=dry_run
+        )
+        return {"topic": self.short, **answer}
+
+    def _numbers(self, *named: MessageId | None) -> list[int]:
+        """The partitions of the handle; an id selects its own."""
+
+        def numbers(view: View) -> list[int]:
+            topic = self._topic(view)
+            indexes = self._indexes(topic)
+            meant = {partition_of(view, topic, one) for one in named if one is not None}
+            if len(meant) > 1:
+                raise InvalidArgument("the two ids are of different partitions", code=203)
+            return [number_of(topic, one) for one in indexes if not meant or one in meant]
+
+        return look(self._store, numbers)
