@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from txlog.engine.storage import segment
 from txlog.engine.storage.columns import INSTANT, MESSAGE, PROPERTY_MAP, conform
-from txlog.engine.storage.segment import FileRef, SegmentReader
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import Corruption
 
 PATH = "topics/t/n/x/partition=0/ledger-7.1.parquet"

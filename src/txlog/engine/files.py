@@ -23,7 +23,8 @@ from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Slice, Tail
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.storage.manifest import EMPTY, Manifest
-from txlog.engine.storage.segment import FileRef, SegmentReader
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import Corruption
 
 Request = tuple[int, int, int]  # ledger, first row, row after the last
