@@ -241,7 +241,7 @@ def _by_frame(slices: list[Slice]) -> Iterator[tuple[TailRun, list[Span]]]:
 
 def _cut(batch: pa.RecordBatch, spans: list[Span]) -> list[pa.RecordBatch]:
     """The rows of spans, in their order: long ones as slices, without a copy."""
-    if len(spans) == 1 or are_long(spans):
+    if are_long(spans):
         return [batch.slice(start, stop - start) for start, stop in spans]
     return [batch.take(rows_of(spans))]
 

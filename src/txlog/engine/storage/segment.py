@@ -16,7 +16,7 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -24,9 +24,6 @@ from crc32c import crc32c
 
 from txlog.engine.storage.checked import group_bounds
 from txlog.engine.storage.columns import INSTANT, MESSAGE, conform
-
-if TYPE_CHECKING:
-    pass
 
 GROUP_ROWS: Final = 50_000
 GROUP_BYTES: Final = 8 << 20

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 CACHED_GROUPS: Final = 2  # a scan needs one, a scan that begins inside a group two
 VERIFY_BYTES: Final = 1 << 20
-SHORT_ROWS: Final = 64  # ranges shorter than this on average are copied, not sliced
+# Spans shorter than this on average are copied, not sliced; a few never are, as a copy looks at
+# every chunk of the group.
+SHORT_ROWS: Final = 64
+FEW_SPANS: Final = 8
 
 Span = tuple[int, int]  # first row, row after the last
 
@@ -225,7 +228,7 @@ class SegmentReader:
 
 def take_spans(table: pa.Table, spans: Sequence[Span]) -> pa.Table:
     """The rows of spans, in their order: long ones as slices, without a copy."""
-    if len(spans) == 1 or are_long(spans):
+    if are_long(spans):
         pieces = [table.slice(start, stop - start) for start, stop in spans]
         return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
     return table.take(rows_of(spans))
@@ -233,6 +236,8 @@ def take_spans(table: pa.Table, spans: Sequence[Span]) -> pa.Table:
 
 def are_long(spans: Sequence[Span]) -> bool:
     """True when slices of the spans cost less than a copy of their rows."""
+    if len(spans) <= FEW_SPANS:
+        return True
     return sum(stop - start for start, stop in spans) >= SHORT_ROWS * len(spans)
 
 
