@@ -29,7 +29,15 @@ from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.store import Store
 from txlog.engine.upkeep import buckets
 
-STEPS = 60
+STEPS = 80
+WEIGHTS = {
+    "send": 14, "begin": 4, "send_in_txn": 7, "send_large": 1, "commit": 5, "abort": 2, "open": 2,
+    "receive": 12, "cycle": 12, "acknowledge": 8, "cancel": 3, "acknowledge_in_txn": 5, "nack": 4,
+    "redeliver": 1, "close": 2, "kill": 2, "restart": 3, "seek": 2, "skip": 1, "trim": 1,
+    "promote": 3, "set_policy": 2, "take_exclusively": 2, "time": 10, "jump": 6, "checkpoint": 3,
+    "tend": 6, "crash_in_upkeep": 2, "lose": 2,
+}  # fmt: skip
+ALWAYS = ("send", "send_in_txn", "begin", "commit", "receive", "cycle", "time")
 
 
 class History(Clients):
@@ -122,19 +130,18 @@ class History(Clients):
             file.write_bytes(data)
         self.note(f"{file.name} {how}")
 
-    STEPS: tuple[tuple[str, int], ...] = (
-        ("send", 14), ("begin", 3), ("send_in_txn", 6), ("commit", 4), ("abort", 2), ("open", 2),
-        ("receive", 12), ("cycle", 10), ("acknowledge", 8), ("cancel", 3),
-        ("acknowledge_in_txn", 5), ("nack", 4), ("redeliver", 1), ("close", 2), ("kill", 2),
-        ("restart", 3), ("seek", 2), ("skip", 1), ("promote", 3), ("take_exclusively", 2),
-        ("time", 10), ("jump", 4), ("checkpoint", 3), ("tend", 6), ("crash_in_upkeep", 2),
-        ("lose", 2),
-    )  # fmt: skip
+    def __init__(self, folder: str, seed: str) -> None:
+        super().__init__(folder, seed)
+        rng = random.Random(f"{seed}:weights")
+        # no two histories are of the same kind: some things never happen in one, others often
+        self.weights = [
+            weight * rng.choice((0.3, 1, 3) if name in ALWAYS else (0, 0, 0.3, 1, 3))
+            for name, weight in WEIGHTS.items()
+        ]
 
     def step(self, rng: random.Random) -> None:
         """One step, whichever comes."""
-        names, weights = zip(*self.STEPS, strict=True)
-        [name] = rng.choices(names, weights)
+        [name] = rng.choices(list(WEIGHTS), self.weights)
         act: Callable[[random.Random], object] = getattr(self, name)
         act(rng)
 

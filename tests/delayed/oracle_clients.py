@@ -12,6 +12,7 @@ import txlog
 from tests.delayed.oracle_model import (
     INSTANT,
     KEYS,
+    MESSAGE_BYTES,
     TICK_MS,
     Hand,
     Known,
@@ -51,7 +52,7 @@ class Clients(Model):
         }
         txlog.init(
             self.path, clock=self.clocks[0], durability="os", free_bytes_min=0, reader_grace_ms=0,
-            txn_timeout_default_ms=86_400_000, **self.settings,
+            txn_timeout_default_ms=86_400_000, max_message_bytes=MESSAGE_BYTES, **self.settings,
         )  # fmt: skip
         self.clients: list[Client] = [self._client(0), self._client(1)]
         self.partitions = rng.choice((1, 1, 2))
@@ -86,8 +87,13 @@ class Clients(Model):
         self, who: int, partition: int, rows: list[Sent],
         txn: Txn | None = None,
     ) -> Any:  # fmt: skip
+        # some say how long they wait: that is counted from the clock of who sends them
+        after = [row for row in rows if row[0] is not None and row[0] >= self.wall(who)][::2]
+        waits = [at - self.wall(who) if (at, key, value) in after and at is not None else None
+                 for at, key, value in rows]  # fmt: skip
         table = pa.table({
-            "deliver_at": pa.array([at for at, _, _ in rows], INSTANT),
+            "deliver_at": pa.array([None if row in after else row[0] for row in rows], INSTANT),
+            "deliver_after": pa.array(waits, pa.int64()),
             "key": pa.array([key for _, key, _ in rows], pa.binary()),
             "value": pa.array([value for _, _, value in rows], pa.binary()),
             "partition": pa.array([partition] * len(rows), pa.int32()),
@@ -104,6 +110,18 @@ class Clients(Model):
         self.log.update(((partition, one.id), one) for one in ones)
         self.note(f"{who} sends {self.texts(ones)}")
 
+    def send_large(self, rng: random.Random) -> None:
+        """In chunks: a file of its own, and a marker with one message."""
+        who, partition = rng.randrange(2), rng.randrange(self.partitions)
+        [(at, key, value), *_] = self.some_rows(rng, who)
+        receipt = self.clients[who].producer("t", chunking=True).send(
+            value * MESSAGE_BYTES, key=key, deliver_at=at, partition=partition
+        )  # fmt: skip
+        assert receipt.message_id is not None
+        one = Known(partition, receipt.message_id, at, key, value * MESSAGE_BYTES)
+        self.log[partition, one.id] = one
+        self.note(f"{who} sends in chunks {self.text(one)}")
+
     def begin(self, rng: random.Random) -> None:
         if len(self.txns) < 4:
             number = self.clients[rng.randrange(2)].begin()["txn"]
@@ -113,7 +131,7 @@ class Clients(Model):
 
     def send_in_txn(self, rng: random.Random) -> None:
         if not self.txns:
-            return
+            self.begin(rng)
         txn, who = rng.choice(self.txns), rng.randrange(2)
         partition, rows = rng.randrange(self.partitions), self.some_rows(rng, who)
         self.send_rows(who, partition, rows, txn)
@@ -327,6 +345,35 @@ class Clients(Model):
         sub.settle(gone)
         sub.acked |= gone
         self.note(f"{who} skips {self.texts(gone)} on {sub.name}")
+
+    def trim(self, rng: random.Random) -> None:
+        """Whole ledgers go, whatever was in them."""
+        who = rng.randrange(2)
+        self.clients[who].admin.trim("t", Bound("last", rng.choice((3, 8))), force_unacked=True)
+
+        def firsts(view: Any) -> list[int]:
+            [topic] = view.catalog.topics.values()
+            return [view.topic(number).ledgers[0].ledger for number in numbers_of(topic)]
+
+        first = self.clients[who]._store.read(firsts)
+        gone = {one for one in self.log.values() if one.id.ledger < first[one.partition]}
+        for one in gone:
+            del self.log[one.partition, one.id]
+        for sub in self.subs:
+            sub.settle(gone)
+            sub.acked -= gone
+            sub.held = {one: txn for one, txn in sub.held.items() if one not in gone}
+        self.note(f"{who} trims {self.texts(gone)}")
+
+    def set_policy(self, rng: random.Random) -> None:
+        """Whether anything waits, and how early it may come."""
+        who = rng.randrange(2)
+        self.active, self.strict = rng.random() < 0.7, rng.random() < 0.6
+        self.tick_ms = rng.choice((50, 1000))
+        self.clients[who].admin.set_delayed_policies(
+            "t", active=self.active, strict=self.strict, tick_time_ms=self.tick_ms
+        )
+        self.note(f"{who} sets active {self.active}, strict {self.strict}, tick {self.tick_ms}")
 
     def promote(self, rng: random.Random) -> None:
         """The op alone; the decision that makes it has tests of its own."""

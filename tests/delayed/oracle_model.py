@@ -21,6 +21,7 @@ from txlog.clock import Instant
 TICK_MS = 10  # times are multiples of it, so that many are equal
 INSTANT = pa.timestamp("ms", "UTC")
 KEYS = (b"a", b"b", b"c", b"d")
+MESSAGE_BYTES = 60
 Sent = tuple[int | None, bytes | None, bytes]  # deliver_at, key, value
 
 
