@@ -19,7 +19,7 @@ from txlog import Bound, Client, TxnId
 from txlog.bounds import END
 from txlog.engine.flow import space
 from txlog.engine.folds.buffer import Buffer
-from txlog.engine.storage.segment import SegmentReader
+from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep import compact as compaction
 from txlog.engine.upkeep.seal import compare_rows
 from txlog.engine.view import View

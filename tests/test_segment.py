@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from txlog.engine.storage import segment
 from txlog.engine.storage.columns import INSTANT, MESSAGE, PROPERTY_MAP, conform
-from txlog.engine.storage.segment import FileRef, SegmentReader
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import Corruption
 
 PATH = "topics/t/n/x/partition=0/ledger-7.1.parquet"
@@ -260,6 +261,53 @@ def test_a_range_reads_the_groups_it_lies_in(grouped: tuple[pa.Table, bytes, Fil
     assert reader.rows(119_999, 120_000).equals(table.slice(119_999))
     assert file.reads[3:] == [ref.groups[2][1:3]]
     assert reader.rows(0, 120_000).equals(table)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(table=tables(), data=st.data())
+@settings(deadline=None)
+def test_spans_come_in_their_order_with_the_columns_asked_for(
+    form: segment.Form, table: pa.Table, data: st.DataObject
+) -> None:
+    """Any spans, rising or not, empty, touching or again; any columns, in several calls."""
+    stored, ref = encode(table, form)
+    reader, whole = SegmentReader(Bytes(stored), ref), conform(table)
+    for _ in range(data.draw(st.integers(1, 3))):
+        row = st.integers(0, table.num_rows)
+        pairs = data.draw(st.lists(st.tuples(row, row), max_size=8))
+        spans = [(min(pair), max(pair)) for pair in pairs]
+        names = data.draw(st.lists(st.sampled_from(MESSAGE.names), min_size=1, unique=True))
+        found = reader.pick(spans, names)
+        found.validate(full=True)
+        expected = [row for a, b in spans for row in whole.slice(a, b - a).to_pylist()]
+        assert found.column_names == names
+        assert found.to_pylist() == [{name: row[name] for name in names} for row in expected]
+
+
+def test_few_rows_decode_each_group_once_and_only_their_columns(
+    grouped: tuple[pa.Table, bytes, FileRef],
+) -> None:
+    """A pass over single rows far apart. Kills: a decoding a span, columns nobody wants."""
+    table, stored, ref = grouped
+    file = Bytes(stored)
+    reader = SegmentReader(file, ref)
+    places = list(range(7, 120_000, 1_000))
+    found = reader.pick([(at, at + 1) for at in places], ["value", "key"])
+    assert found.equals(table.select(["value", "key"]).take(places))
+    assert (reader.groups_decoded, len(file.reads)) == (3, 4)  # the tail, once
+    assert reader.rows(119_000, 119_001, ["key"]).column_names == ["key"]
+    assert reader.groups_decoded == 3  # what was decoded is there
+    assert reader.rows(119_000, 119_001).equals(table.slice(119_000, 1))
+    assert reader.groups_decoded == 4  # the other columns of one group
+
+
+def test_long_spans_are_not_copied(grouped: tuple[pa.Table, bytes, FileRef]) -> None:
+    _, stored, ref = grouped
+    reader = SegmentReader(Bytes(stored), ref)
+    group = reader.rows(0, 50_000, ["value"]).column("value").chunk(0)
+    spans = [(100, 300), (400, 600)]
+    for chunk in reader.pick(spans, ["value"]).column("value").chunks:
+        assert chunk.buffers()[2].address == group.buffers()[2].address
 
 
 def test_damage_in_one_group_leaves_the_others_readable(

@@ -145,6 +145,19 @@ class Client(TransactionClient):
         automatic = self.checkpoint_automatically
         return Admin(self._store, checkpoint_automatically=automatic)
 
+    def reading(self) -> Answer:
+        """What this client read since it was opened: {rows_read, row_groups_decoded, handed_out}.
+
+        rows_read divided by handed_out, the messages it gave to its callers, is the read
+        amplification: 1 when no row was read in vain. A key-shared consumer also reads keys.
+        """
+        tally = self._store.tally
+        return {
+            "rows_read": tally.rows_read,
+            "row_groups_decoded": tally.groups_decoded,
+            "handed_out": tally.handed_out,
+        }
+
     def reports(self) -> list[str]:
         """What recovery and maintenance found since the last call, one line each."""
         found, self._store.reports = self._store.reports, []

@@ -49,6 +49,7 @@ def read_handed(
             if not tables:
                 raise
             break
+    store.tally.handed_out += sum(table.num_rows for table in tables)
     return (pa.concat_tables(tables) if tables else RECEIVED.empty_table()), runs
 
 

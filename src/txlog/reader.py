@@ -169,6 +169,7 @@ class Reader:
                 break
         if failed is not None and not tables:
             raise failed
+        self._store.tally.handed_out += sum(table.num_rows for table in tables)
         return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
 
     def _take_of(

@@ -59,8 +59,13 @@ def run(call: Call, request: Request) -> None:
     call.output.out.flush()
     job.notes()
     if request.stats:
+        read = client.reading()
         elapsed = duration(call.elapsed_ms())
-        call.summary(f"{job.records.count:,} messages, {size(job.bytes)}, {elapsed}")
+        call.say(f"{job.records.count:,} messages, {size(job.bytes)}, {elapsed}")
+        call.say(
+            f"{read['rows_read']:,} rows read for {read['handed_out']:,} messages, "
+            f"{read['row_groups_decoded']:,} row groups decoded"
+        )
     if request.fail_empty and not job.records.count:
         raise ConditionNotMet("no message", code=802)
 

@@ -182,6 +182,11 @@ class Call:
         if self.flags.quiet < 1 and not self.output.as_json:
             self._say("info", text, "dry run: " if self.dry_run else "")
 
+    def say(self, text: str) -> None:
+        """Say what an option asked for, beside any format of the data; not with -q."""
+        if self.flags.quiet < 1:
+            self._say("info", text, "")
+
     def note(self, text: str) -> None:
         """Say something useful to a person: on a terminal, or with -v."""
         if self.flags.quiet < 1 and (self.flags.verbose or is_terminal(2)):

@@ -21,9 +21,11 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Slice, Tail
+from txlog.engine.model.tally import Tally
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.storage.manifest import EMPTY, Manifest
-from txlog.engine.storage.segment import FileRef, SegmentReader
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.segment_reader import SegmentReader, Span
 from txlog.errors import Corruption
 
 Request = tuple[int, int, int]  # ledger, first row, row after the last
@@ -41,10 +43,13 @@ def _going(op: LedgerTrimmed | Compacted | TopicDeleted) -> list[int]:
 class Files:
     """The live files of one view.
 
-    lost: files that no manifest names, let go until this LSN
+    lost:  files that no manifest names, let go until this LSN
+    tally: what was read through it
     """
 
-    __slots__ = ("_disk", "_gone", "_large", "_readers", "_sealed", "_tail", "lost", "manifest")
+    __slots__ = (
+        "_disk", "_gone", "_large", "_readers", "_sealed", "_tail", "lost", "manifest", "tally",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, tail: Tail, large: Large) -> None:
         self._disk = disk
@@ -55,6 +60,7 @@ class Files:
         self._gone: set[int] = set()  # ledgers that the manifest may still name
         self.lost: dict[str, int] = {}
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
+        self.tally = Tally()
 
     def adopt(self, newer: Manifest) -> None:
         """Take a newer manifest: what it names needs no frame any more."""
@@ -137,40 +143,99 @@ class Files:
     ) -> list[pa.Table]:
         """Rows of ledgers, in the order of the requests, as few tables as their places allow.
 
+        What follows each other in one file, or in frames, is read together: a row group or frame
+        once, however many requests lie in it, if they rise.
         requests: (ledger, first row, row after the last); a row that exists nowhere is Corruption
         names:    the columns of MESSAGE that are wanted
         """
-        out: list[pa.Table] = []
-        slices: list[Slice] = []
+        out = _Gathering(self, names)
         for ledger, start, stop in requests:
             at = start
             for ref in self.of(ledger):
                 if ref.form == "chunks":
                     if (at, stop) == (0, 1):
-                        self._drain(out, slices, names)
-                        out.append(self._large(ref, names))
+                        out.add_large(ref)
                         at = stop
                     continue
                 first = 0 if ref.form == "sealed" else ref.first
                 low, high = max(at, first), min(stop, first + ref.rows)
                 if low < high:
-                    self._drain(out, slices, names)
-                    rows = self.reader(ref).rows(low - first, high - first)
-                    out.append(rows.select(names))
+                    out.add_rows(ref, low - first, high - first)
                     at = high
+                    if at == stop:
+                        break
             if at < stop:
                 found = self._tail.slices(ledger, at, stop)
-                slices.extend(found)
+                out.add_slices(found)
                 at += sum(high - low for _, low, high in found)
             if at != stop:
                 raise Corruption(
                     f"ledger {ledger}: rows {at} to {stop} are in no file and no frame",
                     hint="restore the file from a copy of the store", ledger=ledger, code=604,
                 )  # fmt: skip
-        self._drain(out, slices, names)
-        return out
+        return out.finish()
 
-    def _drain(self, out: list[pa.Table], slices: list[Slice], names: Sequence[str]) -> None:
-        if slices:
-            out.append(self._tail.message_table(slices, names))
-            slices.clear()
+    def pick(self, ref: FileRef, spans: Sequence[Span], names: Sequence[str]) -> pa.Table:
+        """Rows of one file, in the order of the spans."""
+        reader = self.reader(ref)
+        before = reader.groups_decoded
+        table = reader.pick(spans, names)
+        self.tally.groups_decoded += reader.groups_decoded - before
+        return self._noted(table)
+
+    def in_frames(self, slices: list[Slice], names: Sequence[str]) -> pa.Table:
+        """Rows that lie in frames, in the order of the slices."""
+        return self._noted(self._tail.message_table(slices, names))
+
+    def large(self, ref: FileRef, names: Sequence[str]) -> pa.Table:
+        """The row of a large message."""
+        return self._noted(self._large(ref, names))
+
+    def _noted(self, table: pa.Table) -> pa.Table:
+        self.tally.rows_read += table.num_rows
+        return table
+
+
+class _Gathering:
+    """The tables of one call: what follows each other in one place is one read."""
+
+    __slots__ = ("_files", "_names", "_out", "_ref", "_slices", "_spans")
+
+    def __init__(self, files: Files, names: Sequence[str]) -> None:
+        self._files = files
+        self._names = names
+        self._out: list[pa.Table] = []
+        self._slices: list[Slice] = []
+        self._ref: FileRef | None = None
+        self._spans: list[Span] = []
+
+    def add_rows(self, ref: FileRef, start: int, stop: int) -> None:
+        """Rows start to stop of a file are next."""
+        if self._ref is not ref:
+            self._drain()
+            self._ref = ref
+        self._spans.append((start, stop))
+
+    def add_slices(self, slices: list[Slice]) -> None:
+        """Rows in frames are next."""
+        if self._ref is not None:
+            self._drain()
+        self._slices += slices
+
+    def add_large(self, ref: FileRef) -> None:
+        """A large message is next."""
+        self._drain()
+        self._out.append(self._files.large(ref, self._names))
+
+    def finish(self) -> list[pa.Table]:
+        """All of it."""
+        self._drain()
+        return self._out
+
+    def _drain(self) -> None:
+        if self._ref is not None:
+            self._out.append(self._files.pick(self._ref, self._spans, self._names))
+            self._ref, self._spans = None, []
+        elif self._slices:
+            self._out.append(self._files.in_frames(self._slices, self._names))
+            self._slices = []

@@ -25,17 +25,12 @@ from txlog.engine.flow.resolve import recover_lossy
 from txlog.engine.flow.sweep import Swept, Uses
 from txlog.engine.identity import Identity
 from txlog.engine.liveness import WRITE_LOCK
+from txlog.engine.model.tally import Tally
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.sweeper import Sweeper, is_sweep_due
 from txlog.engine.view import View
-from txlog.errors import (
-    AlreadyClosed,
-    MissingFile,
-    OutcomeUnknown,
-    ReadOnlyStore,
-    TxlogError,
-)
+from txlog.errors import AlreadyClosed, MissingFile, OutcomeUnknown, ReadOnlyStore, TxlogError
 from txlog.settings import Settings
 
 T = TypeVar("T")
@@ -49,6 +44,7 @@ class Store:
         "_appender", "_asked_durability", "_closed", "_lock", "_mutex", "_queue",
         "_settings_changes", "_sweeper", "_view", "bucket_ops", "clock", "disk", "dry_run",
         "durability", "identity", "lock_timeout_ms", "recovered_ms", "reports", "settings",
+        "tally",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +69,7 @@ class Store:
         self.settings = Settings()
         self.durability = durability or self.settings.durability
         began_ms = clock.now().wall_ms
+        self.tally = Tally()
         self._view = self._load()
         self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
         self._adopt_settings()
@@ -88,6 +85,7 @@ class Store:
                 view.close()
                 continue
             self.reports.extend(view.reports)
+            view.files.tally = self.tally
             return view
 
     def note(self, report: str) -> None:

@@ -128,11 +128,19 @@ class FrameRows:
         return batch
 
     def _keep(self, lsn: int, batch: pa.RecordBatch, size: int) -> None:
-        """Keep a decoded batch: the next slice of the frame is likely to be asked for soon."""
-        if size > BATCH_BYTES_KEPT_MAX // 4:
-            return
+        """Keep a decoded batch: the next slice of the frame is likely to be asked for soon.
+
+        The last one stays whatever its size, or a reader of few rows would read it for each call.
+        """
         self._batches[lsn] = (batch, size)
         self._kept_bytes += size
-        while len(self._batches) > BATCHES_KEPT_MAX or self._kept_bytes > BATCH_BYTES_KEPT_MAX:
+        while len(self._batches) > 1 and (
+            len(self._batches) > BATCHES_KEPT_MAX or self._kept_bytes > BATCH_BYTES_KEPT_MAX
+        ):
             _, (_, dropped) = self._batches.popitem(last=False)
             self._kept_bytes -= dropped
+
+    def drop_through(self, lsn: int) -> None:
+        """Let go what is kept of frames whose rows are in files by now."""
+        for known in [known for known in self._batches if known <= lsn]:
+            self._kept_bytes -= self._batches.pop(known)[1]

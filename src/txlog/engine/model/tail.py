@@ -8,7 +8,7 @@ is made from its op: it has no bytes of its own.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -27,6 +27,7 @@ from txlog.engine.model.ops import (
 from txlog.engine.model.schema import KIND_DATA, MESSAGE, TXN_ABORT, TXN_COMMIT, frame_schema
 from txlog.engine.storage.journal import Journal
 from txlog.engine.storage.journal_file import RawFrame
+from txlog.engine.storage.segment_reader import Span, are_long, rows_of
 from txlog.ids import txn_halves
 
 
@@ -114,6 +115,7 @@ class Tail:
 
     def drop_through(self, lsn: int) -> None:
         """Forget runs that a checkpoint has moved into part files."""
+        self._rows.drop_through(lsn)
         for ledger, runs in list(self.runs.items()):
             gone = bisect_right(runs, lsn, key=lambda run: run.frame.lsn)
             if gone == len(runs):
@@ -175,17 +177,16 @@ class Tail:
         out: list[pa.Table] = []
         group: list[pa.RecordBatch] = []
         columns = -1
-        for run, start, stop in slices:
+        for run, spans in _by_frame(slices):
             if run.kind == KIND_DATA:
-                batch = self._rows.batch(run.frame).slice(run.row_start + start, stop - start)
-                shape = run.frame.columns
+                batches, shape = _cut(self._rows.batch(run.frame), spans), run.frame.columns
             else:
-                batch, shape = _NO_VALUE, 0
+                batches, shape = [_NO_VALUE] * len(spans), 0
             if shape != columns and group:
                 out.append(pa.Table.from_batches(group, frame_schema(columns)))
                 group = []
             columns = shape
-            group.append(batch)
+            group += batches
         if group:
             out.append(pa.Table.from_batches(group, frame_schema(columns)))
         return out
@@ -222,6 +223,27 @@ class Tail:
             else:
                 made.append(pa.nulls(total, kind))
         return pa.Table.from_arrays(made, schema=pa.schema([MESSAGE.field(n) for n in names]))
+
+
+def _by_frame(slices: list[Slice]) -> Iterator[tuple[TailRun, list[Span]]]:
+    """Consecutive slices of one frame as spans of its rows: it is read once for all of them."""
+    first: TailRun | None = None
+    spans: list[Span] = []
+    for run, start, stop in slices:
+        if first is None or run.frame.lsn != first.frame.lsn or run.kind != first.kind:
+            if first is not None:
+                yield first, spans
+            first, spans = run, []
+        spans.append((run.row_start + start, run.row_start + stop))
+    if first is not None:
+        yield first, spans
+
+
+def _cut(batch: pa.RecordBatch, spans: list[Span]) -> list[pa.RecordBatch]:
+    """The rows of spans, in their order: long ones as slices, without a copy."""
+    if are_long(spans):
+        return [batch.slice(start, stop - start) for start, stop in spans]
+    return [batch.take(rows_of(spans))]
 
 
 def _ref(raw: RawFrame) -> FrameRef:

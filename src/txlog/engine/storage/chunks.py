@@ -22,7 +22,8 @@ from crc32c import crc32c
 
 from txlog.engine.storage.columns import MESSAGE
 from txlog.engine.storage.disk_protocol import File
-from txlog.engine.storage.segment import GROUP_BYTES, GROUP_ROWS, FileRef, Group, SegmentReader
+from txlog.engine.storage.segment import GROUP_BYTES, GROUP_ROWS, FileRef, Group
+from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import Corruption
 
 if TYPE_CHECKING:

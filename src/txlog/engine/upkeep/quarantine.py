@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from txlog.engine.flow.availability import quarantine
 from txlog.engine.flow.damage import partition_files
-from txlog.engine.storage.segment import FileRef, SegmentReader
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.store import Store
 from txlog.errors import TxlogError
 

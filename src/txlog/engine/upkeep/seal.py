@@ -17,7 +17,8 @@ from txlog.engine.model.ops import LedgerSealed
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.storage.manifest import Manifest, generations
-from txlog.engine.storage.segment import FileRef, SegmentReader, encode_sealed, make_ref
+from txlog.engine.storage.segment import FileRef, encode_sealed, make_ref
+from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.store import Store
 from txlog.engine.upkeep.paths import ledger_dir, sealed_path
 from txlog.engine.upkeep.quarantine import record_damage

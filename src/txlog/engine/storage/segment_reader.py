@@ -1,0 +1,249 @@
+"""Owns reading segment files: row groups checked, decoded once, and the wanted rows cut out.
+
+Nothing reaches pyarrow unchecked (RELIABILITY R5), and pyarrow never sees a path or a descriptor:
+bytes come by `File.pread` (R1). The smallest piece with a checksum is a row group, so its bytes are
+read as a whole; decoded are only the columns that are wanted.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from txlog.engine.storage.checked import (
+    Window,
+    check_size,
+    checked_bytes,
+    damaged,
+    group_bounds,
+)
+from txlog.engine.storage.columns import MESSAGE, conform
+from txlog.engine.storage.disk_protocol import File
+from txlog.engine.storage.segment import FileRef, arrow_module
+from txlog.errors import Corruption
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
+
+CACHED_GROUPS: Final = 2  # a scan needs one, a scan that begins inside a group two
+VERIFY_BYTES: Final = 1 << 20
+# Spans shorter than this on average are copied, not sliced; a few never are, as a copy looks at
+# every chunk of the group.
+SHORT_ROWS: Final = 64
+FEW_SPANS: Final = 8
+
+Span = tuple[int, int]  # first row, row after the last
+
+
+class SegmentReader:
+    """Rows of one published file. Safe to share between threads; `file` stays the caller's.
+
+    raises: Corruption (path, offset, length, expected, found) when bytes are not what the
+    manifest says, and whatever `file` raises.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_columns",
+        "_ends",
+        "_file",
+        "_footer",
+        "_sized",
+        "groups_decoded",
+        "ref",
+    )
+
+    def __init__(self, file: File, ref: FileRef) -> None:
+        self.ref = ref
+        self.groups_decoded = 0
+        self._file = file
+        self._ends = list(accumulate(group[0] for group in ref.groups))
+        self._cache: OrderedDict[int, pa.Table] = OrderedDict()  # the columns that were wanted
+        self._footer: FileMetaData | None = None  # once the tail was checked
+        self._columns: frozenset[str] = frozenset()  # of a Parquet file, known with its footer
+        self._sized = False
+
+    def rows(self, start: int, stop: int, names: Sequence[str] | None = None) -> pa.Table:
+        """The rows start..stop-1 of the file, with these columns of MESSAGE."""
+        return self.pick([(start, stop)], names)
+
+    def pick(self, spans: Sequence[Span], names: Sequence[str] | None = None) -> pa.Table:
+        """The rows of several spans, in their order, with these columns of MESSAGE; None: all.
+
+        Reads, checks and decodes the row groups they lie in, and no others; each once if the
+        spans rise, however many lie in one.
+        """
+        wanted = MESSAGE if names is None else pa.schema([MESSAGE.field(name) for name in names])
+        pieces: list[pa.Table] = []
+        inside: list[Span] = []  # counted from the first row of the group
+        current = -1
+        for start, stop in spans:
+            if not 0 <= start <= stop <= self.ref.rows:
+                raise IndexError(f"rows {start}..{stop} of {self.ref.rows} in {self.ref.path}")
+            while start < stop:
+                number = bisect_right(self._ends, start)
+                if number != current:
+                    if inside:
+                        pieces.append(self._cut_out(current, inside, wanted))
+                    current, inside = number, []
+                end = self._ends[number]
+                begin = end - self.ref.groups[number][0]
+                inside.append((start - begin, min(stop, end) - begin))
+                start = end
+        if inside:
+            pieces.append(self._cut_out(current, inside, wanted))
+        if not pieces:
+            return wanted.empty_table()
+        return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
+
+    def _cut_out(self, number: int, inside: list[Span], wanted: pa.Schema) -> pa.Table:
+        """The rows of spans of one group; columns that it lacks are made for these rows only."""
+        group = self._group(number, wanted.names)
+        found = [name for name in group.column_names if name in wanted.names]
+        rows = take_spans(group.select(found or group.column_names[:1]), inside)
+        try:
+            return conform(rows, wanted)
+        except pa.ArrowException as error:
+            _, offset, length, _ = self.ref.groups[number]
+            raise self._corrupt(offset, length, "columns of MESSAGE", str(error)) from error
+
+    def verify(self) -> None:
+        """Read and check every byte, the parts first so that the error names the damaged one."""
+        ref = self.ref
+        self._check_size()
+        whole = position = 0
+        for offset, length, expected in self._ranges():
+            if offset != position:
+                raise self._corrupt(position, offset - position, "a covered range", "a hole")
+            crc = 0
+            for piece in self._pieces(offset, length):
+                crc = crc32c(piece, crc)
+                whole = crc32c(piece, whole)
+            if crc != expected:
+                raise self._corrupt(offset, length, f"{expected:08x}", f"{crc:08x}")
+            position += length
+        if position != ref.bytes:
+            raise self._corrupt(position, ref.bytes - position, "a covered range", "a hole")
+        if whole != ref.crc:
+            raise self._corrupt(0, ref.bytes, f"{ref.crc:08x}", f"{whole:08x}")
+        for number in range(len(ref.groups)):
+            self._cut_out(number, [(0, ref.groups[number][0])], MESSAGE)
+
+    def _group(self, number: int, names: Sequence[str]) -> pa.Table:
+        """A row group with those of the columns that the file has, and maybe others."""
+        known = self._cache.get(number)
+        if known is not None:
+            # a part has all its columns: they cost nothing once its bytes are there
+            lacking = self._columns.intersection(names).difference(known.column_names)
+            if not lacking:
+                return known
+        table = self._decoded(number, names, known)
+        self._cache[number] = table
+        if len(self._cache) > CACHED_GROUPS:
+            self._cache.popitem(last=False)
+        return table
+
+    def _decoded(self, number: int, names: Sequence[str], known: pa.Table | None) -> pa.Table:
+        """One row group from checked bytes: the columns that are wanted, behind those known."""
+        self._check_size()
+        rows, offset, length, crc = self.ref.groups[number]
+        try:
+            if self.ref.form == "part":
+                with pa.ipc.open_file(pa.py_buffer(self._checked(offset, length, crc))) as reader:
+                    table = reader.read_all()
+            else:
+                footer = self._checked_footer()  # before the group: it is small, and may be bad
+                window = Window(
+                    self.ref.path, self.ref.bytes, offset, self._checked(offset, length, crc)
+                )
+                have = [] if known is None else known.column_names
+                wanted = [name for name in names if name in self._columns and name not in have]
+                with arrow_module("pyarrow.parquet").ParquetFile(
+                    pa.PythonFile(window, "r"), metadata=footer
+                ) as parquet:
+                    table = parquet.read_row_group(
+                        number, columns=wanted or ["entry"], use_threads=False
+                    )
+        except (pa.ArrowException, OSError) as error:
+            raise self._corrupt(offset, length, "a file that decodes", str(error)) from error
+        self.groups_decoded += 1
+        if table.num_rows != rows:
+            raise self._corrupt(offset, length, f"{rows} rows", f"{table.num_rows} rows")
+        if known is not None:
+            for name in known.column_names:
+                table = table.append_column(name, known.column(name))
+        return table
+
+    def _checked_footer(self) -> FileMetaData:
+        """The Parquet metadata, parsed from the tail alone: its offsets are those of the file."""
+        if self._footer is None:
+            ref = self.ref
+            tail = self._checked(ref.bytes - ref.footer_bytes, ref.footer_bytes, ref.footer_crc)
+            footer = arrow_module("pyarrow.parquet").read_metadata(pa.BufferReader(tail))
+            if [rows for rows, _, _ in group_bounds(footer)] != [g[0] for g in ref.groups]:
+                start = ref.bytes - ref.footer_bytes
+                raise self._corrupt(start, ref.footer_bytes, "the row groups named", "others")
+            self._columns = frozenset(footer.schema.to_arrow_schema().names)
+            self._footer = footer
+        return self._footer
+
+    def _checked(self, offset: int, length: int, expected: int) -> bytes:
+        """The bytes of a range, after comparing their checksum."""
+        return checked_bytes(self._file, self.ref.path, offset, length, expected)
+
+    def _check_size(self) -> None:
+        """Compare the length once."""
+        if not self._sized:
+            check_size(self._file, self.ref.path, self.ref.bytes)
+            self._sized = True
+
+    def _ranges(self) -> Iterator[tuple[int, int, int]]:
+        """The offset, length and checksum of everything that can be read alone, in order."""
+        for _, offset, length, crc in self.ref.groups:
+            yield offset, length, crc
+        if self.ref.footer_bytes:
+            start = self.ref.bytes - self.ref.footer_bytes
+            yield start, self.ref.footer_bytes, self.ref.footer_crc
+
+    def _pieces(self, offset: int, length: int) -> Iterator[bytes]:
+        """A range in pieces that fit any memory."""
+        end = offset + length
+        while offset < end:
+            piece = self._file.pread(offset, min(VERIFY_BYTES, end - offset))
+            if not piece:
+                raise self._corrupt(offset, end - offset, f"{end - offset} bytes", "0 bytes")
+            yield piece
+            offset += len(piece)
+
+    def _corrupt(self, offset: int, length: int, expected: str, found: str) -> Corruption:
+        return damaged(self.ref.path, offset, length, expected, found)
+
+
+def take_spans(table: pa.Table, spans: Sequence[Span]) -> pa.Table:
+    """The rows of spans, in their order: long ones as slices, without a copy."""
+    if are_long(spans):
+        pieces = [table.slice(start, stop - start) for start, stop in spans]
+        return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
+    return table.take(rows_of(spans))
+
+
+def are_long(spans: Sequence[Span]) -> bool:
+    """True when slices of the spans cost less than a copy of their rows."""
+    if len(spans) <= FEW_SPANS:
+        return True
+    return sum(stop - start for start, stop in spans) >= SHORT_ROWS * len(spans)
+
+
+def rows_of(spans: Sequence[Span]) -> pa.Array:
+    """The numbers of the rows of spans, in their order."""
+    rows = array("q")
+    for start, stop in spans:
+        rows.extend(range(start, stop))
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])

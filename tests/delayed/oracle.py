@@ -1,0 +1,242 @@
+"""Owns the oracle: random histories of two processes, and a model that knows no index at all.
+
+After every batch the model says whether that batch was allowed; after every full cycle that nothing
+eligible was left; at the end of time that everything came.
+
+    PYTHONPATH=src python -m tests.delayed.oracle --from 0 --histories 1000
+
+A history is its seed: step n draws from Random(f"{seed}:{n}"), so steps can be left out to make a
+failing history shorter. Source: spec/delayed-delivery 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from tests.delayed.oracle_clients import Clients
+from tests.delayed.oracle_model import TICK_MS, Death, Wrong
+from txlog.engine.folds.catalog import numbers as numbers_of
+from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.store import Store
+from txlog.engine.upkeep import buckets
+
+STEPS = 80
+WEIGHTS = {
+    "send": 14, "begin": 4, "send_in_txn": 7, "send_large": 1, "commit": 5, "abort": 2, "open": 2,
+    "receive": 12, "cycle": 12, "acknowledge": 8, "cancel": 3, "acknowledge_in_txn": 5, "nack": 4,
+    "redeliver": 1, "close": 2, "kill": 2, "restart": 3, "seek": 2, "skip": 1, "trim": 1,
+    "promote": 3, "set_policy": 2, "take_exclusively": 2, "time": 10, "jump": 6, "checkpoint": 3,
+    "tend": 6, "crash_in_upkeep": 2, "lose": 2,
+}  # fmt: skip
+ALWAYS = ("send", "send_in_txn", "begin", "commit", "receive", "cycle", "time")
+
+
+class History(Clients):
+    """Time, upkeep and damage between what the clients do."""
+
+    # --- steps: time, upkeep, damage -----------------------------------------------------------
+
+    def time(self, rng: random.Random) -> None:
+        ms = TICK_MS * rng.choice((1, 1, 2, 5, 20, 100))
+        self.boot.ms += ms
+        self.note(f"{ms} ms pass")
+
+    def jump(self, rng: random.Random) -> None:
+        who = rng.randrange(2)
+        self.clocks[who].skew_ms = TICK_MS * rng.choice((0, 0, -30, -5, -1, 1, 5, 30, 100))
+        self.note(f"the clock of {who} jumps")
+
+    def checkpoint(self, rng: random.Random) -> None:
+        who = rng.randrange(2)
+        self.clients[who].checkpoint(roll_all=rng.random() < 0.3)
+        self.note(f"{who} writes a checkpoint")
+
+    # --- steps: upkeep of the index, crashes in it, files that are lost --------------------------
+
+    def numbers(self, who: int) -> list[int]:
+        """The store-wide numbers of the partitions."""
+        return self.clients[who]._store.read(
+            lambda view: list(numbers_of(next(iter(view.catalog.topics.values()))))
+        )
+
+    def upkeep(self, rng: random.Random, who: int) -> str:
+        """Some upkeep by one process; says what."""
+        store, kind = self.clients[who]._store, rng.choice(("tend", "tend", "merge", "rebuild"))
+        partition = rng.choice(self.numbers(who))
+        if kind == "tend":
+            report: object = buckets.tend(store, None, wait=True)
+        elif kind == "merge":
+            report = buckets.merge_now(store, partition, rng.choice((1, 1, 2)))
+        else:
+            report = buckets.rebuild_now(store, partition)
+        return f"{kind}s: {report}"
+
+    def tend(self, rng: random.Random) -> None:
+        who = rng.randrange(2)
+        self.note(f"{who} {self.upkeep(rng, who)}")
+
+    def crash_in_upkeep(self, rng: random.Random) -> None:
+        """The process dies before or behind a file or a frame of its upkeep."""
+        who, left = rng.randrange(2), [rng.randrange(4)]
+        point = f"call {left[0]}"
+
+        def dying(known: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*given: Any, **named: Any) -> Any:
+                if not left[0]:
+                    raise Death
+                left[0] -= 1
+                answer = known(*given, **named)
+                if not left[0]:
+                    raise Death
+                left[0] -= 1
+                return answer
+
+            return call
+
+        with patch.object(Store, "write", dying(Store.write)), patch.object(
+            PosixDisk, "publish", dying(PosixDisk.publish)
+        ):  # fmt: skip
+            try:
+                self.note(f"{who} {self.upkeep(rng, who)}")
+                return
+            except Death:
+                pass
+        self.note(f"{who} dies in its upkeep, {point}")
+        self.crash(who)
+
+    def lose(self, rng: random.Random) -> None:
+        """A bucket's file is gone, cut off or damaged."""
+        files = sorted(Path(self.path).glob("topics/**/_delayed/*.parquet"))
+        if not files:
+            return
+        file = rng.choice(files)
+        how = rng.choice(("is gone", "is cut off", "is damaged"))
+        if how == "is gone":
+            file.unlink()
+        elif how == "is cut off":
+            file.write_bytes(file.read_bytes()[: rng.randrange(file.stat().st_size)])
+        else:
+            data = bytearray(file.read_bytes())
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            file.write_bytes(data)
+        self.note(f"{file.name} {how}")
+
+    def __init__(self, folder: str, seed: str) -> None:
+        super().__init__(folder, seed)
+        rng = random.Random(f"{seed}:weights")
+        # no two histories are of the same kind: some things never happen in one, others often
+        self.weights = [
+            weight * rng.choice((0.3, 1, 3) if name in ALWAYS else (0, 0, 0.3, 1, 3))
+            for name, weight in WEIGHTS.items()
+        ]
+
+    def step(self, rng: random.Random) -> None:
+        """One step, whichever comes."""
+        [name] = rng.choices(list(WEIGHTS), self.weights)
+        act: Callable[[random.Random], object] = getattr(self, name)
+        act(rng)
+
+    def end(self) -> None:
+        """Both clocks reach the far end: everything that is left is handed out, once."""
+        self.boot.ms += 10**8
+        self.note("the end of time")
+        for txn in list(self.txns):
+            self.txns = [txn]
+            self.abort(random.Random(0))
+        for sub in self.subs:
+            for hand in list(sub.hands):
+                self.die(sub, hand)
+            hand = self.open_on(sub, 0)
+            while got := self.took(sub, hand, hand.real.receive_batch(1000)):
+                self.note(f"{sub.name}/0 receives {self.texts(got)}")
+            left = self.free(sub) - hand.ids
+            if left:
+                raise Wrong(f"{sub.name} never got {self.texts(left)}")
+
+    def stop(self) -> None:
+        """Let go what is open."""
+        for sub in self.subs:
+            for hand in sub.hands:
+                lock = hand.real._member._lock
+                if lock is not None:
+                    lock.close()
+        for client in self.clients:
+            self.drop(client)
+
+
+def run(seed: str, steps: list[int], history: type[History] = History) -> History | None:
+    """Run a history; returns it when the engine was wrong, its last line says how."""
+    folder = tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    made: History | None = None
+    try:
+        made = history(folder, seed)
+        for number in steps:
+            made.step(random.Random(f"{seed}:{number}"))
+        made.end()
+        return None
+    except Exception as error:
+        if made is None:
+            raise
+        made.note(f"WRONG: {type(error).__name__}: {error}")
+        if not isinstance(error, Wrong):
+            made.trace.append(traceback.format_exc())
+        return made
+    finally:
+        if made is not None:
+            made.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def shrink(seed: str, steps: list[int], history: type[History] = History) -> History:
+    """The same failure, in fewer steps: leave out what can be left out."""
+    found = run(seed, steps, history)
+    assert found is not None
+    size = max(1, len(steps) // 2)
+    while size:
+        at = 0
+        while at < len(steps):
+            fewer = steps[:at] + steps[at + size :]
+            other = run(seed, fewer, history)
+            if other is not None:
+                steps, found = fewer, other
+            else:
+                at += size
+        size //= 2
+    found.trace.insert(0, f"seed {seed!r}, steps {steps}, settings {found.settings}")
+    return found
+
+
+def main() -> None:
+    """Run many histories; print the shortest form of the first that fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--from", dest="first", type=int, default=0)
+    parser.add_argument("--histories", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--every", action="store_true", help="do not stop at the first")
+    parser.add_argument("--no-shrink", action="store_true", help="show a failure as it came")
+    given = parser.parse_args()
+    failed = 0
+    for seed in range(given.first, given.first + given.histories):
+        steps = list(range(given.steps))
+        found = run(str(seed), steps)
+        if found is not None:
+            failed += 1
+            found = found if given.no_shrink else shrink(str(seed), steps)
+            sys.stdout.write("\n".join(found.trace) + "\n\n")
+            sys.stdout.flush()
+            if not given.every:
+                break
+    sys.stdout.write(f"{seed - given.first + 1} histories, {failed} failed\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,427 @@
+"""The steps of the oracle that clients take: each does the same to the engine and to the model."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import txlog
+from tests.delayed.oracle_model import (
+    INSTANT,
+    KEYS,
+    MESSAGE_BYTES,
+    TICK_MS,
+    Hand,
+    Known,
+    Model,
+    Sent,
+    Sub,
+    Txn,
+    Wrong,
+)
+from tests.engine_kit import START_MS, open_client
+from txlog import Client, Consumer, MessageId, TxnId
+from txlog.bounds import Bound
+from txlog.clock import Instant
+from txlog.engine.flow.draft import Decision
+from txlog.engine.folds.catalog import numbers as numbers_of
+from txlog.engine.model.ops import Promoted
+
+
+class Clients(Model):
+    """One store, two processes, and the model."""
+
+    def __init__(self, folder: str, seed: str) -> None:
+        super().__init__()
+        rng = random.Random(f"{seed}:start")
+        self.seed = seed
+        self.clocks[1].skew_ms = rng.choice((0, -200, 90))
+        self.path = str(Path(folder) / "store")
+        self.settings: dict[str, Any] = {
+            "ledger_entries_max": rng.choice((2, 3, 5, 9, 1000)),
+            "ledger_step_per_bucket": rng.choice((0, 1, 2, 3, 5)),
+            "max_num_buckets": rng.choice((0, 1, 2, 3, 5)),
+            "max_indexes_per_snapshot_segment": rng.choice((-1, 1, 2, 3, 5)),
+            "time_step_per_bucket_snapshot_seconds": rng.choice((1, 1, 300)),
+            "mutable_ids_max": rng.choice((1, 2, 3, 5, 500_000)),
+            "segments_max": rng.choice((1, 2, 5, 2000)),
+            "strays_max": rng.choice((1, 3, *[100_000] * 6)),
+        }
+        txlog.init(
+            self.path, clock=self.clocks[0], durability="os", free_bytes_min=0, reader_grace_ms=0,
+            txn_timeout_default_ms=86_400_000, max_message_bytes=MESSAGE_BYTES, **self.settings,
+        )  # fmt: skip
+        self.clients: list[Client] = [self._client(0), self._client(1)]
+        self.partitions = rng.choice((1, 1, 2))
+        self.clients[0].create_topic("t", self.partitions)
+        for sub in self.subs:
+            self.clients[0].create_subscription("t", sub.name, type=sub.kind)
+        self.sent = 0
+
+    def _client(self, who: int) -> Client:
+        client = open_client(self.path, self.clocks[who])  # type: ignore[arg-type]
+        client.checkpoint_automatically = bool(who)
+        return client
+
+    # --- steps: producers --------------------------------------------------------------------
+
+    def some_time(self, rng: random.Random, who: int) -> int | None:
+        """A delivery time near what the clocks show, often equal to another."""
+        now = self.wall(who)
+        near = [now + TICK_MS * rng.randrange(1, 30) for _ in range(6)]
+        far = [START_MS + 100 * rng.randrange(20), now + 10**7]
+        times: list[int | None] = [None, None, None, 0, now, now - TICK_MS, now + 1, *near, *far]
+        return rng.choice(times)
+
+    def some_rows(self, rng: random.Random, who: int) -> list[Sent]:
+        out: list[Sent] = []
+        for _ in range(rng.choice((1, 1, 2, 4, 8))):
+            self.sent += 1
+            out.append((self.some_time(rng, who), rng.choice(KEYS), b"%d" % self.sent))
+        return out
+
+    def send_rows(
+        self, who: int, partition: int, rows: list[Sent],
+        txn: Txn | None = None,
+    ) -> Any:  # fmt: skip
+        # some say how long they wait: that is counted from the clock of who sends them
+        after = [row for row in rows if row[0] is not None and row[0] >= self.wall(who)][::2]
+        waits = [at - self.wall(who) if (at, key, value) in after and at is not None else None
+                 for at, key, value in rows]  # fmt: skip
+        table = pa.table({
+            "deliver_at": pa.array([None if row in after else row[0] for row in rows], INSTANT),
+            "deliver_after": pa.array(waits, pa.int64()),
+            "key": pa.array([key for _, key, _ in rows], pa.binary()),
+            "value": pa.array([value for _, _, value in rows], pa.binary()),
+            "partition": pa.array([partition] * len(rows), pa.int32()),
+        })  # fmt: skip
+        producer = self.clients[who].producer("t")
+        return producer.send_batch(table, txn=None if txn is None else txn.id)
+
+    def send(self, rng: random.Random) -> None:
+        who, partition = rng.randrange(2), rng.randrange(self.partitions)
+        rows = self.some_rows(rng, who)
+        receipts = self.send_rows(who, partition, rows).receipts()
+        ones = [Known(partition, receipt.message_id, *row) for receipt, row in
+                zip(receipts, rows, strict=True)]  # fmt: skip
+        self.log.update(((partition, one.id), one) for one in ones)
+        self.note(f"{who} sends {self.texts(ones)}")
+
+    def send_large(self, rng: random.Random) -> None:
+        """In chunks: a file of its own, and a marker with one message."""
+        who, partition = rng.randrange(2), rng.randrange(self.partitions)
+        [(at, key, value), *_] = self.some_rows(rng, who)
+        receipt = self.clients[who].producer("t", chunking=True).send(
+            value * MESSAGE_BYTES, key=key, deliver_at=at, partition=partition
+        )  # fmt: skip
+        assert receipt.message_id is not None
+        one = Known(partition, receipt.message_id, at, key, value * MESSAGE_BYTES)
+        self.log[partition, one.id] = one
+        self.note(f"{who} sends in chunks {self.text(one)}")
+
+    def begin(self, rng: random.Random) -> None:
+        if len(self.txns) < 4:
+            number = self.clients[rng.randrange(2)].begin()["txn"]
+            assert isinstance(number, TxnId)
+            self.txns.append(Txn(number))
+            self.note(f"begin {number}")
+
+    def send_in_txn(self, rng: random.Random) -> None:
+        if not self.txns:
+            self.begin(rng)
+        txn, who = rng.choice(self.txns), rng.randrange(2)
+        partition, rows = rng.randrange(self.partitions), self.some_rows(rng, who)
+        self.send_rows(who, partition, rows, txn)
+        txn.sent.setdefault(partition, []).extend(rows)
+        self.note(f"{who} sends {len(rows)} in {txn.id}")
+
+    def commit(self, rng: random.Random) -> None:
+        if not self.txns:
+            return
+        txn = self.txns.pop(rng.randrange(len(self.txns)))
+        who = rng.randrange(2)
+        answer = self.clients[who].commit(txn.id)
+        new: list[Known] = []
+        for row in answer["marker_list"]:
+            for index, sent in enumerate(txn.sent[row["partition"]], 1):
+                where = MessageId(row["marker"].ledger, row["marker"].entry, index)
+                new.append(Known(row["partition"], where, *sent))
+        self.log.update(((one.partition, one.id), one) for one in new)
+        for sub in self.subs:
+            mine = {one for one, holder in sub.held.items() if holder is txn}
+            sub.acked |= mine
+            for one in mine:
+                del sub.held[one]
+        self.note(f"{who} commits {txn.id}: {self.texts(new)}")
+
+    def abort(self, rng: random.Random) -> None:
+        if not self.txns:
+            return
+        txn = self.txns.pop(rng.randrange(len(self.txns)))
+        self.clients[rng.randrange(2)].abort(txn.id)
+        for sub in self.subs:
+            sub.held = {one: holder for one, holder in sub.held.items() if holder is not txn}
+        self.note(f"abort {txn.id}")
+
+    # --- steps: consumers --------------------------------------------------------------------
+
+    def open(self, rng: random.Random) -> Hand:
+        sub, who = rng.choice(self.subs), rng.randrange(2)
+        return self.open_on(sub, who)
+
+    def open_on(self, sub: Sub, who: int) -> Hand:
+        if len(sub.hands) >= 3:
+            return sub.hands[0]
+        real = self.clients[who].consumer("t", sub.name, type=sub.kind)
+        assert isinstance(real, Consumer)
+        hand = Hand(who, real)
+        sub.hands.append(hand)
+        self.note(f"{who} opens a consumer of {sub.name}")
+        return hand
+
+    def some_hand(self, rng: random.Random) -> tuple[Sub, Hand]:
+        sub = rng.choice(self.subs)
+        if not sub.hands:
+            return sub, self.open_on(sub, rng.randrange(2))
+        return sub, rng.choice(sub.hands)
+
+    def receive(self, rng: random.Random) -> None:
+        sub, hand = self.some_hand(rng)
+        limit = rng.choice((1, 1, 2, 3, 5))
+        got = self.took(sub, hand, hand.real.receive_batch(limit))
+        self.note(f"{sub.name}/{hand.who} receives {self.texts(got)}")
+
+    def cycle(self, rng: random.Random) -> None:
+        """Receive until nothing comes: then nothing eligible may be left."""
+        sub, hand = self.some_hand(rng)
+        limit = rng.choice((1, 2, 7, 1000))
+        hands = [hand] if sub.kind == "shared" else list(sub.hands)
+        self.note(f"{sub.name}/{[one.who for one in hands]} receives all, {limit} at a time")
+        came = True
+        while came:
+            came = False
+            for one in hands:
+                while got := self.took(sub, one, one.real.receive_batch(limit)):
+                    self.note(f"{sub.name}/{one.who} receives {self.texts(got)}")
+                    came = True
+        left = self.left(sub, min(self.cutoff(one.who) for one in hands))
+        if left and self.settings["strays_max"] == 100_000:  # reading waits where it is reached
+            raise Wrong(f"{sub.name}/{hand.who} got nothing more, but {self.texts(left)} is left")
+
+    def acknowledge(self, rng: random.Random) -> None:
+        sub, hand = self.some_hand(rng)
+        ones = self.some_of(rng, hand.ids)
+        if ones:
+            answer = hand.real.acknowledge([one.id for one in sorted(ones)])
+            if answer.acked != len(ones):
+                raise Wrong(f"{answer} for {len(ones)} messages")
+            sub.settle(ones)
+            sub.acked |= ones
+            self.note(f"{sub.name}/{hand.who} acknowledges {self.texts(ones)}")
+
+    def cancel(self, rng: random.Random) -> None:
+        """Acknowledge by id, whatever its time, in whosever hand it is."""
+        sub, who = rng.choice(self.subs), rng.randrange(2)
+        known = sorted(self.free(sub))
+        if known:
+            ones = set(rng.sample(known, min(len(known), rng.choice((1, 1, 2, 5)))))
+            self.clients[who].acknowledge("t", sub.name, [one.id for one in sorted(ones)])
+            sub.settle(ones)
+            sub.acked |= ones
+            self.note(f"{who} acknowledges {self.texts(ones)} on {sub.name} by id")
+
+    def acknowledge_in_txn(self, rng: random.Random) -> None:
+        if not self.txns:
+            return
+        txn, sub, who = rng.choice(self.txns), rng.choice(self.subs), rng.randrange(2)
+        known = self.free(sub)
+        if rng.random() < 0.7:
+            known &= sub.in_hand()
+        if known:
+            ones = self.some_of(rng, known)
+            ids = [one.id for one in sorted(ones)]
+            self.clients[who].acknowledge("t", sub.name, ids, txn=txn.id)
+            sub.settle(ones)
+            sub.held.update(dict.fromkeys(ones, txn))
+            self.note(f"{who} acknowledges {self.texts(ones)} on {sub.name} in {txn.id}")
+
+    def nack(self, rng: random.Random) -> None:
+        sub, hand = self.some_hand(rng)
+        ones = self.some_of(rng, hand.ids)
+        if ones:
+            delay_ms = rng.choice((0, 0, 50))
+            hand.real.negative_acknowledge([one.id for one in sorted(ones)], delay_ms)
+            sub.give_back(hand, ones, self.boot.ms + delay_ms if delay_ms else None)
+            self.note(f"{sub.name}/{hand.who} nacks {self.texts(ones)}, {delay_ms} ms")
+
+    def redeliver(self, rng: random.Random) -> None:
+        sub, hand = self.some_hand(rng)
+        hand.real.redeliver_unacknowledged_messages()
+        self.note(f"{sub.name}/{hand.who} gives all back")
+        sub.give_back(hand, set(hand.ids))
+
+    def close(self, rng: random.Random) -> None:
+        sub, hand = self.some_hand(rng)
+        hand.real.close()
+        sub.hands.remove(hand)
+        sub.give_back(hand, set(hand.ids))
+        self.note(f"{sub.name}/{hand.who} closes")
+
+    def kill(self, rng: random.Random) -> None:
+        sub, hand = self.some_hand(rng)
+        self.die(sub, hand)
+        self.note(f"{sub.name}/{hand.who} dies")
+
+    def die(self, sub: Sub, hand: Hand) -> None:
+        """What the kernel does for a process that dies: its lock is free."""
+        lock = hand.real._member._lock
+        assert lock is not None
+        lock.close()
+        sub.hands.remove(hand)
+        sub.give_back(hand, set(hand.ids))
+
+    def restart(self, rng: random.Random) -> None:
+        who = rng.randrange(2)
+        if rng.random() < 0.6:
+            self.note(f"{who} crashes")
+            self.crash(who)
+            return
+        for sub in self.subs:
+            for hand in [hand for hand in sub.hands if hand.who == who]:
+                hand.real.close()
+                sub.hands.remove(hand)
+                sub.give_back(hand, set(hand.ids))
+        self.clients[who].close()
+        self.clients[who] = self._client(who)
+        self.note(f"{who} restarts")
+
+    def crash(self, who: int) -> None:
+        """A process dies, and another takes its place."""
+        for sub in self.subs:
+            for hand in [hand for hand in sub.hands if hand.who == who]:
+                self.die(sub, hand)
+        self.drop(self.clients[who])
+        self.clients[who] = self._client(who)
+
+    def drop(self, client: Client) -> None:
+        """Close the descriptors of a process, and nothing else."""
+        client._store.close()
+        client._disk.close()
+
+    # --- steps: the subscription from outside --------------------------------------------------
+
+    def seek(self, rng: random.Random) -> None:
+        sub, who = rng.choice(self.subs), rng.randrange(2)
+        if sub.held:
+            return
+        handle = self.clients[who].subscription("t", sub.name)
+        known = sorted(self.log.values())
+        if self.partitions == 1 and known and rng.random() < 0.7:
+            to = rng.choice(known)
+            handle.seek(to.id)
+            sub.acked = {one for one in known if one < to}
+            self.note(f"{who} seeks {sub.name} to {self.text(to)}")
+        else:
+            handle.seek(Bound("start"))
+            sub.acked = set()
+            self.note(f"{who} seeks {sub.name} to the start")
+        sub.settle(set(known))
+
+    def skip(self, rng: random.Random) -> None:
+        sub, who, count = rng.choice(self.subs), rng.randrange(2), rng.choice((1, 2, 5))
+        is_all = rng.random() < 0.2
+        handle = self.clients[who].subscription("t", sub.name)
+        if is_all:
+            handle.clear_backlog()
+        else:
+            handle.skip(count)
+        gone: set[Known] = set()
+        for partition in range(self.partitions):
+            known = sorted(one for one in self.free(sub) if one.partition == partition)
+            gone.update(known if is_all else known[:count])
+        sub.settle(gone)
+        sub.acked |= gone
+        self.note(f"{who} skips {self.texts(gone)} on {sub.name}")
+
+    def trim(self, rng: random.Random) -> None:
+        """Whole ledgers go, whatever was in them."""
+        who = rng.randrange(2)
+        self.clients[who].admin.trim("t", Bound("last", rng.choice((3, 8))), force_unacked=True)
+
+        def firsts(view: Any) -> list[int]:
+            [topic] = view.catalog.topics.values()
+            return [view.topic(number).ledgers[0].ledger for number in numbers_of(topic)]
+
+        first = self.clients[who]._store.read(firsts)
+        gone = {one for one in self.log.values() if one.id.ledger < first[one.partition]}
+        for one in gone:
+            del self.log[one.partition, one.id]
+        for sub in self.subs:
+            sub.settle(gone)
+            sub.acked -= gone
+            sub.held = {one: txn for one, txn in sub.held.items() if one not in gone}
+        self.note(f"{who} trims {self.texts(gone)}")
+
+    def set_policy(self, rng: random.Random) -> None:
+        """Whether anything waits, and how early it may come."""
+        who = rng.randrange(2)
+        self.active, self.strict = rng.random() < 0.7, rng.random() < 0.6
+        self.tick_ms = rng.choice((50, 1000))
+        self.clients[who].admin.set_delayed_policies(
+            "t", active=self.active, strict=self.strict, tick_time_ms=self.tick_ms
+        )
+        self.note(f"{who} sets active {self.active}, strict {self.strict}, tick {self.tick_ms}")
+
+    def promote(self, rng: random.Random) -> None:
+        """The op alone; the decision that makes it has tests of its own."""
+        sub, who = rng.choice(self.subs), rng.randrange(2)
+        known = sorted(self.free(sub))
+        if not known:
+            return
+        ones = set(rng.sample(known, min(len(known), rng.choice((1, 2, 5)))))
+
+        def decide(view: Any, now: Instant) -> Decision:
+            ops: list[Any] = []
+            [topic] = view.catalog.topics.values()
+            number = next(
+                one.number for one in view.catalog.subscriptions.values() if one.name == sub.name
+            )
+            numbers = numbers_of(topic)
+            for partition in sorted({one.partition for one in ones}):
+                runs = [
+                    (one.id.ledger, one.id.entry, one.id.entry, one.id.index, one.id.index)
+                    for one in sorted(ones) if one.partition == partition
+                ]  # fmt: skip
+                ops.append(Promoted(number, numbers[partition], runs))
+            return Decision(ops)
+
+        self.clients[who]._store.write(decide)
+        sub.released |= ones
+        self.note(f"{who} promotes {self.texts(ones)} on {sub.name}")
+
+    def take_exclusively(self, rng: random.Random) -> None:
+        """Another type for a while: everything comes at once, in order of position."""
+        sub, who = rng.choice(self.subs), rng.randrange(2)
+        if sub.hands or sub.waiting:
+            return
+        real = self.clients[who].consumer("t", sub.name, type="exclusive")
+        assert isinstance(real, Consumer)
+        hand = Hand(who, real)
+        sub.hands.append(hand)
+        while got := self.took(sub, hand, real.receive_batch(50), honours=False):
+            self.note(f"{sub.name}/{who} gets exclusively {self.texts(got)}")
+        left = self.free(sub) - hand.ids
+        if left:
+            raise Wrong(f"exclusively {sub.name}/{who} did not get {self.texts(left)}")
+        ones = self.some_of(rng, hand.ids) if rng.random() < 0.7 else set()
+        if ones:
+            real.acknowledge([one.id for one in sorted(ones)])
+        sub.settle(ones)
+        sub.acked |= ones
+        real.close()
+        sub.hands.remove(hand)
+        sub.give_back(hand, set(hand.ids))
+        self.note(f"{sub.name}/{who} acknowledged {self.texts(ones)} and closes")

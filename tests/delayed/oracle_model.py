@@ -1,0 +1,213 @@
+"""The model of the oracle: which message may be handed out, and which should have been.
+
+A dict of messages with their times, and for each subscription what is acknowledged, held by a
+transaction, in a hand, released. It shares no code with what it judges: no bitmaps, buckets,
+pointers or cursors. Source: spec/delayed-delivery 1.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from tests.engine_kit import START_MS
+from txlog import Consumer, Message, MessageId, TxnId, messages
+from txlog.clock import Instant
+
+TICK_MS = 10  # times are multiples of it, so that many are equal
+INSTANT = pa.timestamp("ms", "UTC")
+KEYS = (b"a", b"b", b"c", b"d")
+MESSAGE_BYTES = 60
+Sent = tuple[int | None, bytes | None, bytes]  # deliver_at, key, value
+
+
+class Death(BaseException):
+    """What ends a process in the middle of its work."""
+
+
+class Wrong(AssertionError):
+    """The engine did what the model forbids."""
+
+
+@dataclass
+class Boot:
+    """The clock since boot, which all processes of a machine share."""
+
+    ms: int = 0
+
+
+class SkewedClock:
+    """The clock of one process: since boot like the others, its wall clock like nobody's."""
+
+    def __init__(self, boot: Boot, skew_ms: int) -> None:
+        self.boot = boot
+        self.skew_ms = skew_ms
+
+    def now(self) -> Instant:
+        """As it is read."""
+        return Instant(START_MS + self.boot.ms + self.skew_ms, "boot", self.boot.ms)
+
+
+@dataclass(frozen=True, order=True)
+class Known:
+    """A visible message."""
+
+    partition: int
+    id: MessageId
+    at: int | None
+    key: bytes | None
+    value: bytes
+
+
+@dataclass(eq=False)
+class Hand:
+    """A living consumer and what it has in hand."""
+
+    who: int
+    real: Consumer
+    ids: set[Known] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class Sub:
+    """What the model knows of a subscription; waiting: nacked, by the boot time it comes again."""
+
+    name: str
+    kind: str
+    acked: set[Known] = field(default_factory=set)
+    held: dict[Known, Txn] = field(default_factory=dict)
+    released: set[Known] = field(default_factory=set)
+    waiting: dict[Known, int] = field(default_factory=dict)
+    hands: list[Hand] = field(default_factory=list)
+
+    def in_hand(self) -> set[Known]:
+        """What is in any hand."""
+        return {one for hand in self.hands for one in hand.ids}
+
+    def settle(self, ones: set[Known]) -> None:
+        """Acknowledged, plainly or in a transaction: in no hand, released and waiting no more."""
+        self.released -= ones
+        for hand in self.hands:
+            hand.ids -= ones
+        for one in ones:
+            self.waiting.pop(one, None)
+
+    def give_back(self, hand: Hand, ones: set[Known], due_ms: int | None = None) -> None:
+        """Handed out once, and not acknowledged: its time does not count any more."""
+        hand.ids -= ones
+        self.released |= ones
+        if due_ms is not None:
+            self.waiting.update(dict.fromkeys(ones, due_ms))
+
+
+@dataclass(eq=False)
+class Txn:
+    """An open transaction; sent: by partition what becomes visible with its commit."""
+
+    id: TxnId
+    sent: dict[int, list[Sent]] = field(default_factory=dict)
+
+
+class Model:
+    """What two processes did to one topic, as its messages and sets."""
+
+    def __init__(self) -> None:
+        self.trace: list[str] = []
+        self.boot = Boot()
+        self.clocks = [SkewedClock(self.boot, 0), SkewedClock(self.boot, 0)]
+        self.subs = [Sub("s", "shared"), Sub("u", "shared"), Sub("k", "key-shared")]
+        self.log: dict[tuple[int, MessageId], Known] = {}
+        self.txns: list[Txn] = []
+        self.active, self.strict, self.tick_ms = True, True, 1000
+
+    def note(self, text: str) -> None:
+        """One line of the story."""
+        times = "/".join(str(self.wall(who) - START_MS) for who in (0, 1))
+        self.trace.append(f"[{times}] {text}")
+
+    def wall(self, who: int) -> int:
+        """What the clock of a process shows."""
+        return self.clocks[who].now().wall_ms
+
+    def cutoff(self, who: int) -> int:
+        """What is due for a process."""
+        return self.wall(who) + (0 if self.strict else self.tick_ms)
+
+    def why_not(self, sub: Sub, one: Known, cutoff_ms: int, *, honours: bool = True) -> str:
+        """Why a message may not be handed out now; empty when it may."""
+        if one in sub.acked:
+            return "it is acknowledged"
+        if one in sub.held:
+            return f"{sub.held[one].id} holds it"
+        if one in sub.in_hand():
+            return "it is in a hand"
+        if sub.waiting.get(one, -1) > self.boot.ms:
+            return "it was put off"
+        waits = honours and self.active and one not in sub.released
+        if waits and one.at is not None and one.at > cutoff_ms:
+            return f"it is not due before {one.at - START_MS}"
+        return ""
+
+    def took(self, sub: Sub, hand: Hand, table: pa.Table, *, honours: bool = True) -> list[Known]:
+        """Judge a batch, and put it into the hand."""
+        out: list[Known] = []
+        places: dict[int, list[MessageId]] = {}
+        for message in messages(table):
+            one = self.known(message)
+            why = self.why_not(sub, one, self.cutoff(hand.who), honours=honours)
+            if why:
+                raise Wrong(f"{sub.name}/{hand.who} got {self.text(one)}, but {why}")
+            hand.ids.add(one)
+            sub.released.discard(one)
+            sub.waiting.pop(one, None)
+            places.setdefault(one.partition, []).append(one.id)
+            out.append(one)
+        for ids in places.values():
+            falls = sum(left > right for left, right in pairwise(ids))
+            if falls > 1 and sub.kind == "shared":
+                raise Wrong(f"{sub.name}/{hand.who}: a batch in no order: {ids}")
+        return out
+
+    def known(self, message: Message) -> Known:
+        """The message of the model that this is."""
+        assert message.message_id is not None
+        one = self.log.get((message.partition, message.message_id))
+        if one is None or one.value != message.value or one.at != message.deliver_at:
+            raise Wrong(f"{message} is not visible, the model has {one}")
+        return one
+
+    def text(self, one: Known) -> str:
+        """A message in a word."""
+        at = "" if one.at is None else f"@{one.at - START_MS}"
+        return f"{one.partition}/{one.id}{at}"
+
+    def texts(self, ones: Any) -> str:
+        """Messages in a line."""
+        return " ".join(self.text(one) for one in sorted(ones))
+
+    def left(self, sub: Sub, cutoff_ms: int) -> list[Known]:
+        """What ought to have been handed out by now."""
+        held_keys: set[bytes | None] = set()
+        if sub.kind == "key-shared":  # what is in a hand, held or put off keeps its key back
+            waiting = {one for one, due_ms in sub.waiting.items() if due_ms > self.boot.ms}
+            held_keys = {one.key for one in sub.in_hand() | waiting | sub.held.keys()}
+        return [
+            one for one in sorted(self.log.values())
+            if not self.why_not(sub, one, cutoff_ms) and (
+                sub.kind != "key-shared" or one.key not in held_keys)
+        ]  # fmt: skip
+
+    def free(self, sub: Sub) -> set[Known]:
+        """What can be acknowledged by anybody."""
+        return {one for one in self.log.values() if one not in sub.acked and one not in sub.held}
+
+    def some_of(self, rng: random.Random, ones: set[Known]) -> set[Known]:
+        """Some of them, often all."""
+        known = sorted(ones)
+        if not known or rng.random() < 0.3:
+            return set(known)
+        return set(rng.sample(known, rng.randint(1, len(known))))

@@ -1,0 +1,109 @@
+"""Few rows of large ledgers: each row group and frame once, and counters that show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import Bench
+from txlog.engine.model import frame_rows
+from txlog.engine.model.schema import decode_rows
+from txlog.engine.storage import segment
+from txlog.engine.view import View
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+ROWS = 2_000
+GROUP = 100
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store", ledger_entries_max=ROWS)
+    made.client.create_topic("t")
+    return made
+
+
+def send_rows(bench: Bench, count: int) -> pa.Table:
+    """One frame with so many rows."""
+    table = pa.table({"value": pa.array([b"%d" % n for n in range(count)], pa.binary())})
+    bench.client.producer("t").send_batch(table)
+    return table
+
+
+def take(bench: Bench, places: list[int], names: tuple[str, ...] = ("value",)) -> pa.Table:
+    """These rows of the first ledger, each a request of its own."""
+
+    def look(view: View) -> pa.Table:
+        [key] = [key for key in view.known() if key[0] == "topic"]
+        ledger = view.topic(key[1]).ledgers[0].ledger
+        requests = [(ledger, at, at + 1) for at in places]
+        return pa.concat_tables(view.rows(requests, names))
+
+    return bench.client._store.read(look)
+
+
+SPREAD = list(range(3, ROWS, 40))
+
+
+def test_a_frame_is_read_once_for_many_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a reading a row, which filled the memory with copies of one large frame."""
+    table = send_rows(bench, ROWS)
+    decoded: list[int] = []
+
+    def noted(columns: int, rows: pa.Buffer) -> pa.RecordBatch:
+        decoded.append(columns)
+        return decode_rows(columns, rows)
+
+    monkeypatch.setattr(frame_rows, "decode_rows", noted)
+    monkeypatch.setattr(frame_rows, "BATCH_BYTES_KEPT_MAX", 10)
+    assert take(bench, SPREAD).equals(table.take(SPREAD))
+    assert take(bench, SPREAD[:3]).equals(table.take(SPREAD[:3]))
+    assert len(decoded) == 1  # the last one stays, whatever its size
+
+
+def test_rows_of_several_frames_and_of_markers_keep_their_order(bench: Bench) -> None:
+    """Requests that jump between frames, back and forth, with markers between them."""
+    client = bench.client
+    for start in range(0, 60, 20):
+        with client.transaction() as txn:
+            client.producer("t").send(b"inner", txn=txn)
+        values = [b"%d" % n for n in range(start, start + 20)]
+        client.producer("t").send_batch(pa.table({"value": pa.array(values, pa.binary())}))
+    places = [*range(0, 63, 2), 5, 4, 62, *range(20, 0, -1), *range(21, 45)]
+    whole = take(bench, list(range(63))).column("value").to_pylist()
+    assert take(bench, places).column("value").to_pylist() == [whole[at] for at in places]
+    client.checkpoint()
+    assert take(bench, places).column("value").to_pylist() == [whole[at] for at in places]
+
+
+def test_a_sealed_ledger_decodes_each_group_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `consume --stats` shows: rows that were wanted, and the groups they lie in."""
+    monkeypatch.setattr(segment, "GROUP_ROWS", GROUP)
+    table = send_rows(bench, ROWS)
+    send_rows(bench, 1)  # the ledger before is full: it is sealed
+    bench.client.checkpoint()
+    client = bench.reopen()
+    assert take(bench, SPREAD).equals(table.take(SPREAD))
+    assert client.reading() == {
+        "rows_read": len(SPREAD), "row_groups_decoded": ROWS // GROUP, "handed_out": 0,
+    }  # fmt: skip
+    take(bench, [5, 7])
+    assert client.reading()["row_groups_decoded"] == ROWS // GROUP + 1
+
+
+def test_what_is_handed_out_is_counted(bench: Bench) -> None:
+    """Consumers and readers alike; over a reload of the view too."""
+    client = bench.client
+    client.create_subscription("t", "s", type="shared", position=None)
+    send_rows(bench, 30)
+    with client.consumer("t", "s") as consumer:
+        consumer.acknowledge(consumer.receive_batch(10))
+        client._store.reload()
+        assert consumer.receive_batch(10).num_rows == 10
+    assert client.reading() == {"rows_read": 20, "row_groups_decoded": 0, "handed_out": 20}
+    assert sum(len(table) for table in client.read("t")) == 30
+    assert client.reading() == {"rows_read": 50, "row_groups_decoded": 0, "handed_out": 50}
