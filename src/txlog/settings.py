@@ -106,6 +106,18 @@ class Settings:
     max_num_buckets: int = 20
     # messages that a consumer remembers as not due because the index lacks them
     strays_max: int = 100_000
+    # event-time watermarks (spec/watermarks 11); policies of topics as well
+    watermark_snapshot_bytes_max: int = 4 * MIB
+    watermark_snapshot_entries_max: int = 10_000
+    watermark_snapshot_markers_max: int = 1_000
+    # names that a partition waits for, or may; 0 lifts the bound
+    watermark_producers_max: int = 10_000
+    # 0: a silent producer is never declared idle
+    watermark_producer_idle_timeout_ms: int = 0
+    # least time between two events of a consumer
+    watermark_emit_interval_ms: int = 0
+    # what a watermark ahead of one's own open transaction is: 0 counted, 1 refused, 2 not looked at
+    watermark_open_transaction_check: int = 0
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Settings:
@@ -179,7 +191,15 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "segments_max": (1, 30_000),
     "max_num_buckets": (-1, 100_000),
     "strays_max": (1, 10_000_000),
+    "watermark_snapshot_bytes_max": (1, 64 * GIB),
+    "watermark_snapshot_entries_max": (1, 1_000_000_000),
+    "watermark_snapshot_markers_max": (1, 1_000_000_000),
+    "watermark_producers_max": (0, 10_000_000),
+    "watermark_producer_idle_timeout_ms": (0, INSTANT_MS_MAX),
+    "watermark_emit_interval_ms": (0, DAY_MS),
+    "watermark_open_transaction_check": (0, 2),
 }
+WATERMARK_POLICIES: Final = tuple(name for name in BOUNDS if name.startswith("watermark_"))
 # settings that are yes or no; 0 and 1 mean the same
 SWITCHES: Final = ("delayed_delivery_active", "deliver_at_time_strict")
 # settings that are shares, above 0 and at most 1

@@ -26,6 +26,7 @@ from txlog.engine.folds import cursor as cursors
 from txlog.engine.folds import delayed as delays
 from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
+from txlog.engine.folds import watermark as watermarks
 from txlog.engine.model.fold import Fold
 from txlog.engine.model.large_row import large_row
 from txlog.engine.model.ops import (
@@ -58,7 +59,7 @@ FOLDS: dict[str, Fold] = {
     fold.kind: fold
     for fold in (
         catalogs.FOLD, coordinators.FOLD, transaction_keys.FOLD, topics.FOLD, buffers.FOLD,
-        cursors.FOLD, delays.FOLD,
+        cursors.FOLD, delays.FOLD, watermarks.FOLD,
     )
 }  # fmt: skip
 APPLY = {kind: fold.apply for kind, fold in FOLDS.items()}
@@ -243,6 +244,7 @@ class View:
         for number in op.partitions:
             keys: list[Component] = [
                 ("topic", number, 0), ("buffer", number, 0), ("delayed", number, 0),
+                ("watermark", number, 0),
             ]  # fmt: skip
             if isinstance(op, SubscriptionDeleted):
                 keys = [("cursor", op.subscription, number)]
@@ -391,6 +393,11 @@ class View:
     def delays_seen(self) -> None:
         """Whoever asked has looked at them."""
         self._delays.clear()
+
+    def watermark(self, partition: int) -> watermarks.Watermark:
+        """How far the producers of a partition have come in event time."""
+        state: watermarks.Watermark = self._state(("watermark", partition, 0))
+        return state
 
     # --- rows --------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ def checked_run(view: View, partition: int, run: Run) -> Run:
         return run
     for known, entries in ledger_entries(view, partition):
         if known == ledger and 0 <= first <= last < entries:
+            if first == last and first in view.watermark(partition).silent.get(ledger, ()):
+                raise _not_found(ledger, last, index_last)
             break
     else:
         raise _not_found(ledger, last, index_last)
@@ -59,9 +61,10 @@ def _not_found(ledger: int, entry: int, index: int) -> MessageNotFound:
 
 
 def messages_in(view: View, partition: int, runs: Iterable[Run]) -> int:
-    """How many messages the runs stand for."""
+    """How many messages the runs stand for; rows that are not data count nothing."""
     total = 0
     markers = view.buffer(partition).markers
+    silent = view.watermark(partition).silent
     for ledger, first, last, index_first, index_last in runs:
         if index_first:
             total += index_last - index_first + 1
@@ -71,7 +74,9 @@ def messages_in(view: View, partition: int, runs: Iterable[Run]) -> int:
         if known:
             low = bisect_left(known, first, key=lambda marker: marker.entry)
             high = bisect_right(known, last, key=lambda marker: marker.entry)
-            total += sum(marker.count - 1 for marker in known[low:high])
+            total += sum(marker.count - 1 for marker in known[low:high] if marker.count)
+        if ledger in silent:
+            total -= silent[ledger].range_cardinality(first, last + 1)
     return total
 
 
@@ -182,6 +187,8 @@ def acked_outcome(
         follows = (ledger, first - 1, 0) == before.mark
         if follows and not index_first and ledger == ledger_entries(view, partition)[-1][0]:
             before.mark = (ledger, last, 0)
+            if view.watermark(partition).silent:
+                before.mark = resting(view, partition, before.mark)
             return [], before.mark
     out: list[Run] = []
     for run in runs:
@@ -222,7 +229,8 @@ def resting(view: View, partition: int, mark: Mark) -> Mark:
 
 
 def _advanced(view: View, partition: int, mark: Mark, acked: IdSet, extra: IdSet) -> Mark:
-    """Mark-delete moved over everything that is acknowledged without a gap."""
+    """Mark-delete moved over everything that is acknowledged, or no data, without a gap."""
+    silent = view.watermark(partition).silent
     ledgers = ledger_entries(view, partition)
     for at, (ledger, entries) in enumerate(ledgers):
         if ledger < mark[0]:
@@ -230,6 +238,8 @@ def _advanced(view: View, partition: int, mark: Mark, acked: IdSet, extra: IdSet
         if ledger > mark[0]:
             mark = (ledger, -1, 0)
         known = [s.entries[ledger] for s in (acked, extra) if ledger in s.entries]
+        if ledger in silent:
+            known.append(silent[ledger])
         entry = mark[1] + (mark[2] == 0)
         moved = True
         while moved:
@@ -265,8 +275,12 @@ def backlog(view: View, subscription: int, partition: int) -> int:
     ledger, entries = ledger_entries(view, partition)[-1]
     rest = through(view, partition, cursor.mark_delete, (ledger, entries - 1, 0))
     total = messages_in(view, partition, rest)
+    silent = view.watermark(partition).silent
     for number, known in cursor.acked.entries.items():
         total -= len(known)
+        if number in silent:
+            total += known.intersection_cardinality(silent[number])
         for marker in view.buffer(partition).markers.get(number, []):
-            total -= (marker.count - 1) * (marker.entry in known)
+            if marker.count:
+                total -= (marker.count - 1) * (marker.entry in known)
     return total - sum(map(len, cursor.acked.inner.values()))

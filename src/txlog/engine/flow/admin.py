@@ -18,7 +18,6 @@ from txlog.engine.folds.catalog import Topic, consumers_of, numbers
 from txlog.engine.model.ops import (
     CursorOpened,
     IsolationSet,
-    LedgerRolled,
     PolicySet,
     SettingSet,
     SubscriptionCreated,
@@ -166,14 +165,16 @@ def scale_coordinators(view: View, settings: Settings, now: Instant, count: int)
 def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | None) -> Decision:
     """Decide to close the open ledgers of these topics (None: of all), for sealing."""
     draft = Draft(view, settings, now.wall_ms)
+    rolled = 0
     for topic in view.catalog.topics.values() if topics is None else topics:
         for number in numbers(topic):
             for role in ("p", "s"):
                 state = view.topic(number) if role == "p" else view.buffer(number)
-                if state.ledgers and state.ledgers[-1].entries:
-                    old = state.ledgers[-1].ledger
-                    draft.ops.append(LedgerRolled(number, role, old, draft.new_ledger()))
-    return draft.decision(len(draft.ops), sync=True)
+                last = state.ledgers[-1] if state.ledgers else None
+                if last and draft.holds_rows(number, role, last.ledger, last.entries):
+                    draft.roll(number, role, last.ledger)
+                    rolled += 1
+    return draft.decision(rolled, sync=True)
 
 
 def set_isolation(

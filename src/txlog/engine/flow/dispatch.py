@@ -77,6 +77,9 @@ def plan(
     stop: a position that is not passed, itself left out
     cost: O(pieces), not O(messages), nor O(what is left out)
     """
+    silent = view.watermark(partition).silent
+    if silent:  # what is not data is never delivered
+        skip = (*skip, IdSet(silent))
     pieces: list[Piece] = []
     total = 0
     at = behind

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txlog.engine.flow.acksets import Settled
-from txlog.engine.model.ops import LedgerRolled, Op
+from txlog.engine.flow.watermark_policy import is_snapshot_due
+from txlog.engine.model.ops import LedgerRolled, Op, WatermarkSnapshot
 from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.settings import Settings
@@ -66,31 +67,70 @@ class Draft:
         end = self._ends.get((partition, role))
         if end is None:
             end = self._open_end(partition, role)
+            if role == "p" and end[1]:  # a new ledger has its snapshot already
+                end = self._behind_snapshot(partition, *end)
         self._ends[(partition, role)] = (end[0], end[1] + rows)
         return end
 
     def _open_end(self, partition: int, role: str) -> tuple[int, int]:
         state = self.view.topic(partition) if role == "p" else self.view.buffer(partition)
         if not state.ledgers:
-            return self._roll(partition, role, 0)
+            return self.roll(partition, role, 0)
         last = state.ledgers[-1]
         limits = self.settings
-        if last.entries and (
+        if self.holds_rows(partition, role, last.ledger, last.entries) and (
             last.entries >= limits.ledger_entries_max
             or last.payload_bytes >= limits.ledger_bytes_max
             or self.now_ms - last.opened_ms >= limits.ledger_age_max_ms
         ):
-            return self._roll(partition, role, last.ledger)
+            return self.roll(partition, role, last.ledger)
         return (last.ledger, last.entries)
 
     def open_partition(self, partition: int) -> None:
         """Give a partition that this frame makes its first ledger."""
-        self._ends[(partition, "p")] = self._roll(partition, "p", 0)
+        self._ends[(partition, "p")] = self.roll(partition, "p", 0)
 
-    def _roll(self, partition: int, role: str, old: int) -> tuple[int, int]:
+    def holds_rows(self, partition: int, role: str, ledger: int, entries: int) -> bool:
+        """True for a ledger with anything but the snapshot that it begins with."""
+        if entries == 1 and role == "p":
+            return 0 not in self.view.watermark(partition).snapshots.get(ledger, ())
+        return entries > 0
+
+    def roll(self, partition: int, role: str, old: int) -> tuple[int, int]:
+        """Close a ledger (0: there is none) and open one; its next entry.
+
+        Behind a partition's first watermark a ledger begins with the state before it.
+        """
         ledger = self.new_ledger()
         self.ops.append(LedgerRolled(partition, role, old, ledger))
-        return (ledger, 0)
+        if role == "s" or not self.view.watermark(partition).state.seen:
+            return (ledger, 0)
+        last = self.view.topic(partition).ledgers[-1]
+        self._snapshot(partition, ledger, 0, (last.ledger, last.entries - 1), 0)
+        return (ledger, 1)
+
+    def _behind_snapshot(self, partition: int, ledger: int, entry: int) -> tuple[int, int]:
+        """The next entry, behind a snapshot of watermarks if one is due."""
+        if not is_snapshot_due(self.view, self.settings, partition):
+            return (ledger, entry)
+        last = self.view.topic(partition).ledgers[-1]
+        self._snapshot(partition, ledger, entry, (ledger, entry - 1), last.payload_bytes)
+        return (ledger, entry + 1)
+
+    def snapshot(self, partition: int) -> None:
+        """Add a snapshot of watermarks behind the last row, whether it is due or not."""
+        ledger, entry = self._open_end(partition, "p")
+        if entry <= 1 and not self.holds_rows(partition, "p", ledger, entry):
+            return  # it begins with one
+        last = self.view.topic(partition).ledgers[-1]
+        self._snapshot(partition, ledger, entry, (ledger, entry - 1), last.payload_bytes)
+        self._ends[(partition, "p")] = (ledger, entry + 1)
+
+    def _snapshot(
+        self, partition: int, ledger: int, entry: int, as_of: tuple[int, int], ledger_bytes: int
+    ) -> None:
+        payload = self.view.watermark(partition).payload(as_of)
+        self.ops.append(WatermarkSnapshot(partition, ledger, entry, payload, ledger_bytes))
 
     def settled(self, subscription: int, partition: int) -> Settled:
         """What the ops so far do to a cursor; several commits in one frame follow one another."""

@@ -21,7 +21,11 @@ from txlog.engine.view import View
 
 
 def taken_apart(view: View, partition: int, runs: Iterable[Run]) -> list[Run]:
-    """The same messages, a marker as its messages; what was trimmed is left out."""
+    """The same messages, a marker as its messages; what was trimmed or is no data is left out."""
+    silent = view.watermark(partition).silent
+    if silent:
+        rows = IdSet(silent)
+        runs = [rest for run in runs for rest in subtract(view, partition, run, rows)]
     out: list[Run] = []
     for run in runs:
         ledger, first, last, index_first, _ = run

@@ -23,6 +23,7 @@ from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.lookup import is_overdue, timed_out
 from txlog.engine.flow.participants import Participants, Place, participants
 from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.buffer import Held
 from txlog.engine.folds.coordinator import (
     ABORTED,
     ABORTING,
@@ -37,6 +38,7 @@ from txlog.engine.model.ops import (
     BufferCommitted,
     CommitMarker,
     CounterRaised,
+    Effect,
     IdsReserved,
     Op,
     PendingAborted,
@@ -153,6 +155,7 @@ def _commit_body(
                 held.count,
                 held.payload_bytes,
                 delayed=held.delayed,
+                watermarks=_watermarks(draft.view, partition, held, pair),
             ),
             BufferCommitted(partition, *pair, side_ledger, side_entry, ledger, entry),
         )
@@ -164,12 +167,17 @@ def _commit_body(
     return body, markers
 
 
+def _watermarks(view: View, partition: int, held: Held, pair: tuple[int, int]) -> list[Effect]:
+    """The net effect of the transaction's watermark rows in a partition."""
+    return view.watermark(partition).effects_of(*pair) if held.watermarks else []
+
+
 def _abort_body(draft: Draft, txn: Txn, found: Participants) -> list[Op]:
     pair = (txn.coordinator, txn.sequence)
     body: list[Op] = []
     for partition, held in found.partitions:
         place = draft.take_entries(partition, "s", 1)
-        body.append(BufferAborted(partition, *pair, *place, held.delayed))
+        body.append(BufferAborted(partition, *pair, *place, held.delayed, held.watermarks > 0))
     for subscription, partition, _ in found.cursors:
         body.append(PendingAborted(subscription, partition, *pair))
     return body

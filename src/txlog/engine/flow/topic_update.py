@@ -14,9 +14,11 @@ from txlog.clock import Instant
 from txlog.engine.flow.admin import policy_ops
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.trim import POLICIES
+from txlog.engine.flow.watermark import least_state
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.folds.cursor import BEFORE_ALL
-from txlog.engine.model.ops import CursorOpened, LedgerRolled, PartitionsAdded
+from txlog.engine.folds.watermark import PAYLOAD_VERSION, START, Snapshot, encode_snapshot
+from txlog.engine.model.ops import CursorOpened, PartitionsAdded, WatermarkSnapshot
 from txlog.engine.view import View
 from txlog.errors import LimitExceeded, NotAllowed
 from txlog.ids import TopicName
@@ -71,7 +73,11 @@ def update_topic(
 def _add(draft: Draft, topic: Topic, count: int) -> None:
     first = draft.view.catalog.next_partition
     draft.ops.append(PartitionsAdded(topic.number, first, count))
+    known = least_state(draft.view, topic)
     for number in range(first, first + count):
-        draft.ops.append(LedgerRolled(number, "p", 0, draft.new_ledger()))
+        ledger, entry = draft.roll(number, "p", 0)
+        if known is not None:  # a partition of which nothing is known would stop every consumer
+            payload = encode_snapshot(Snapshot(PAYLOAD_VERSION, START, known))
+            draft.ops.append(WatermarkSnapshot(number, ledger, entry, payload, 0))
         for subscription in topic.subscriptions:
             draft.ops.append(CursorOpened(subscription, number, BEFORE_ALL))

@@ -154,7 +154,10 @@ def _acknowledged(view: View, topic: Topic, number: int, ends: list[LedgerEnd]) 
 def _last_message(view: View, number: int, end: LedgerEnd) -> Mark | None:
     """The last entry of a ledger that is a message, or a marker with some."""
     buffer = view.buffer(number)
+    silent = view.watermark(number).silent.get(end.ledger, ())
     for entry in range(end.entries - 1, -1, -1):
+        if entry in silent:
+            continue
         marker = buffers.find_marker(buffer, end.ledger, entry)
         if marker is None or marker.count:
             return (end.ledger, entry, 0)
@@ -172,7 +175,7 @@ def _trim_partition(
     row.messages = sum(end.messages for end in going)
     row.size_bytes = sum(end.payload_bytes for end in going)
     if count == len(ends):
-        draft.ops.append(LedgerRolled(number, "p", going[-1].ledger, draft.new_ledger()))
+        draft.roll(number, "p", going[-1].ledger)
     for end in going:
         draft.ops.append(
             LedgerTrimmed(number, "p", end.ledger, end.messages, end.payload_bytes,

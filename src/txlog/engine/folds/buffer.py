@@ -2,7 +2,7 @@
 
 Ledger: the partition's _txnlog. Ops
   LedgerRolled (role s; the first makes the sidecar), LedgerSealed, LedgerTrimmed, Compacted,
-  BufferAppended, ChunksAppended, BufferCommitted, BufferAborted.
+  BufferAppended, ChunksAppended, BufferCommitted, BufferAborted, BufferWatermark.
 
 It holds the ranges of each open transaction, and for every marker of the partition the rows that it
 made visible: `markers[ledger]` rises by entry, so a marker is found by bisection.
@@ -33,6 +33,7 @@ from txlog.engine.model.ops import (
     BufferAborted,
     BufferAppended,
     BufferCommitted,
+    BufferWatermark,
     ChunksAppended,
     Compacted,
     LedgerRolled,
@@ -50,7 +51,8 @@ Range = tuple[int, int, int, int]
 class Held(msgspec.Struct, array_like=True, gc=False):
     """What an open transaction has here; producers: name -> (last sequence, its index).
 
-    sizes: payload bytes by ledger, once it has rows in more than one; delayed: with a deliver_at
+    sizes: payload bytes by ledger, once it has rows in more than one; delayed: with a deliver_at;
+    watermarks: rows of watermarks, which are no messages
     """
 
     ranges: list[Range] = []
@@ -60,6 +62,7 @@ class Held(msgspec.Struct, array_like=True, gc=False):
     first_ms: int = 0
     sizes: dict[int, int] | None = None
     delayed: int = 0
+    watermarks: int = 0
 
 
 class Marker(msgspec.Struct, array_like=True, gc=False):
@@ -172,18 +175,29 @@ def _grow(state: Buffer, lsn: int, ledger: int, first: int, rows: int, size: int
     end.payload_bytes += size
 
 
+def _watermark(state: Buffer, lsn: int, time_ms: int, op: BufferWatermark) -> None:
+    _grow(state, lsn, op.ledger, op.entry, 1, 0)
+    _known(state, time_ms, op.coordinator, op.sequence).watermarks += 1
+
+
 def _held(
     state: Buffer, lsn: int, time_ms: int, coordinator: int, sequence: int, index: int
 ) -> Held:
     """What the transaction has, to which its message of this index is added."""
+    held = _known(state, time_ms, coordinator, sequence)
+    if index != held.count + 1:
+        raise broken("buffer", lsn, f"index {index} does not follow {held.count}")
+    return held
+
+
+def _known(state: Buffer, time_ms: int, coordinator: int, sequence: int) -> Held:
+    """What the transaction has here, made when it is its first row."""
     of_coordinator = state.held.get(coordinator)
     if of_coordinator is None:
         of_coordinator = state.held[coordinator] = {}
     held = of_coordinator.get(sequence)
     if held is None:
         held = of_coordinator[sequence] = Held(first_ms=time_ms)
-    if index != held.count + 1:
-        raise broken("buffer", lsn, f"index {index} does not follow {held.count}")
     return held
 
 
@@ -426,6 +440,7 @@ def find_marker(state: Buffer, ledger: int, entry: int) -> Marker | None:
 _TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
     BufferAppended: _appended,
     ChunksAppended: _chunks_appended,
+    BufferWatermark: _watermark,
     BufferCommitted: _take_buffer_committed,
     BufferAborted: _take_buffer_aborted,
     LedgerRolled: _take_ledger_rolled,

@@ -2,7 +2,8 @@
 
 Ledger: the partition. Ops
   LedgerRolled (old 0: the first ledger), LedgerSealed, LedgerTrimmed, Appended, CommitMarker,
-  ProducerOpened, ProducersForgotten, Deduplicated, DelaysCounted.
+  ProducerOpened, ProducersForgotten, Deduplicated, DelaysCounted, WatermarkSet,
+  WatermarkIdled, WatermarkSnapshot.
 
 Invariants
   1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
@@ -31,6 +32,9 @@ from txlog.engine.model.ops import (
     Op,
     ProducerOpened,
     ProducersForgotten,
+    WatermarkIdled,
+    WatermarkSet,
+    WatermarkSnapshot,
 )
 
 
@@ -92,6 +96,13 @@ def _take_commit_marker(state: Topic, lsn: int, time_ms: int, op: CommitMarker) 
         state.last_message = (op.ledger, op.entry, op.count)
     if op.producer is not None:
         _sent(state, lsn, time_ms, op.producer, op.last_sequence, (op.ledger, op.entry, 1))
+
+
+def _take_watermark(
+    state: Topic, lsn: int, time_ms: int, op: WatermarkSet | WatermarkIdled | WatermarkSnapshot
+) -> None:
+    size = len(op.payload) if isinstance(op, WatermarkSnapshot) else 0
+    _grow(state, lsn, time_ms, op.ledger, op.entry, 1, 0, size)
 
 
 def _take_ledger_rolled(state: Topic, lsn: int, time_ms: int, op: LedgerRolled) -> None:
@@ -183,7 +194,8 @@ def _grow(
     end.messages += messages
     state.messages += messages
     state.payload_bytes += payload_bytes
-    state.last_publish_ms = time_ms
+    if messages:
+        state.last_publish_ms = time_ms
 
 
 def open_ledger(state: Topic) -> LedgerEnd:
@@ -202,6 +214,9 @@ _TAKES: dict[type, Callable[[Topic, int, int, Any], None]] = {
     Deduplicated: _named,
     DelaysCounted: _delays_counted,
     LedgerTrimmed: _take_ledger_trimmed,
+    WatermarkSet: _take_watermark,
+    WatermarkIdled: _take_watermark,
+    WatermarkSnapshot: _take_watermark,
 }
 _decoder = msgspec.msgpack.Decoder(Topic)
 FOLD = Fold("topic", Topic, apply, msgspec.msgpack.encode, _decoder.decode)

@@ -20,8 +20,8 @@ class IdSet:
 
     __slots__ = ("entries", "inner")
 
-    def __init__(self) -> None:
-        self.entries: dict[int, BitMap64] = {}
+    def __init__(self, entries: dict[int, BitMap64] | None = None) -> None:
+        self.entries: dict[int, BitMap64] = {} if entries is None else entries
         self.inner: dict[tuple[int, int], BitMap] = {}
 
     def __bool__(self) -> bool:

@@ -36,6 +36,12 @@ from txlog.engine.model.delay_ops import DelaysCounted as DelaysCounted
 from txlog.engine.model.delay_ops import NamespacePolicySet as NamespacePolicySet
 from txlog.engine.model.delay_ops import Promoted as Promoted
 from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
+from txlog.engine.model.watermark_ops import BufferWatermark as BufferWatermark
+from txlog.engine.model.watermark_ops import Effect as Effect
+from txlog.engine.model.watermark_ops import WatermarkEmitted as WatermarkEmitted
+from txlog.engine.model.watermark_ops import WatermarkIdled as WatermarkIdled
+from txlog.engine.model.watermark_ops import WatermarkSet as WatermarkSet
+from txlog.engine.model.watermark_ops import WatermarkSnapshot as WatermarkSnapshot
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption
 
@@ -208,6 +214,7 @@ class CommitMarker(_Op, tag="mark", frozen=True, array_like=True, gc=False):
 
     producer, last_sequence: of a large message sent plainly, in a transaction made for it alone
     delayed: how many of them have a deliver_at, due or not
+    watermarks: the net effect of the transaction's watermark rows here; count may be 0 then
     """
 
     partition: int
@@ -220,6 +227,7 @@ class CommitMarker(_Op, tag="mark", frozen=True, array_like=True, gc=False):
     producer: str | None = None
     last_sequence: int = -1
     delayed: int = 0
+    watermarks: list[Effect] = []
 
 
 class BufferAppended(_Op, tag="bapp", frozen=True, array_like=True, gc=False):
@@ -279,7 +287,7 @@ class BufferCommitted(_Op, tag="bcom", frozen=True, array_like=True, gc=False):
 class BufferAborted(_Op, tag="babo", frozen=True, array_like=True, gc=False):
     """The sidecar's TXN_ABORT row at (ledger, entry); the transaction's rows are dead.
 
-    delayed: how many of them have a deliver_at
+    delayed: how many of them have a deliver_at; watermarks: whether there are watermark rows too
     """
 
     partition: int
@@ -288,6 +296,7 @@ class BufferAborted(_Op, tag="babo", frozen=True, array_like=True, gc=False):
     ledger: int
     entry: int
     delayed: int = 0
+    watermarks: bool = False
 
 
 class CursorOpened(_Op, tag="curs", frozen=True, array_like=True, gc=False):
@@ -435,6 +444,7 @@ Op = (
     | Sought | DeadLettered | ChunksAppended
     | BucketSealed | BucketsMerged | BucketDeleted | Promoted | NamespacePolicySet
     | DelaysCounted
+    | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark | WatermarkEmitted
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

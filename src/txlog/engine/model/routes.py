@@ -15,6 +15,7 @@ from txlog.engine.model.ops import (
     BufferAborted,
     BufferAppended,
     BufferCommitted,
+    BufferWatermark,
     ChunksAppended,
     CommitMarker,
     Compacted,
@@ -59,6 +60,10 @@ from txlog.engine.model.ops import (
     TopicDeleted,
     TxnOpened,
     TxnsForgotten,
+    WatermarkEmitted,
+    WatermarkIdled,
+    WatermarkSet,
+    WatermarkSnapshot,
 )
 
 Component = tuple[str, int, int]
@@ -106,7 +111,8 @@ def _trimmed(op: Op) -> tuple[Component, ...]:
     number = op.partition
     if op.role != "p":
         return (FILES, ("buffer", number, 0))
-    return (FILES, ("topic", number, 0), ("buffer", number, 0), ("delayed", number, 0))
+    return (FILES, ("topic", number, 0), ("buffer", number, 0), ("delayed", number, 0),
+            ("watermark", number, 0))  # fmt: skip
 
 
 def _deleted(op: Op) -> tuple[Component, ...]:
@@ -134,9 +140,17 @@ def _appended(op: Op) -> tuple[Component, ...]:
 
 
 def _marked(op: Op) -> tuple[Component, ...]:
-    if op.delayed:  # type: ignore[union-attr]
-        return (("topic", op.partition, 0), ("delayed", op.partition, 0))  # type: ignore[union-attr]
-    return (("topic", op.partition, 0),)  # type: ignore[union-attr]
+    assert isinstance(op, CommitMarker)
+    topic: Component = ("topic", op.partition, 0)
+    return (topic, *_beside(op.partition, op.delayed, op.watermarks))
+
+
+def _beside(partition: int, delayed: int, watermarks: object) -> tuple[Component, ...]:
+    """The folds that care for what a transaction has beside messages, which most have not."""
+    if not delayed and not watermarks:
+        return ()
+    found: tuple[Component, ...] = (("delayed", partition, 0),) if delayed else ()
+    return (*found, ("watermark", partition, 0)) if watermarks else found
 
 
 def _buffer_appended(op: Op) -> tuple[Component, ...]:
@@ -146,9 +160,24 @@ def _buffer_appended(op: Op) -> tuple[Component, ...]:
 
 
 def _buffer_aborted(op: Op) -> tuple[Component, ...]:
-    if op.delayed:  # type: ignore[union-attr]
-        return (("buffer", op.partition, 0), ("delayed", op.partition, 0))  # type: ignore[union-attr]
-    return (("buffer", op.partition, 0),)  # type: ignore[union-attr]
+    assert isinstance(op, BufferAborted)
+    buffer: Component = ("buffer", op.partition, 0)
+    return (buffer, *_beside(op.partition, op.delayed, op.watermarks))
+
+
+def _watermark(op: Op) -> tuple[Component, ...]:
+    partition: int = op.partition  # type: ignore[union-attr]
+    return (("topic", partition, 0), ("watermark", partition, 0))
+
+
+def _buffer_watermark(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, BufferWatermark)
+    return (("buffer", op.partition, 0), ("watermark", op.partition, 0))
+
+
+def _emitted(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, WatermarkEmitted)
+    return (("watermark", op.partition, 0),)
 
 
 def _delayed(op: Op) -> tuple[Component, ...]:
@@ -183,6 +212,8 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     PartitionsAdded: _catalog, TopicDeleted: _deleted,
     SubscriptionPolicySet: _catalog, SubscriptionDeleted: _catalog, Sought: _cursor,
     ChunksAppended: _chunks, BucketSealed: _delayed, BucketsMerged: _buckets,
+    WatermarkSet: _watermark, WatermarkIdled: _watermark, WatermarkSnapshot: _watermark,
+    BufferWatermark: _buffer_watermark, WatermarkEmitted: _emitted,
     BucketDeleted: _buckets, Promoted: _cursor, NamespacePolicySet: _catalog,
     DelaysCounted: _topic,
 }  # fmt: skip

@@ -21,10 +21,26 @@ from txlog.engine.model.ops import (
     BufferAborted,
     BufferAppended,
     BufferCommitted,
+    BufferWatermark,
     CommitMarker,
     Op,
+    WatermarkIdled,
+    WatermarkSet,
+    WatermarkSnapshot,
 )
-from txlog.engine.model.schema import KIND_DATA, MESSAGE, TXN_ABORT, TXN_COMMIT, frame_schema
+from txlog.engine.model.schema import (
+    EVENT_TIME,
+    INSTANT,
+    KIND_DATA,
+    MESSAGE,
+    TXN_ABORT,
+    TXN_COMMIT,
+    W_IDLE,
+    W_SET,
+    W_SNAPSHOT,
+    frame_schema,
+)
+from txlog.engine.model.watermark_ops import encode_effects
 from txlog.engine.storage.journal import Journal
 from txlog.engine.storage.journal_file import RawFrame
 from txlog.engine.storage.segment_reader import Span, are_long, rows_of
@@ -32,7 +48,10 @@ from txlog.ids import txn_halves
 
 
 class TailRun(msgspec.Struct, frozen=True, gc=False):
-    """Rows first..first+rows of a ledger; txn is (coordinator, sequence); index of the first."""
+    """Rows first..first+rows of a ledger; txn is (coordinator, sequence); index of the first.
+
+    made: the user columns of a row that is not data and has some
+    """
 
     first: int
     rows: int
@@ -43,6 +62,7 @@ class TailRun(msgspec.Struct, frozen=True, gc=False):
     txn: tuple[int, int] | None = None
     first_index: int = 0
     count: int | None = None
+    made: pa.RecordBatch | None = None
 
 
 Slice = tuple[TailRun, int, int]  # rows start..stop, counted within the run
@@ -88,23 +108,11 @@ class Tail:
                 continue
             if ref is None:
                 ref = _ref(raw)
-            if isinstance(op, BufferAppended):
-                run = TailRun(
-                    op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer,
-                    (op.coordinator, op.sequence), op.first_index,
-                )  # fmt: skip
-            elif isinstance(op, Appended):
-                run = TailRun(op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer)
-            elif isinstance(op, CommitMarker):
-                txn = (op.coordinator, op.sequence)
-                run = TailRun(op.entry, 1, TXN_COMMIT, ref, 0, None, txn, 0, op.count)
-            else:
-                assert isinstance(op, BufferCommitted | BufferAborted)
-                kind = TXN_COMMIT if isinstance(op, BufferCommitted) else TXN_ABORT
-                run = TailRun(op.entry, 1, kind, ref, 0, None, (op.coordinator, op.sequence))
-            runs = self.runs.get(op.ledger)
+            run = _run_of(op, ref)
+            ledger: int = op.ledger  # type: ignore[union-attr]  # each of _WITH_ROWS has one
+            runs = self.runs.get(ledger)
             if runs is None:
-                self.runs[op.ledger] = [run]
+                self.runs[ledger] = [run]
             else:
                 runs.append(run)
 
@@ -152,6 +160,11 @@ class Tail:
                     out.extend(self._group(table, slices[first:here], shifts))
                     table, first, at, shifts = found, here, 0, []
                 shifts.append(base + run.row_start + start - at)
+            elif run.made is not None:
+                out.extend(self._group(table, slices[first:here], shifts))
+                out.extend(self._loose(slices[here : here + 1]))
+                table, first, at, shifts = None, here + 1, 0, []
+                continue
             else:  # a marker has no rows: it goes along with its neighbours
                 shifts.append(None)
             at += stop - start
@@ -180,6 +193,8 @@ class Tail:
         for run, spans in _by_frame(slices):
             if run.kind == KIND_DATA:
                 batches, shape = _cut(self._rows.batch(run.frame), spans), run.frame.columns
+            elif run.made is not None:
+                batches, shape = [run.made], _SHAPES[run.made.num_columns]
             else:
                 batches, shape = [_NO_VALUE] * len(spans), 0
             if shape != columns and group:
@@ -230,7 +245,8 @@ def _by_frame(slices: list[Slice]) -> Iterator[tuple[TailRun, list[Span]]]:
     first: TailRun | None = None
     spans: list[Span] = []
     for run, start, stop in slices:
-        if first is None or run.frame.lsn != first.frame.lsn or run.kind != first.kind:
+        is_same = first is not None and run.frame.lsn == first.frame.lsn and run.kind == first.kind
+        if not is_same or run.made is not None:  # what is made is one row, by itself
             if first is not None:
                 yield first, spans
             first, spans = run, []
@@ -244,6 +260,47 @@ def _cut(batch: pa.RecordBatch, spans: list[Span]) -> list[pa.RecordBatch]:
     if are_long(spans):
         return [batch.slice(start, stop - start) for start, stop in spans]
     return [batch.take(rows_of(spans))]
+
+
+def _run_of(op: Op, ref: FrameRef) -> TailRun:
+    """The rows of an op of _WITH_ROWS."""
+    if isinstance(op, BufferAppended):
+        return TailRun(
+            op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer,
+            (op.coordinator, op.sequence), op.first_index,
+        )  # fmt: skip
+    if isinstance(op, Appended):
+        return TailRun(op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer)
+    if isinstance(op, CommitMarker):
+        made = _watermark_row(encode_effects(op.watermarks)) if op.watermarks else None
+        txn = (op.coordinator, op.sequence)
+        return TailRun(op.entry, 1, TXN_COMMIT, ref, 0, None, txn, 0, op.count, made)
+    if isinstance(op, BufferCommitted | BufferAborted):
+        kind = TXN_COMMIT if isinstance(op, BufferCommitted) else TXN_ABORT
+        return TailRun(op.entry, 1, kind, ref, 0, None, (op.coordinator, op.sequence))
+    return _watermark_run(op, ref)
+
+
+def _watermark_run(op: Op, ref: FrameRef) -> TailRun:
+    if isinstance(op, WatermarkSnapshot):
+        return TailRun(op.entry, 1, W_SNAPSHOT, ref, made=_watermark_row(op.payload))
+    if isinstance(op, WatermarkIdled):
+        made = _watermark_row(op.by.encode())
+        return TailRun(op.entry, 1, W_IDLE, ref, 0, op.producer, made=made)
+    assert isinstance(op, WatermarkSet | BufferWatermark)
+    made = _watermark_row(None, op.event_time)
+    if isinstance(op, WatermarkSet):
+        return TailRun(op.entry, 1, W_SET, ref, 0, op.producer, made=made)
+    kind = W_IDLE if op.event_time is None else W_SET
+    return TailRun(op.entry, 1, kind, ref, 0, op.producer, (op.coordinator, op.sequence), made=made)
+
+
+def _watermark_row(value: bytes | None, event_time: int | None = None) -> pa.RecordBatch:
+    """The user columns of a row that is not data."""
+    columns = [pa.array([value], pa.binary())]
+    if event_time is not None:
+        columns.append(pa.array([event_time], pa.int64()).cast(INSTANT))
+    return pa.RecordBatch.from_arrays(columns, schema=frame_schema(_SHAPES[len(columns)]))
 
 
 def _ref(raw: RawFrame) -> FrameRef:
@@ -271,6 +328,10 @@ _COUNTED: dict[str, Callable[[list[Slice], list[int]], list[int | None]]] = {
     ],
 }
 _HALVES = {"txn_most": 0, "txn_least": 1}
-_WITH_ROWS = frozenset((Appended, BufferAppended, CommitMarker, BufferCommitted, BufferAborted))
+_WITH_ROWS = frozenset((
+    Appended, BufferAppended, CommitMarker, BufferCommitted, BufferAborted, WatermarkSet,
+    WatermarkIdled, WatermarkSnapshot, BufferWatermark,
+))  # fmt: skip
+_SHAPES = {1: 0, 2: EVENT_TIME}  # by their number: the columns of a row that is not data
 _UNPACKED: tuple[None, int] = (None, 0)
 _NO_VALUE = pa.RecordBatch.from_arrays([pa.nulls(1, pa.binary())], schema=frame_schema(0))

@@ -1,0 +1,139 @@
+"""The watermark at a place: how far a subscription is, and what the producers had asserted there.
+
+    tracking_position   the greatest position up to which everything is acknowledged or no data
+    WatermarkGenerator  the state at a position, sought forwards and backwards; it reads only rows
+                        that can change it, and never more than lie between two snapshots
+
+Source: apache/pulsar#12267 "watermark generator"; spec/watermarks 6.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+
+from txlog.engine.flow.acksets import advanced
+from txlog.engine.folds.watermark import START, Position, State, Watermark, read_snapshot
+from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
+from txlog.engine.model.watermark_ops import read_effects
+from txlog.engine.view import Request, View
+
+_COLUMNS = ("kind", "producer", "event_time", "value", "publish_time")
+Listener = Callable[[int | None], None]
+
+
+def tracking_position(view: View, subscription: int, partition: int) -> Position:
+    """The greatest position such that all messages up to it are DELETED on the subscription."""
+    cursor = view.cursor(subscription, partition)
+    ledger, entry, index = advanced(view, subscription, partition, cursor.mark_delete)
+    return (ledger, entry - 1) if index else (ledger, entry)
+
+
+class WatermarkGenerator:
+    """The value at a position of a partition, for one subscription in this process; never stored.
+
+    rows_folded: rows that were read for it so far
+    """
+
+    __slots__ = ("_listener", "_state", "partition", "position", "rows_folded")
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.position: Position = START
+        self.rows_folded = 0
+        self._state = State()
+        self._listener: Listener | None = None
+
+    @property
+    def status(self) -> str:
+        """unknown, active or idle."""
+        return self._state.status
+
+    @property
+    def state(self) -> State:
+        """The producers at this position."""
+        return self._state
+
+    def get_watermark(self) -> int | None:
+        """The least time of an active producer at this position, None without one."""
+        return self._state.value
+
+    def set_listener(self, listener: Listener | None) -> None:
+        """Have a function called with the value after each seek that changed it."""
+        self._listener = listener
+
+    def seek(self, view: View, position: Position) -> None:
+        """Stand at a position; values passed on the way do not exist."""
+        before = self._state.value
+        self._state = self._at(view, view.watermark(self.partition), position)
+        self.position = position
+        if self._listener is not None and self._state.value != before:
+            self._listener(self._state.value)
+
+    def _at(self, view: View, known: Watermark, position: Position) -> State:
+        if not known.state.seen:
+            return State()
+        if not any(_entries(known, position, None)):
+            return known.state.copy()  # nothing behind it changes anything: as at the end
+        start, state = self._snapshot(view, known, position)
+        if start <= self.position <= position:
+            start, state = self.position, self._state
+        state = state.copy()
+        requests = [*_entries(known, start, position)]
+        self._fold(view, state, requests)
+        return state
+
+    def _snapshot(self, view: View, known: Watermark, position: Position) -> tuple[Position, State]:
+        """The last readable snapshot as of the position or before, and its state."""
+        for ledger in sorted(known.snapshots, reverse=True):
+            entries = known.snapshots[ledger]
+            # as of the position before its own row, which may be the next one
+            most = entries.rank(position[1] + 1) if ledger == position[0] else len(entries)
+            for at in range(most - 1, -1, -1) if ledger <= position[0] else ():
+                row = entries[at]
+                (table,) = view.rows([(ledger, row, row + 1)], ["value"])
+                self.rows_folded += 1
+                found = read_snapshot(table.column(0)[0].as_py())
+                if found is not None:
+                    return (ledger, row - 1), found.state
+        return START, State()
+
+    def _fold(self, view: View, state: State, requests: list[Request]) -> None:
+        """Fold rows of `moves`, in order."""
+        if not requests:
+            return
+        places = [(ledger, row) for ledger, low, high in requests for row in range(low, high)]
+        self.rows_folded += len(places)
+        rows: Iterator[tuple[int, str, int, bytes, int]] = (
+            row
+            for table in view.rows(requests, _COLUMNS)
+            for row in zip(
+                table.column("kind").to_pylist(), table.column("producer").to_pylist(),
+                table.column("event_time").cast("int64").to_pylist(),
+                table.column("value").to_pylist(),
+                table.column("publish_time").cast("int64").to_pylist(), strict=True,
+            )
+        )  # fmt: skip
+        for where, (kind, producer, event_time, value, time_ms) in zip(places, rows, strict=True):
+            if kind == W_SET:
+                state.raise_to(producer, event_time, where, time_ms)
+            elif kind == W_IDLE:
+                state.leave(producer)
+            else:
+                assert kind == TXN_COMMIT
+                state.take_marker(read_effects(value), where, time_ms)
+
+
+def _entries(known: Watermark, behind: Position, last: Position | None) -> Iterator[Request]:
+    """The rows of `moves` behind a position, up to and with another, as runs."""
+    ledgers = sorted(known.moves)
+    for ledger in ledgers[bisect_right(ledgers, behind[0] - 1) :]:
+        if last is not None and ledger > last[0]:
+            return
+        entries = known.moves[ledger]
+        low = entries.rank(behind[1]) if ledger == behind[0] and behind[1] >= 0 else 0
+        high = len(entries)
+        if last is not None and ledger == last[0]:
+            high = entries.rank(last[1]) if last[1] >= 0 else 0
+        for at in range(low, high):
+            yield ledger, entries[at], entries[at] + 1

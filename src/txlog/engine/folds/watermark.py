@@ -1,0 +1,345 @@
+"""The watermark fold: which producers of a partition have come how far in event time.
+
+Ops: WatermarkSet, WatermarkIdled, WatermarkSnapshot, BufferWatermark, WatermarkEmitted;
+CommitMarker and BufferAborted of transactions with watermark rows; LedgerTrimmed.
+
+    W_SET in the partition ──────────────────────────> active (the greatest time wins)
+    W_SET in the sidecar ──> pending ──commit marker──┘        └──W_IDLE──> gone, its time forgotten
+
+`State` is the value at one position and the whole of the folding rules: the fold has that of the
+end of the partition, a generator (flow/watermark_at) that of a place further up.
+
+Invariants
+  1. The state at a position is a function of the partition's rows up to it.
+  2. What a transaction asserts takes effect at its marker, all of it, or never.
+  3. Every ledger after the first assertion begins with a snapshot, so a trim needs no regard.
+Source: apache/pulsar#12267; spec/watermarks 4, 5, 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from pyroaring import BitMap64
+
+from txlog.engine.model.fold import Fold, broken, unexpected
+from txlog.engine.model.ops import (
+    BufferAborted,
+    BufferWatermark,
+    CommitMarker,
+    LedgerTrimmed,
+    Op,
+    WatermarkEmitted,
+    WatermarkIdled,
+    WatermarkSet,
+    WatermarkSnapshot,
+)
+from txlog.engine.model.watermark_ops import Effect
+
+Position = tuple[int, int]  # ledger, entry
+START: Position = (0, -1)
+PAYLOAD_VERSION = 1
+
+
+class Active(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A producer that is waited for: its time, the row that said so, and when that was written."""
+
+    event_time: int
+    ledger: int
+    entry: int
+    time_ms: int
+
+
+class State(msgspec.Struct, array_like=True):
+    """The state at a position; seen: whether any producer ever asserted anything up to it."""
+
+    active: dict[str, Active] = {}
+    seen: bool = False
+
+    def raise_to(self, producer: str, event_time: int, where: Position, time_ms: int) -> bool:
+        """W_SET; returns whether it fell, which changes only when it was last heard of."""
+        self.seen = True
+        known = self.active.get(producer)
+        fell = known is not None and event_time < known.event_time
+        most = event_time if known is None else max(known.event_time, event_time)
+        self.active[producer] = Active(most, *where, time_ms)
+        return fell
+
+    def leave(self, producer: str) -> None:
+        """W_IDLE."""
+        self.seen = True
+        self.active.pop(producer, None)
+
+    def take_marker(self, effects: Iterable[Effect], where: Position, time_ms: int) -> int:
+        """The net effects of a transaction, at its marker; returns how many fell."""
+        fell = 0
+        for producer, idle, event_time in effects:
+            if idle:
+                self.leave(producer)
+            if event_time is not None:
+                fell += self.raise_to(producer, event_time, where, time_ms)
+        return fell
+
+    @property
+    def value(self) -> int | None:
+        """The least time of an active producer, None without one."""
+        return min([one.event_time for one in self.active.values()], default=None)
+
+    @property
+    def status(self) -> str:
+        """unknown, active or idle."""
+        return "active" if self.active else "idle" if self.seen else "unknown"
+
+    def copy(self) -> State:
+        """Another one, to fold on."""
+        return State(dict(self.active), self.seen)
+
+
+class Snapshot(msgspec.Struct, array_like=True):
+    """The payload of a W_SNAPSHOT row; as_of: the position just before it.
+
+    pending: (coordinator, sequence, net effects) of open transactions, to be looked at only
+    """
+
+    version: int
+    as_of: Position
+    state: State
+    pending: list[tuple[int, int, list[Effect]]] = []
+
+
+class Clamp(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The greatest value handed to a consumer of a subscription in an epoch, and its position."""
+
+    epoch: int
+    event_time: int
+    position: Position
+
+
+class Figures(msgspec.Struct, array_like=True, gc=False):
+    """What happened since the beginning; each only grows."""
+
+    regressions: int = 0
+    snapshots: int = 0
+    snapshot_bytes: int = 0
+
+
+class Since(msgspec.Struct, array_like=True, gc=False):
+    """The last snapshot: its ledger, entry, size, bytes of the ledger before it; moves after it."""
+
+    ledger: int = 0
+    entry: int = -1
+    size: int = 0
+    ledger_bytes: int = 0
+    moves: int = 0
+
+
+class Watermark:
+    """State of the fold, to the end of the partition.
+
+    silent:    ledger -> entries that are not data: watermark rows, and markers without messages
+    moves:     entries that can change the state; snapshots: W_SNAPSHOT rows
+    pending:   open transaction -> producer -> (idle, time)
+    changes:   only grows with what can change a value here: whoever looked knows whether to again
+    """
+
+    __slots__ = (
+        "changes", "clamps", "figures", "moves", "pending", "silent", "since", "snapshots", "state",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.pending: dict[tuple[int, int], dict[str, tuple[bool, int | None]]] = {}
+        self.silent: dict[int, BitMap64] = {}
+        self.moves: dict[int, BitMap64] = {}
+        self.snapshots: dict[int, BitMap64] = {}
+        self.since = Since()
+        self.clamps: dict[int, Clamp] = {}
+        self.figures = Figures()
+        self.changes = 0
+
+    @property
+    def is_used(self) -> bool:
+        """True once a producer of the partition has asserted anything, in a transaction or not."""
+        return bool(self.state.seen or self.silent or self.pending)
+
+    def effects_of(self, coordinator: int, sequence: int) -> list[Effect]:
+        """The net effect of an open transaction so far, by producer."""
+        known = self.pending.get((coordinator, sequence), {})
+        return [(producer, *effect) for producer, effect in known.items()]
+
+    def payload(self, as_of: Position) -> bytes:
+        """The payload of a snapshot that is written at the end of the partition."""
+        pending = [(*key, self.effects_of(*key)) for key in sorted(self.pending)]
+        return encode_snapshot(Snapshot(PAYLOAD_VERSION, as_of, self.state, pending))
+
+
+_snapshots = msgspec.msgpack.Decoder(Snapshot)
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """A payload as it is stored."""
+    return msgspec.msgpack.encode(snapshot)
+
+
+def read_snapshot(payload: bytes | None) -> Snapshot | None:
+    """A payload; None when this version cannot read it: then the one before serves."""
+    try:
+        found = _snapshots.decode(payload or b"")
+    except (msgspec.DecodeError, ValueError):
+        return None
+    return found if found.version == PAYLOAD_VERSION else None
+
+
+def net_effect(
+    known: tuple[bool, int | None] | None, event_time: int | None
+) -> tuple[bool, int | None]:
+    """What a transaction does to a producer after one row more; event_time None: W_IDLE."""
+    idle, most = known or (False, None)
+    if event_time is None:
+        return True, None
+    return idle, event_time if most is None else max(most, event_time)
+
+
+def apply(state: Watermark, lsn: int, time_ms: int, op: Op) -> None:
+    """Apply one op."""
+    take = _TAKES.get(type(op))
+    if take is None:
+        raise unexpected("watermark", lsn, op)
+    take(state, lsn, time_ms, op)
+
+
+def _watermark_set(state: Watermark, lsn: int, time_ms: int, op: WatermarkSet) -> None:
+    where = (op.ledger, op.entry)
+    fell = state.state.raise_to(op.producer, op.event_time, where, time_ms)
+    state.figures.regressions += fell
+    _row(state, where, moves=True)
+
+
+def _watermark_idled(state: Watermark, lsn: int, time_ms: int, op: WatermarkIdled) -> None:
+    state.state.leave(op.producer)
+    _row(state, (op.ledger, op.entry), moves=True)
+
+
+def _watermark_snapshot(state: Watermark, lsn: int, time_ms: int, op: WatermarkSnapshot) -> None:
+    if not state.state.seen:  # the first row of an added partition: it begins with this state
+        found = read_snapshot(op.payload)
+        if found is not None:
+            state.state = found.state
+    _row(state, (op.ledger, op.entry), moves=False)
+    state.snapshots.setdefault(op.ledger, BitMap64()).add(op.entry)
+    state.since = Since(op.ledger, op.entry, len(op.payload), op.ledger_bytes)
+    state.figures.snapshots += 1
+    state.figures.snapshot_bytes += len(op.payload)
+
+
+def _row(state: Watermark, where: Position, *, moves: bool) -> None:
+    ledger, entry = where
+    state.silent.setdefault(ledger, BitMap64()).add(entry)
+    if moves:
+        _moved(state, where)
+    state.changes += 1
+
+
+def _moved(state: Watermark, where: Position) -> None:
+    state.moves.setdefault(where[0], BitMap64()).add(where[1])
+    state.since.moves += 1
+    state.changes += 1
+
+
+def _buffer_watermark(state: Watermark, lsn: int, time_ms: int, op: BufferWatermark) -> None:
+    of_txn = state.pending.setdefault((op.coordinator, op.sequence), {})
+    of_txn[op.producer] = net_effect(of_txn.get(op.producer), op.event_time)
+
+
+def _commit_marker(state: Watermark, lsn: int, time_ms: int, op: CommitMarker) -> None:
+    known = state.effects_of(op.coordinator, op.sequence)
+    if not op.watermarks or sorted(known, key=_name) != sorted(op.watermarks, key=_name):
+        raise broken("watermark", lsn, f"{op.coordinator}:{op.sequence} has other watermarks")
+    del state.pending[(op.coordinator, op.sequence)]
+    where = (op.ledger, op.entry)
+    state.figures.regressions += state.state.take_marker(op.watermarks, where, time_ms)
+    if not op.count:
+        state.silent.setdefault(op.ledger, BitMap64()).add(op.entry)
+    _moved(state, where)
+
+
+def _name(effect: Effect) -> str:
+    return effect[0]
+
+
+def _buffer_aborted(state: Watermark, lsn: int, time_ms: int, op: BufferAborted) -> None:
+    if state.pending.pop((op.coordinator, op.sequence), None) is None:
+        raise broken("watermark", lsn, f"{op.coordinator}:{op.sequence} has no watermarks")
+
+
+def _watermark_emitted(state: Watermark, lsn: int, time_ms: int, op: WatermarkEmitted) -> None:
+    known = state.clamps.get(op.subscription)
+    if known is not None and known.epoch == op.epoch and known.event_time >= op.event_time:
+        raise broken("watermark", lsn, f"subscription {op.subscription} was handed more before")
+    state.clamps[op.subscription] = Clamp(op.epoch, op.event_time, op.position)
+    state.changes += 1
+
+
+def _ledger_trimmed(state: Watermark, lsn: int, time_ms: int, op: LedgerTrimmed) -> None:
+    if op.role != "p":
+        raise unexpected("watermark", lsn, op)
+    for rows in (state.silent, state.moves, state.snapshots):
+        rows.pop(op.ledger, None)
+    state.changes += 1
+
+
+class _Dumped(msgspec.Struct, array_like=True):
+    state: State
+    pending: list[tuple[int, int, list[Effect]]]
+    silent: dict[int, bytes]
+    moves: dict[int, bytes]
+    snapshots: dict[int, bytes]
+    since: Since
+    clamps: dict[int, Clamp]
+    figures: Figures
+    changes: int
+
+
+def _dump(state: Watermark) -> bytes:
+    rows = [
+        {ledger: known.serialize() for ledger, known in sorted(of.items())}
+        for of in (state.silent, state.moves, state.snapshots)
+    ]
+    pending = [(*key, state.effects_of(*key)) for key in sorted(state.pending)]
+    return msgspec.msgpack.encode(
+        _Dumped(state.state, pending, rows[0], rows[1], rows[2], state.since, state.clamps,
+                state.figures, state.changes)
+    )  # fmt: skip
+
+
+_decoder = msgspec.msgpack.Decoder(_Dumped)
+
+
+def _load(data: bytes) -> Watermark:
+    dumped = _decoder.decode(data)
+    state = Watermark()
+    state.state = dumped.state
+    for coordinator, sequence, effects in dumped.pending:
+        state.pending[(coordinator, sequence)] = {one[0]: (one[1], one[2]) for one in effects}
+    state.silent, state.moves, state.snapshots = (
+        {ledger: BitMap64.deserialize(raw) for ledger, raw in of.items()}
+        for of in (dumped.silent, dumped.moves, dumped.snapshots)
+    )
+    state.since, state.clamps = dumped.since, dumped.clamps
+    state.figures, state.changes = dumped.figures, dumped.changes
+    return state
+
+
+_TAKES: dict[type, Callable[[Watermark, int, int, Any], None]] = {
+    WatermarkSet: _watermark_set,
+    WatermarkIdled: _watermark_idled,
+    WatermarkSnapshot: _watermark_snapshot,
+    BufferWatermark: _buffer_watermark,
+    CommitMarker: _commit_marker,
+    BufferAborted: _buffer_aborted,
+    WatermarkEmitted: _watermark_emitted,
+    LedgerTrimmed: _ledger_trimmed,
+}
+FOLD = Fold("watermark", Watermark, apply, _dump, _load)

@@ -1,0 +1,210 @@
+"""Random histories of watermarks against a list that is folded from its start.
+
+Three producers, overlapping transactions, small ledgers and snapshots, checkpoints, reopenings; then
+the state at every position, the tracking position and the backlog of a subscription, and what is
+read, have to be what the list says. Source: spec/watermarks 2 to 7.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import Bench, begin, ids, values
+from txlog import Client, TxnId
+from txlog.clock import Instant
+from txlog.engine.flow import watermark
+from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.watermark import Assertion, WatermarkPlaced
+from txlog.engine.flow.watermark_at import WatermarkGenerator, tracking_position
+from txlog.engine.folds.watermark import Position
+from txlog.engine.view import View
+from txlog.transaction import in_transaction
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+PRODUCERS = ("A", "B", "C")
+Row = tuple[
+    str, object
+]  # ("set", producer, time), ("idle", producer), ("data", n), ("marker", ...)
+
+
+def say(client: Client, producer: str, time: int | None, txn: TxnId | None = None) -> None:
+    """Assert a watermark, or idle with None."""
+    store, what = client._store, Assertion(producer, time)
+
+    def plain(view: View, now: Instant) -> Decision:
+        topic = next(iter(view.catalog.topics.values()))
+        return watermark.assert_watermark(view, store.settings, now, topic, what)
+
+    def inside(view: View, now: Instant, use: object) -> Decision:
+        topic = next(iter(view.catalog.topics.values()))
+        uid = store.disk.owner()[0]
+        return watermark.assert_in_txn(view, store.settings, now, uid, topic, what, None, use)  # type: ignore[arg-type]
+
+    if txn is None:
+        assert isinstance(store.write(plain), WatermarkPlaced)
+    else:
+        assert isinstance(in_transaction(store, txn, inside), WatermarkPlaced)
+
+
+class Oracle:
+    """What the partition holds, as a list of events in visible order; folded from its start."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Position, list[tuple[str, int | None]], int]] = []
+        self.open: dict[TxnId, tuple[list[tuple[str, int | None]], int]] = {}
+
+    def state(self, position: Position) -> tuple[bool, dict[str, int]]:
+        """(seen, active) at a position."""
+        seen, active = False, dict[str, int]()
+        for where, rows, _ in self.events:
+            if where > position:
+                break
+            for producer, time in rows:
+                seen = True
+                if time is None:
+                    active.pop(producer, None)
+                else:
+                    active[producer] = max(time, active.get(producer, time))
+        return seen, active
+
+    def net(self, rows: list[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
+        """The net effect of rows of a transaction, as rows: idle first, then the time."""
+        out: list[tuple[str, int | None]] = []
+        for producer in dict(rows):
+            mine = [time for name, time in rows if name == producer]
+            if None in mine:
+                out.append((producer, None))
+                mine = mine[len(mine) - mine[::-1].index(None) :]
+            if mine:
+                out.append((producer, max(time for time in mine if time is not None)))
+        return out
+
+
+def end_of(client: Client) -> Position:
+    def look(view: View) -> Position:
+        last = view.topic(1).ledgers[-1]
+        return (last.ledger, last.entries - 1)
+
+    client.flush()
+    return client._store.read(look)
+
+
+def row_before(client: Client, kind: str) -> Position:
+    """Where the row that was appended last stands."""
+    return end_of(client)
+
+
+def positions(client: Client) -> Iterator[Position]:
+    for end in client._store.read(lambda view: list(view.topic(1).ledgers)):
+        for entry in range(-1, end.entries):
+            yield (end.ledger, entry)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_states_and_positions_are_those_of_a_full_fold(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    chance = random.Random(seed)
+    bench = Bench(
+        tmp_path / "store", ledger_entries_max=chance.choice((7, 20, 1000)),
+        watermark_snapshot_markers_max=chance.choice((1, 3, 50)),
+    )  # fmt: skip
+    client = bench.client
+    client.create_topic("t")
+    client.create_subscription("t", "s", type="shared")
+    oracle = Oracle()
+    sent = 0
+    generator = WatermarkGenerator(1)
+    for _ in range(150):
+        act = chance.random()
+        if act < 0.25:
+            client.producer("t").send(b"%d" % sent)
+            oracle.events.append((end_of(client), [], 1))
+            sent += 1
+        elif act < 0.45:
+            row = (chance.choice(PRODUCERS), chance.choice((None, *range(1, 30))))
+            if chance.random() < 0.5 and oracle.open:
+                txn = chance.choice(list(oracle.open))
+                say(client, *row, txn)
+                oracle.open[txn][0].append(row)
+            else:
+                say(client, *row)
+                oracle.events.append((end_of(client), [row], 0))
+        elif act < 0.55:
+            oracle.open[begin(client, 600_000)] = ([], 0)
+        elif act < 0.65 and oracle.open:
+            txn = chance.choice(list(oracle.open))
+            client.producer("t").send(b"%d" % sent, txn=txn)
+            rows, count = oracle.open[txn]
+            oracle.open[txn] = (rows, count + 1)
+            sent += 1
+        elif act < 0.8 and oracle.open:
+            txn = chance.choice(list(oracle.open))
+            rows, count = oracle.open.pop(txn)
+            if chance.random() < 0.6:
+                client.commit(txn)
+                if rows or count:
+                    oracle.events.append((end_of(client), oracle.net(rows), count))
+            else:
+                client.abort(txn)
+        elif act < 0.9:
+            known = ids(client)
+            if known:
+                some = chance.sample(known, min(len(known), chance.randint(1, 5)))
+                client.acknowledge("t", "s", some)
+        elif act < 0.95:
+            client.checkpoint(roll_all=chance.random() < 0.5)
+        else:
+            client = bench.reopen()
+        where = chance.choice(list(positions(client)))
+        check(client, generator, oracle, where)
+        check_tracking(client, oracle)
+    for where in positions(client):
+        check(client, generator, oracle, where)
+    assert len(values(client)) == sum(count for _, _, count in oracle.events)
+    state = client._store.read(lambda view: view.watermark(1))
+    assert state.state.seen
+    assert state.figures.snapshots
+    bench.close()
+
+
+def check(client: Client, generator: WatermarkGenerator, oracle: Oracle, where: Position) -> None:
+    seen, active = oracle.state(where)
+    for one in (generator, WatermarkGenerator(1)):  # from a place nearby, and from nothing
+        client._store.read(lambda view, one=one: one.seek(view, where))  # type: ignore[misc]
+        assert {name: known.event_time for name, known in one.state.active.items()} == active, where
+        assert one.state.seen == seen or not seen, where
+        assert one.get_watermark() == min(active.values(), default=None)
+
+
+def check_tracking(client: Client, oracle: Oracle) -> None:
+    """The greatest position up to which every message is acknowledged; and the backlog."""
+    client.flush()
+    acked = client._store.read(lambda view: view.cursor(1, 1))
+
+    def is_acked(where: Position, count: int) -> bool:
+        mark = acked.mark_delete
+        for index in range(1, count + 1):
+            one = (*where, index)
+            if where > mark[:2] or (where == mark[:2] and mark[2] and index > mark[2]):
+                whole = where[1] in acked.acked.entries.get(where[0], ())
+                if not whole and one not in acked.acked:
+                    return False
+        return True
+
+    first = next((where for where, _, count in oracle.events if not is_acked(where, count)), None)
+    found = client._store.read(lambda view: tracking_position(view, 1, 1))
+    end = end_of(client)
+    if first is None:
+        assert found == end or (found[1] == -1 and end == (found[0], -1)), (found, end)
+    else:
+        assert found < first
+        between = [where for where, _, count in oracle.events if count and found < where < first]
+        assert not between, (found, first)
+        assert first[0] > found[0] or first[1] - found[1] == 1, (found, first)
+    messages = sum(count for _, _, count in oracle.events)
+    row = client.subscriptions("t")[0]
+    assert row["backlog"] == messages - acked.acked_count
