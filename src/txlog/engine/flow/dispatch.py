@@ -21,7 +21,7 @@ from txlog.engine.flow.skipping import Skip, entries_left, indexes_left, runs_le
 from txlog.engine.flow.weight import Weight
 from txlog.engine.folds.buffer import Marker, find_marker
 from txlog.engine.folds.topic import LedgerEnd
-from txlog.engine.model.idset import Id, covers
+from txlog.engine.model.idset import Id, IdSet, covers
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
