@@ -10,7 +10,14 @@ import pyarrow as pa
 import txlog
 from txlog import Client, Message, MessageId, Range, TxnId, messages
 from txlog.client import open_store
-from txlog.clock import ManualClock
+from txlog.clock import Instant, ManualClock
+from txlog.engine.flow import watermark
+from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.watermark import Assertion, WatermarkPlaced
+from txlog.engine.view import View
+from txlog.ids import TopicName
+from txlog.transaction import in_transaction
 
 START_MS = 1_700_000_000_000
 
@@ -83,6 +90,27 @@ def begin(client: Client, timeout_ms: int | None = None) -> TxnId:
     txn_id = client.begin(timeout_ms)["txn"]
     assert isinstance(txn_id, TxnId)
     return txn_id
+
+
+def say(
+    client: Client, producer: str, time: int | None, *, topic: str = "t", txn: TxnId | None = None
+) -> None:
+    """Assert a watermark, or idle with None."""
+    store, what = client._store, Assertion(producer, time)
+
+    def plain(view: View, now: Instant) -> Decision:
+        found = find_topic(view, TopicName.parse(topic))
+        return watermark.assert_watermark(view, store.settings, now, found, what)
+
+    def inside(view: View, now: Instant, use: object) -> Decision:
+        found = find_topic(view, TopicName.parse(topic))
+        uid = store.disk.owner()[0]
+        return watermark.assert_in_txn(view, store.settings, now, uid, found, what, None, use)  # type: ignore[arg-type]
+
+    if txn is None:
+        assert isinstance(store.write(plain), WatermarkPlaced)
+    else:
+        assert isinstance(in_transaction(store, txn, inside), WatermarkPlaced)
 
 
 def rows(tables: Sequence[pa.Table] | Any) -> list[Message]:

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from tests import source_tree
-from tests.engine_kit import Bench, begin, ids, read, send, values
+from tests.engine_kit import Bench, begin, ids, read, say, send, values
 from txlog import Bound, Client, Consumer, Range, TxnId
 from txlog.bounds import END
 from txlog.engine.folds.buffer import Buffer, bytes_in, transactions
@@ -59,7 +59,7 @@ def dumps(view: View) -> Dumps:
 def plain(key: Component, blob: bytes) -> object:
     """A dump as values that do not depend on how a bitmap is stored or a dict ordered."""
     state = FOLDS[key[0]].load(blob)
-    if key[0] == "delayed":
+    if key[0] in ("delayed", "watermark"):
         return msgspec.msgpack.decode(blob)
     if key[0] != "cursor":
         return sort_dicts(msgspec.to_builtins(state))
@@ -122,6 +122,8 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                     after = later.choice((None, 400)) if at is None else None
                     key = b"%d" % chance.randrange(9)
                     producer.send(value, key=key, deliver_at=at, deliver_after=after, txn=txn)
+                if later.random() < 0.3:
+                    say(client, later.choice("AB"), later.choice((None, step)), txn=txn)
             elif act == 3:
                 open_ones.append(begin(client, chance.randint(1000, 9000)))
             elif act <= 5 and known:

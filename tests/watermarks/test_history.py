@@ -13,41 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine_kit import Bench, begin, ids, values
+from tests.engine_kit import Bench, begin, ids, say, values
 from txlog import Client, TxnId
-from txlog.clock import Instant
-from txlog.engine.flow import watermark
-from txlog.engine.flow.draft import Decision
-from txlog.engine.flow.watermark import Assertion, WatermarkPlaced
 from txlog.engine.flow.watermark_at import WatermarkGenerator, tracking_position
 from txlog.engine.folds.watermark import Position
 from txlog.engine.view import View
-from txlog.transaction import in_transaction
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 PRODUCERS = ("A", "B", "C")
 Row = tuple[
     str, object
 ]  # ("set", producer, time), ("idle", producer), ("data", n), ("marker", ...)
-
-
-def say(client: Client, producer: str, time: int | None, txn: TxnId | None = None) -> None:
-    """Assert a watermark, or idle with None."""
-    store, what = client._store, Assertion(producer, time)
-
-    def plain(view: View, now: Instant) -> Decision:
-        topic = next(iter(view.catalog.topics.values()))
-        return watermark.assert_watermark(view, store.settings, now, topic, what)
-
-    def inside(view: View, now: Instant, use: object) -> Decision:
-        topic = next(iter(view.catalog.topics.values()))
-        uid = store.disk.owner()[0]
-        return watermark.assert_in_txn(view, store.settings, now, uid, topic, what, None, use)  # type: ignore[arg-type]
-
-    if txn is None:
-        assert isinstance(store.write(plain), WatermarkPlaced)
-    else:
-        assert isinstance(in_transaction(store, txn, inside), WatermarkPlaced)
 
 
 class Oracle:
@@ -124,7 +100,7 @@ def test_states_and_positions_are_those_of_a_full_fold(tmp_path: Path, seed: int
             row = (chance.choice(PRODUCERS), time)
             if chance.random() < 0.5 and oracle.open:
                 txn = chance.choice(list(oracle.open))
-                say(client, *row, txn)
+                say(client, *row, txn=txn)
                 oracle.open[txn][0].append(row)
             else:
                 say(client, *row)
