@@ -15,7 +15,7 @@ from tests.source_tree import ROOT, SOURCE
 from txlog.errors import TxlogError, error_table
 
 LINES_MAX = {
-    "README.md": 260, "ARCHITECTURE.md": 250, "FORMAT.md": 300, "CONTRIBUTING.md": 100,
+    "README.md": 260, "ARCHITECTURE.md": 250, "FORMAT.md": 330, "CONTRIBUTING.md": 100,
 }  # fmt: skip
 _DURATION = re.compile(r"\b\d+(\.\d+)?(ms|s|m)\b")
 _MARK = "=== "
