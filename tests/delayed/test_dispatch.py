@@ -169,6 +169,22 @@ def test_a_row_that_was_due_for_its_writer_is_a_stray_for_a_slow_reader(shop: Sh
     assert take(slow) == [] and strays(slow) == []
 
 
+def test_a_stray_that_came_back_is_released(shop: Shop) -> None:
+    """3: also a message outside the index waits only once."""
+    slow_client, slow_clock = shop.process(0)
+    slow = shop.consumer("s", slow_client)
+    shop.set(1000)
+    a, b = shop.send_all((b"a", 900), (b"b", 950))
+    assert take(slow) == [] and strays(slow) == [900, 950]
+    slow_clock.set_wall(T0 + 900)
+    assert take_ids(slow) == [a]
+    slow_clock.set_wall(T0 + 100)
+    slow.negative_acknowledge(a)
+    assert take_ids(slow) == [a]
+    slow_clock.set_wall(T0 + 950)
+    assert take_ids(slow) == [b]
+
+
 def test_a_reader_waits_where_it_may_not_remember_more_strays(tmp_path: Path) -> None:
     """strays_max: R stays before the first that it cannot remember, and goes on later."""
     shop = Shop(tmp_path / "small", strays_max=2)
