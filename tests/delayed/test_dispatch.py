@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.delayed.dispatch_kit import T0, Shop, mutable, place, pointer, strays, take, take_ids
 from txlog import Bound, MessageId
+from txlog.engine.flow import slots
+from txlog.engine.flow.dispatch import Piece
+from txlog.engine.view import View
 from txlog.errors import NotAllowed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -511,6 +515,33 @@ def test_key_shared_waits_behind_its_key_in_another_hand(shop: Shop) -> None:
     assert 0 < len(got) < 20
     one.acknowledge(list(first))
     assert sorted(got + take(two)) == sorted(b"2 " + key for key in keys)
+
+
+def test_key_shared_reads_only_the_keys_of_what_became_due(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others have not fetched yet is not looked at again with every message that is due."""
+    shop.set(0)
+    one, _ = shop.consumer(type="key-shared"), shop.consumer(type="key-shared")
+    keys = [b"key-%d" % n for n in range(100)]
+    for key in keys:
+        shop.send(b"later " + key, 100, key)
+        shop.send(b"now " + key, None, key)
+    mine = take(one)
+    assert 0 < len(mine) < 100 and take(one) == []
+    looked: list[int] = []
+    read = slots._slots
+
+    def note(view: View, pieces: list[Piece]) -> pa.Array:
+        found = read(view, pieces)
+        looked.append(len(found))
+        return found
+
+    monkeypatch.setattr(slots, "_slots", note)
+    shop.set(100)
+    got = take(one, 10) + take(one)
+    assert got == [value.replace(b"now", b"later") for value in mine]
+    assert sum(looked) <= 300  # both turns look first, and then under the lock
 
 
 def test_key_shared_strays(shop: Shop) -> None:
