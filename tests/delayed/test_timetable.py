@@ -325,3 +325,17 @@ def test_a_timetable_goes_with_its_view(tmp_path: Path) -> None:
     assert isinstance(known[1], Timetable)
     shop.reopen()
     assert shop.client._store.read(lambda view: view.timetables) == {}
+
+
+def test_a_timetable_goes_with_its_topic(tmp_path: Path) -> None:
+    """Deleting the topic lets go of the files: an open descriptor would hold their space."""
+    shop = Shop(tmp_path / "store", mutable_ids_max=1)
+    shop.set(0)
+    with shop.consumer() as consumer:
+        shop.send(b"a", 10)
+        tended(shop)
+        shop.set(10)
+        shop.consumer("other").close()
+        assert take(consumer) == [b"a"]
+    shop.client.admin.delete_topic("t", force=True)
+    assert shop.client._store.read(lambda view: view.timetables) == {}
