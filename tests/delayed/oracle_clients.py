@@ -27,6 +27,7 @@ from txlog import Client, Consumer, MessageId, TxnId
 from txlog.bounds import Bound
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.timetable import timetable
 from txlog.engine.folds.catalog import numbers as numbers_of
 from txlog.engine.model.ops import Promoted
 
@@ -170,16 +171,18 @@ class Clients(Model):
 
     def open(self, rng: random.Random) -> Hand:
         sub, who = rng.choice(self.subs), rng.randrange(2)
-        return self.open_on(sub, who)
+        return self.open_on(sub, who, rng.choice((0, 0, 1000)))
 
-    def open_on(self, sub: Sub, who: int) -> Hand:
+    def open_on(self, sub: Sub, who: int, timeout_ms: int = 0) -> Hand:
         if len(sub.hands) >= 3:
             return sub.hands[0]
-        real = self.clients[who].consumer("t", sub.name, type=sub.kind)
+        real = self.clients[who].consumer(
+            "t", sub.name, type=sub.kind, ack_timeout_ms=timeout_ms or None
+        )
         assert isinstance(real, Consumer)
-        hand = Hand(who, real)
+        hand = Hand(who, real, timeout_ms=timeout_ms)
         sub.hands.append(hand)
-        self.note(f"{who} opens a consumer of {sub.name}")
+        self.note(f"{who} opens a consumer of {sub.name}, {timeout_ms} ms")
         return hand
 
     def some_hand(self, rng: random.Random) -> tuple[Sub, Hand]:
@@ -210,6 +213,25 @@ class Clients(Model):
         left = self.left(sub, min(self.cutoff(one.who) for one in hands))
         if left and self.settings["strays_max"] == 100_000:  # reading waits where it is reached
             raise Wrong(f"{sub.name}/{hand.who} got nothing more, but {self.texts(left)} is left")
+        if self.is_exact:
+            self.count(sub, hand.who)
+
+    def count(self, sub: Sub, who: int) -> None:
+        """What the index counts is what the model counts."""
+        cutoff_ms = self.cutoff(who)
+
+        def look(view: Any) -> int:
+            [topic] = view.catalog.topics.values()
+            known = view.catalog.subscriptions.values()
+            number = next(one.number for one in known if one.name == sub.name)
+            return sum(
+                timetable(view, one, cutoff_ms).count_for(view.cursor(number, one))
+                for one in numbers_of(topic)
+            )
+
+        found, wanted = self.clients[who]._store.read(look), self.delayed(sub, cutoff_ms)
+        if found != wanted:
+            raise Wrong(f"{sub.name}/{who} counts {found} delayed messages, there are {wanted}")
 
     def acknowledge(self, rng: random.Random) -> None:
         sub, hand = self.some_hand(rng)
