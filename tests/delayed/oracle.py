@@ -140,7 +140,7 @@ class History(Clients):
         ]
         if rng.random() < 0.25:  # nothing is left out of the index that may not be due
             self.is_exact, self.clocks[1].skew_ms = True, 0
-            for name in ("jump", "lose", "set_policy", "seek"):
+            for name in ("jump", "lose", "set_policy", "seek", "crash_in_upkeep"):
                 self.weights[list(WEIGHTS).index(name)] = 0
 
     def step(self, rng: random.Random) -> None:
