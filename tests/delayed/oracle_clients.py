@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import txlog
 from tests.delayed.oracle_model import (
@@ -27,6 +28,7 @@ from txlog import Client, Consumer, MessageId, TxnId
 from txlog.bounds import Bound
 from txlog.engine.flow.timetable import timetable
 from txlog.engine.folds.catalog import numbers as numbers_of
+from txlog.errors import NotAllowed
 
 
 class Clients(Model):
@@ -179,6 +181,7 @@ class Clients(Model):
         assert isinstance(real, Consumer)
         hand = Hand(who, real, timeout_ms=timeout_ms)
         sub.hands.append(hand)
+        sub.is_exclusive = False
         self.note(f"{who} opens a consumer of {sub.name}, {timeout_ms} ms")
         return hand
 
@@ -412,6 +415,10 @@ class Clients(Model):
             return
         wanted = self.waiting_for(who, ones)
         topic = self.clients[who].topic("t")
+        if sub.is_exclusive:
+            with pytest.raises(NotAllowed):
+                topic.promote(all=True, subscription=sub.name)
+            return
         if is_all:
             topic.promote(all=True, subscription=sub.name)
         else:
@@ -434,6 +441,7 @@ class Clients(Model):
         assert isinstance(real, Consumer)
         hand = Hand(who, real)
         sub.hands.append(hand)
+        sub.is_exclusive = True
         while got := self.took(sub, hand, real.receive_batch(50), honours=False):
             self.note(f"{sub.name}/{who} gets exclusively {self.texts(got)}")
         left = self.free(sub) - hand.ids

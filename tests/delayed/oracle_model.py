@@ -79,10 +79,14 @@ class Hand:
 
 @dataclass(eq=False)
 class Sub:
-    """What the model knows of a subscription; waiting: nacked, by the boot time it comes again."""
+    """What the model knows of a subscription; waiting: nacked, by the boot time it comes again.
+
+    is_exclusive: who used it last was of that type, so that nothing waits for its time
+    """
 
     name: str
     kind: str
+    is_exclusive: bool = False
     acked: set[Known] = field(default_factory=set)
     held: dict[Known, Txn] = field(default_factory=dict)
     released: set[Known] = field(default_factory=set)
