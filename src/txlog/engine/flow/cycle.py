@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.clock import Instant
+from txlog.engine.flow.delay_policy import ACTIVE
 from txlog.engine.flow.dispatch import Piece, id_of, part_of, plan, requests_of
 from txlog.engine.flow.place import Place, stands_at
 from txlog.engine.flow.skipping import Skip
@@ -114,7 +115,9 @@ class Cycle:
         self.skip: Skip = ()
         self._ranges: list[tuple[Id, Id]] = []
         self._away: list[Id] = []  # the first ids of ranges whose bucket cannot be read now
-        self._is_behind = cutoff < delayed.passed_ms
+        # a store that is older than its index has messages with a time that no op told
+        is_older = ACTIVE not in view.catalog.settings
+        self._is_behind = is_older or cutoff < delayed.passed_ms
         self._is_cut = False
         self._markers: dict[tuple[int, int], Marker | None] = {}
         self.looked = 0
