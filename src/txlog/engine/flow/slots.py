@@ -108,10 +108,11 @@ def choose_keys(
             at = _back_to_due(cycle, stops)
         elif not _take_due(view, number, cycle, look, mine, len(members)):
             return out
-        cycle.open_forward(at)
-        skip = (*skip, *cycle.skip)
     if cursor.hands.waiting:  # what waits holds its key up, also where the consumer has passed it
         at = _lower(at, min(cursor.hands.waiting))
+    if cycle is not None:
+        cycle.open_forward(at)
+        skip = (*skip, *cycle.skip)
     looked = 0
     while look.left > 0 and out.bytes < RECEIVE_BYTES_MAX:
         found = plan(view, number, at, max(SCAN_ROWS_MIN, look.left * len(members)), skip)
