@@ -304,7 +304,7 @@ def shrink(set_: Callable[[str, int], None]) -> None:
         set_(f"{flow}.{name}", value)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_random_history(tmp_path: Path, seed: int) -> None:
     """Nothing early, nothing twice, nothing left."""
     run(tmp_path / "store", seed, 120)
