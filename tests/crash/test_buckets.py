@@ -39,7 +39,7 @@ from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))
-# of the different crashes one of so many is looked at; a slow run looks at each
+# of the different crashes one of so many is looked at; with TXLOG_IMAGES=1 each
 CHECKED_OF = 1 if "TXLOG_IMAGES" in os.environ else 3
 STRIDE = int(os.environ.get("TXLOG_STRIDE", "12"))
 THOROUGH_SHARE = 0.2
