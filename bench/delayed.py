@@ -393,9 +393,9 @@ def measure(work: Path, messages: int, rounds: int) -> Iterator[tuple[str, str, 
         yield f"memory {what}", target, f"{size / 1e6:.0f} MB, {size / messages:.1f} B a message"
     size = of("replay_memory", replayed)
     yield "memory of the heap", "", f"{size / 1e6:,.0f} MB, {size / messages:.0f} B a message"
-    due = delivering(store, START_MS + DAY_MS, 100_000)
+    due = delivering(store, START_MS + DAY_MS, 20_000)
     yield (
-        f"receive and acknowledge what fell due in a day ({due['count']:,.0f}), a message", "",
+        f"receive and acknowledge {due['count']:,.0f} due messages, 1,000 at a time, each", "",
         f"{due['seconds'] / max(1, due['count']) * 1e6:.1f} us, {due['rows_read']:,.0f} rows read, "
         f"{due['row_groups']:,.0f} row groups decoded",
     )  # fmt: skip

@@ -167,7 +167,8 @@ class Client(TransactionClient):
         """Close the store; writes a checkpoint first when one is due and nobody else does."""
         if self.checkpoint_automatically and not self._disk.read_only and due(self._store):
             run_checkpoint(self._store, wait=False)
-        tend_due(self._store, closing=True)
+        if self._store.has_written:  # who only reads changes nothing
+            tend_due(self._store, closing=True)
         self._store.close()
         self._disk.close()
 

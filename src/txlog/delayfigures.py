@@ -9,6 +9,7 @@
     txlog_delayed_bucket_op_seconds                    how long they took
     txlog_delayed_strays, _rewinds_total, _popped_total, _lateness_seconds
                                                        what the consumers of this process did
+    txlog_delayed_rows_read_total, _handed_out_total   their quotient is the read amplification
 
 The index belongs to the partition: a topic sums partitions, not subscriptions.
 Source: spec/delayed-delivery 12.
@@ -62,6 +63,12 @@ def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Fa
     ])  # fmt: skip
     yield from _bucket_ops(store.bucket_ops)
     yield from _delivery(store.bucket_ops.delivered)
+    yield Family("txlog_delayed_rows_read_total", "counter", "rows read, of whatever topic", [
+        ("", {}, store.tally.rows_read)
+    ])  # fmt: skip
+    yield Family("txlog_delayed_handed_out_total", "counter", "messages given to callers", [
+        ("", {}, store.tally.handed_out)
+    ])  # fmt: skip
 
 
 def _delivery(known: DelayTally) -> Iterator[Family]:

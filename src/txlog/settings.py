@@ -101,7 +101,7 @@ class Settings:
     # a segment of a bucket spans at most so much time, and so many ids (-1: no limit)
     time_step_per_bucket_snapshot_seconds: int = 300
     max_indexes_per_snapshot_segment: int = 5_000
-    segments_max: int = 2_000
+    segments_max: int = 200
     # more buckets than this are merged; 0 or -1: never
     max_num_buckets: int = 20
     # messages that a consumer remembers as not due because the index lacks them

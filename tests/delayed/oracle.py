@@ -138,6 +138,10 @@ class History(Clients):
             weight * rng.choice((0.3, 1, 3) if name in ALWAYS else (0, 0, 0.3, 1, 3))
             for name, weight in WEIGHTS.items()
         ]
+        if rng.random() < 0.25:  # nothing is left out of the index that may not be due
+            self.is_exact, self.clocks[1].skew_ms = True, 0
+            for name in ("jump", "lose", "set_policy", "seek", "crash_in_upkeep"):
+                self.weights[list(WEIGHTS).index(name)] = 0
 
     def step(self, rng: random.Random) -> None:
         """One step, whichever comes."""

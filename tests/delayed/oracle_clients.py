@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import txlog
 from tests.delayed.oracle_model import (
@@ -25,10 +26,9 @@ from tests.delayed.oracle_model import (
 from tests.engine_kit import START_MS, open_client
 from txlog import Client, Consumer, MessageId, TxnId
 from txlog.bounds import Bound
-from txlog.clock import Instant
-from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.timetable import timetable
 from txlog.engine.folds.catalog import numbers as numbers_of
-from txlog.engine.model.ops import Promoted
+from txlog.errors import NotAllowed
 
 
 class Clients(Model):
@@ -170,16 +170,19 @@ class Clients(Model):
 
     def open(self, rng: random.Random) -> Hand:
         sub, who = rng.choice(self.subs), rng.randrange(2)
-        return self.open_on(sub, who)
+        return self.open_on(sub, who, rng.choice((0, 0, 1000)))
 
-    def open_on(self, sub: Sub, who: int) -> Hand:
+    def open_on(self, sub: Sub, who: int, timeout_ms: int = 0) -> Hand:
         if len(sub.hands) >= 3:
             return sub.hands[0]
-        real = self.clients[who].consumer("t", sub.name, type=sub.kind)
+        real = self.clients[who].consumer(
+            "t", sub.name, type=sub.kind, ack_timeout_ms=timeout_ms or None
+        )
         assert isinstance(real, Consumer)
-        hand = Hand(who, real)
+        hand = Hand(who, real, timeout_ms=timeout_ms)
         sub.hands.append(hand)
-        self.note(f"{who} opens a consumer of {sub.name}")
+        sub.is_exclusive = False
+        self.note(f"{who} opens a consumer of {sub.name}, {timeout_ms} ms")
         return hand
 
     def some_hand(self, rng: random.Random) -> tuple[Sub, Hand]:
@@ -210,6 +213,25 @@ class Clients(Model):
         left = self.left(sub, min(self.cutoff(one.who) for one in hands))
         if left and self.settings["strays_max"] == 100_000:  # reading waits where it is reached
             raise Wrong(f"{sub.name}/{hand.who} got nothing more, but {self.texts(left)} is left")
+        if self.is_exact:
+            self.count(sub, hand.who)
+
+    def count(self, sub: Sub, who: int) -> None:
+        """What the index counts is what the model counts."""
+        cutoff_ms = self.cutoff(who)
+
+        def look(view: Any) -> int:
+            [topic] = view.catalog.topics.values()
+            known = view.catalog.subscriptions.values()
+            number = next(one.number for one in known if one.name == sub.name)
+            return sum(
+                timetable(view, one, cutoff_ms).count_for(view.cursor(number, one))
+                for one in numbers_of(topic)
+            )
+
+        found, wanted = self.clients[who]._store.read(look), self.delayed(sub, cutoff_ms)
+        if found != wanted:
+            raise Wrong(f"{sub.name}/{who} counts {found} delayed messages, there are {wanted}")
 
     def acknowledge(self, rng: random.Random) -> None:
         sub, hand = self.some_hand(rng)
@@ -223,15 +245,23 @@ class Clients(Model):
             self.note(f"{sub.name}/{hand.who} acknowledges {self.texts(ones)}")
 
     def cancel(self, rng: random.Random) -> None:
-        """Acknowledge by id, whatever its time, in whosever hand it is."""
+        """Acknowledge by id, in whosever hand it is; or cancel, which takes what is not due."""
         sub, who = rng.choice(self.subs), rng.randrange(2)
         known = sorted(self.free(sub))
-        if known:
-            ones = set(rng.sample(known, min(len(known), rng.choice((1, 1, 2, 5)))))
-            self.clients[who].acknowledge("t", sub.name, [one.id for one in sorted(ones)])
-            sub.settle(ones)
-            sub.acked |= ones
-            self.note(f"{who} acknowledges {self.texts(ones)} on {sub.name} by id")
+        if not known:
+            return
+        ones = set(rng.sample(known, min(len(known), rng.choice((1, 1, 2, 5)))))
+        ids = [one.id for one in sorted(ones)]
+        if rng.random() < 0.5:
+            self.clients[who].acknowledge("t", sub.name, ids)
+        else:
+            answer = self.clients[who].topic("t").cancel(ids, subscription=sub.name)
+            ones = self.waiting_for(who, ones)
+            if answer["cancelled"] != len(ones):
+                raise Wrong(f"{answer} for {self.texts(ones)}")
+        sub.settle(ones)
+        sub.acked |= ones
+        self.note(f"{who} acknowledges {self.texts(ones)} on {sub.name} by id")
 
     def acknowledge_in_txn(self, rng: random.Random) -> None:
         if not self.txns:
@@ -376,31 +406,31 @@ class Clients(Model):
         self.note(f"{who} sets active {self.active}, strict {self.strict}, tick {self.tick_ms}")
 
     def promote(self, rng: random.Random) -> None:
-        """The op alone; the decision that makes it has tests of its own."""
+        """Release what is not due for the one who asks; all of it only where it can be counted."""
         sub, who = rng.choice(self.subs), rng.randrange(2)
         known = sorted(self.free(sub))
-        if not known:
+        is_all = self.is_exact and rng.random() < 0.3
+        ones = set(known) if is_all else set(rng.sample(known, min(len(known), 3)))
+        if not ones:
             return
-        ones = set(rng.sample(known, min(len(known), rng.choice((1, 2, 5)))))
+        wanted = self.waiting_for(who, ones)
+        topic = self.clients[who].topic("t")
+        if sub.is_exclusive:
+            with pytest.raises(NotAllowed):
+                topic.promote(all=True, subscription=sub.name)
+            return
+        if is_all:
+            topic.promote(all=True, subscription=sub.name)
+        else:
+            answer = topic.promote([one.id for one in sorted(ones)], subscription=sub.name)
+            if (answer["promoted"], answer["not_delayed"]) != (len(wanted), len(ones - wanted)):
+                raise Wrong(f"{answer} for {self.texts(ones)}")
+        sub.released |= wanted
+        self.note(f"{who} promotes {self.texts(wanted)} on {sub.name}")
 
-        def decide(view: Any, now: Instant) -> Decision:
-            ops: list[Any] = []
-            [topic] = view.catalog.topics.values()
-            number = next(
-                one.number for one in view.catalog.subscriptions.values() if one.name == sub.name
-            )
-            numbers = numbers_of(topic)
-            for partition in sorted({one.partition for one in ones}):
-                runs = [
-                    (one.id.ledger, one.id.entry, one.id.entry, one.id.index, one.id.index)
-                    for one in sorted(ones) if one.partition == partition
-                ]  # fmt: skip
-                ops.append(Promoted(number, numbers[partition], runs))
-            return Decision(ops)
-
-        self.clients[who]._store.write(decide)
-        sub.released |= ones
-        self.note(f"{who} promotes {self.texts(ones)} on {sub.name}")
+    def waiting_for(self, who: int, ones: set[Known]) -> set[Known]:
+        """Those whose time is to come by the clock of a process."""
+        return {one for one in ones if one.at is not None and one.at > self.wall(who)}
 
     def take_exclusively(self, rng: random.Random) -> None:
         """Another type for a while: everything comes at once, in order of position."""
@@ -411,6 +441,7 @@ class Clients(Model):
         assert isinstance(real, Consumer)
         hand = Hand(who, real)
         sub.hands.append(hand)
+        sub.is_exclusive = True
         while got := self.took(sub, hand, real.receive_batch(50), honours=False):
             self.note(f"{sub.name}/{who} gets exclusively {self.texts(got)}")
         left = self.free(sub) - hand.ids

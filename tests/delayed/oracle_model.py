@@ -65,19 +65,28 @@ class Known:
 
 @dataclass(eq=False)
 class Hand:
-    """A living consumer and what it has in hand."""
+    """A living consumer and what it has in hand; timeout_ms: for so long, 0: as long as it lives.
+
+    due: when by the clock since boot each message comes back
+    """
 
     who: int
     real: Consumer
     ids: set[Known] = field(default_factory=set)
+    timeout_ms: int = 0
+    due: dict[Known, int] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
 class Sub:
-    """What the model knows of a subscription; waiting: nacked, by the boot time it comes again."""
+    """What the model knows of a subscription; waiting: nacked, by the boot time it comes again.
+
+    is_exclusive: who used it last was of that type, so that nothing waits for its time
+    """
 
     name: str
     kind: str
+    is_exclusive: bool = False
     acked: set[Known] = field(default_factory=set)
     held: dict[Known, Txn] = field(default_factory=dict)
     released: set[Known] = field(default_factory=set)
@@ -87,6 +96,12 @@ class Sub:
     def in_hand(self) -> set[Known]:
         """What is in any hand."""
         return {one for hand in self.hands for one in hand.ids}
+
+    def expire(self, boot_ms: int) -> None:
+        """Whoever receives next gives back first what has been in a hand for too long."""
+        for hand in self.hands:
+            if hand.timeout_ms:
+                self.give_back(hand, {one for one in hand.ids if hand.due[one] <= boot_ms})
 
     def settle(self, ones: set[Known]) -> None:
         """Acknowledged, plainly or in a transaction: in no hand, released and waiting no more."""
@@ -123,6 +138,7 @@ class Model:
         self.log: dict[tuple[int, MessageId], Known] = {}
         self.txns: list[Txn] = []
         self.active, self.strict, self.tick_ms = True, True, 1000
+        self.is_exact = False  # the index has all that is not due, so that it can be counted
 
     def note(self, text: str) -> None:
         """One line of the story."""
@@ -154,6 +170,7 @@ class Model:
 
     def took(self, sub: Sub, hand: Hand, table: pa.Table, *, honours: bool = True) -> list[Known]:
         """Judge a batch, and put it into the hand."""
+        sub.expire(self.boot.ms)
         out: list[Known] = []
         places: dict[int, list[MessageId]] = {}
         for message in messages(table):
@@ -162,6 +179,7 @@ class Model:
             if why:
                 raise Wrong(f"{sub.name}/{hand.who} got {self.text(one)}, but {why}")
             hand.ids.add(one)
+            hand.due[one] = self.boot.ms + hand.timeout_ms
             sub.released.discard(one)
             sub.waiting.pop(one, None)
             places.setdefault(one.partition, []).append(one.id)
@@ -200,6 +218,13 @@ class Model:
             if not self.why_not(sub, one, cutoff_ms) and (
                 sub.kind != "key-shared" or one.key not in held_keys)
         ]  # fmt: skip
+
+    def delayed(self, sub: Sub, cutoff_ms: int) -> int:
+        """How many of the unacknowledged messages are not due."""
+        return sum(
+            one.at is not None and one.at > cutoff_ms and one not in sub.acked
+            for one in self.log.values()
+        )
 
     def free(self, sub: Sub) -> set[Known]:
         """What can be acknowledged by anybody."""

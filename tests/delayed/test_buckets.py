@@ -552,12 +552,15 @@ def test_upkeep_does_nothing_twice(tmp_path: Path) -> None:
 
 
 def test_closing_looks_at_what_time_alone_has_ended(tmp_path: Path) -> None:
-    """A process that only consumed deletes what is due when it goes."""
+    """A process that wrote anything deletes what is due when it goes; one that only reads not."""
     bench = bench_of(tmp_path)
     fill(bench, 2)
     bench.reopen()
     assert len(index(bench.client).buckets) == 2
     bench.clock.advance(5 * HOUR_MS)
+    bench.reopen()
+    assert len(index(bench.client).buckets) == 2
+    bench.client.create_topic("other")
     bench.close()
     bench.client = bench.another()
     assert [bucket.gen for bucket in index(bench.client).buckets] == [2]

@@ -79,6 +79,8 @@ def test_what_was_handed_out_when_it_was_due(tmp_path: Path) -> None:
         assert consumer.receive_batch(10).num_rows == 1
     found = figures(client)
     assert found["txlog_delayed_popped_total"] == 3
+    assert found["txlog_delayed_handed_out_total"] == 4
+    assert found["txlog_delayed_rows_read_total"] >= 4
     assert found["txlog_delayed_lateness_seconds_bucket 0.01"] == 0
     assert found["txlog_delayed_lateness_seconds_bucket 0.1"] == 1
     assert found["txlog_delayed_lateness_seconds_bucket 1"] == 2

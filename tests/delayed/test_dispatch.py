@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.delayed.dispatch_kit import T0, Shop, mutable, place, pointer, strays, take, take_ids
 from txlog import Bound, MessageId
+from txlog.engine.flow import slots
+from txlog.engine.flow.dispatch import Piece
+from txlog.engine.view import View
 from txlog.errors import NotAllowed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -167,6 +171,22 @@ def test_a_row_that_was_due_for_its_writer_is_a_stray_for_a_slow_reader(shop: Sh
     slow_clock.set_wall(T0 + 900)
     assert take_ids(slow) == [a]
     assert take(slow) == [] and strays(slow) == []
+
+
+def test_a_stray_that_came_back_is_released(shop: Shop) -> None:
+    """3: also a message outside the index waits only once."""
+    slow_client, slow_clock = shop.process(0)
+    slow = shop.consumer("s", slow_client)
+    shop.set(1000)
+    a, b = shop.send_all((b"a", 900), (b"b", 950))
+    assert take(slow) == [] and strays(slow) == [900, 950]
+    slow_clock.set_wall(T0 + 900)
+    assert take_ids(slow) == [a]
+    slow_clock.set_wall(T0 + 100)
+    slow.negative_acknowledge(a)
+    assert take_ids(slow) == [a]
+    slow_clock.set_wall(T0 + 950)
+    assert take_ids(slow) == [b]
 
 
 def test_a_reader_waits_where_it_may_not_remember_more_strays(tmp_path: Path) -> None:
@@ -495,6 +515,33 @@ def test_key_shared_waits_behind_its_key_in_another_hand(shop: Shop) -> None:
     assert 0 < len(got) < 20
     one.acknowledge(list(first))
     assert sorted(got + take(two)) == sorted(b"2 " + key for key in keys)
+
+
+def test_key_shared_reads_only_the_keys_of_what_became_due(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others have not fetched yet is not looked at again with every message that is due."""
+    shop.set(0)
+    one, _ = shop.consumer(type="key-shared"), shop.consumer(type="key-shared")
+    keys = [b"key-%d" % n for n in range(100)]
+    for key in keys:
+        shop.send(b"later " + key, 100, key)
+        shop.send(b"now " + key, None, key)
+    mine = take(one)
+    assert 0 < len(mine) < 100 and take(one) == []
+    looked: list[int] = []
+    read = slots._slots
+
+    def note(view: View, pieces: list[Piece]) -> pa.Array:
+        found = read(view, pieces)
+        looked.append(len(found))
+        return found
+
+    monkeypatch.setattr(slots, "_slots", note)
+    shop.set(100)
+    got = take(one, 10) + take(one)
+    assert got == [value.replace(b"now", b"later") for value in mine]
+    assert sum(looked) <= 300  # both turns look first, and then under the lock
 
 
 def test_key_shared_strays(shop: Shop) -> None:

@@ -106,13 +106,21 @@ class Job:
                 range=request.range,
                 partitions=target.partitions,
                 limit=left if request.include_delayed else None,
-                batch_messages=READ_MESSAGES if left is None else min(left, READ_MESSAGES),
+                batch_messages=self._at_once(target.topic, left),
                 isolation=request.isolation or "committed",
             )
             for table in tables:
                 self.print(self.filtered(table))
                 if self.is_full():
                     break
+
+    def _at_once(self, topic: str, left: int | None) -> int:
+        """How many to read at once: no more than are wanted, unless some are left out."""
+        if left is None or left >= READ_MESSAGES:
+            return READ_MESSAGES
+        if self.request.include_delayed or self.client.topic(topic).next_delayed() is None:
+            return left
+        return READ_MESSAGES
 
     def follow(self) -> None:
         """Read and go on at the end, for ever or until nothing came for --max-wait."""

@@ -30,13 +30,16 @@ NO_ROWS: Rows = (0, None)
 class Appender:
     """Writes the frames of one store; used under its write lock only."""
 
-    __slots__ = ("_disk", "_dry_run", "_joined", "_report", "_rows", "_space", "_time_ms")
+    __slots__ = (
+        "_disk", "_dry_run", "_joined", "_report", "_rows", "_space", "_time_ms", "has_written",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, report: Callable[[str], None], *, dry_run: bool) -> None:
         self._disk = disk
         self._dry_run = dry_run
         self._report = report
         self._space = Space(disk)
+        self.has_written = False  # any frame, in this process
         self._joined: list[Op] = []
         self._rows: Rows = NO_ROWS
         self._time_ms = 0
@@ -90,6 +93,7 @@ class Appender:
     def _write(self, view: View, ops: list[Op], rows: Rows, time_ms: int) -> RawFrame:
         columns, data = rows
         encoded = encode_ops(ops)
+        self.has_written = True
         try:
             return view.journal.append(encoded, data, columns, time_ms)
         except StoreFull:

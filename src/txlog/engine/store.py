@@ -101,6 +101,11 @@ class Store:
                 if self._lock is not None:
                     self._lock.close()
 
+    @property
+    def has_written(self) -> bool:
+        """True when this process has appended anything."""
+        return self._appender.has_written
+
     # --- reading -----------------------------------------------------------------------------
 
     def read(self, look: Callable[[View], T], *, fresh: bool = True) -> T:
@@ -118,8 +123,7 @@ class Store:
                 try:
                     return look(self._view)
                 except MissingFile:
-                    # trimmed or compacted since the view was made, and freed: look again (R21)
-                    self._refresh()
+                    self._refresh()  # R21
                     if at == (self._view.lsn, self._view.manifest.generation):
                         raise
 

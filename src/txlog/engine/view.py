@@ -251,6 +251,8 @@ class View:
             else:
                 self._topics.pop(number, None)
                 self._buffers.pop(number, None)
+                if (timetable := self.timetables.pop(number, None)) is not None:
+                    timetable.close()
             for key in keys:
                 self._forgotten[key] = self.lsn
                 for known in (self._dumps, self._loaded, self._waiting, self._changed):

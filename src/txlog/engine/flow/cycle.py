@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.clock import Instant
+from txlog.engine.flow.delay_policy import ACTIVE
 from txlog.engine.flow.dispatch import Piece, id_of, part_of, plan, requests_of
 from txlog.engine.flow.place import Place, stands_at
 from txlog.engine.flow.skipping import Skip
@@ -87,9 +88,9 @@ class Cycle:
     """
 
     __slots__ = (
-        "_away", "_delayed", "_is_behind", "_is_cut", "_make_do", "_members", "_number", "_ranges",
-        "_strays_max", "_table", "_view", "busy", "cursor", "cutoff", "is_more", "is_rewound",
-        "looked", "mark", "pointer", "skip", "strays",
+        "_away", "_delayed", "_is_behind", "_is_cut", "_make_do", "_markers", "_members", "_number",
+        "_ranges", "_strays_max", "_table", "_view", "busy", "cursor", "cutoff", "is_more",
+        "is_rewound", "looked", "mark", "pointer", "skip", "strays",
     )  # fmt: skip
 
     def __init__(
@@ -114,8 +115,11 @@ class Cycle:
         self.skip: Skip = ()
         self._ranges: list[tuple[Id, Id]] = []
         self._away: list[Id] = []  # the first ids of ranges whose bucket cannot be read now
-        self._is_behind = cutoff < delayed.passed_ms
+        # a store that is older than its index has messages with a time that no op told
+        is_older = ACTIVE not in view.catalog.settings
+        self._is_behind = is_older or cutoff < delayed.passed_ms
         self._is_cut = False
+        self._markers: dict[tuple[int, int], Marker | None] = {}
         self.looked = 0
         self.is_more = False
 
@@ -150,12 +154,36 @@ class Cycle:
             if key != last and covers(self.mark, one) and self.is_free(one):
                 yield key
                 last = key
-            self._pass(key)
-        self._pass(behind_time(self.cutoff))
+            self.pass_over(key)
+        self.pass_over(behind_time(self.cutoff))
 
-    def _pass(self, key: Key) -> None:
+    def pass_over(self, key: Key) -> None:
         if not self._is_cut and key > self.pointer:
             self.pointer = key
+
+    def marker_of(self, one: Id) -> Marker | None:
+        """The marker of a message, None of a plain one."""
+        where = one[:2]
+        if one[2] and where not in self._markers:
+            buffer = self._view.buffer(self._number)
+            self._markers[where] = find_marker(buffer, *where)
+        return self._markers.get(where)
+
+    def pieces_of(self, ids: list[Id]) -> list[Piece]:
+        """Ids in order of position as pieces, neighbours together."""
+        out: list[Piece] = []
+        at = 0
+        while at < len(ids):
+            ledger, entry, index = ids[at]
+            step = (0, 1) if index else (1, 0)
+            stop = at + 1
+            while stop < len(ids) and ids[stop] == (
+                ledger, entry + (stop - at) * step[0], index + (stop - at) * step[1]
+            ):  # fmt: skip
+                stop += 1
+            out.append(Piece(ledger, entry, stop - at, index, self.marker_of(ids[at])))
+            at = stop
+        return out
 
     def _polled(self) -> Iterator[Key]:
         if self._table is None:
@@ -182,22 +210,18 @@ class Cycle:
     def take_due(self, limit: int, bytes_max: int) -> tuple[list[Piece], int, int]:
         """What is due below R in order of position: pieces, how many messages and bytes."""
         weight = Weight(self._view, self._number, bytes_max)
-        buffer = self._view.buffer(self._number)
-        markers: dict[tuple[int, int], Marker | None] = {}
         taken: list[Id] = []
-        for _, ledger, entry, index in self.due():
+        for key in self.due():
             if len(taken) == limit:
                 break
-            where = (ledger, entry)
-            if index and where not in markers:
-                markers[where] = find_marker(buffer, ledger, entry)
-            room, each = weight.fit(ledger, markers.get(where), index, 1, is_first=not taken)
+            one = key[1:]
+            room, each = weight.fit(one[0], self.marker_of(one), one[2], 1, is_first=not taken)
             if not room:
                 break
             weight.left -= each
-            taken.append((ledger, entry, index))
+            taken.append(one)
         taken.sort()
-        return _pieces(taken, markers), len(taken), bytes_max - weight.left
+        return self.pieces_of(taken), len(taken), bytes_max - weight.left
 
     # --- from R on ---------------------------------------------------------------------------
 
@@ -340,23 +364,6 @@ def _split(pieces: list[Piece], rows: dict[int, Key], limit: int, cycle: Cycle) 
                 at += 1
         start += piece.rows
     return Split(out, total, waiting, None)
-
-
-def _pieces(ids: list[Id], markers: dict[tuple[int, int], Marker | None]) -> list[Piece]:
-    """Ids in order of position as pieces, neighbours together."""
-    out: list[Piece] = []
-    at = 0
-    while at < len(ids):
-        ledger, entry, index = ids[at]
-        step = (0, 0, 1) if index else (0, 1, 0)
-        stop = at + 1
-        while stop < len(ids) and ids[stop] == (
-            ledger, entry + (stop - at) * step[1], index + (stop - at) * step[2]
-        ):  # fmt: skip
-            stop += 1
-        out.append(Piece(ledger, entry, stop - at, index, markers.get((ledger, entry))))
-        at = stop
-    return out
 
 
 def next_due(view: View, number: int, cutoff: int, place: Place) -> int | None:

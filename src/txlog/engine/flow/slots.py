@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from binascii import crc32
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +24,7 @@ from txlog.engine.flow.dispatch import Piece, id_of, part_of, plan, requests_of
 from txlog.engine.flow.place import Place, stands_at
 from txlog.engine.flow.skipping import Skip
 from txlog.engine.flow.timerows import Key
+from txlog.engine.flow.weight import Weight
 from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.idset import Id, IdSet, before
 from txlog.engine.model.ops import Mark, Run
@@ -90,23 +92,27 @@ def choose_keys(
 ) -> Chosen:  # fmt: skip
     """The next messages of a partition for the owner of some slots, at most limit.
 
-    cycle: of a subscription that honours deliver_at; what is due below its mark is met by going
-           back there, so that it comes in the order of its key
-    cost:  reads the keys of what it passes, once while the members stay the same; nothing of what
-           is not due
+    cycle:  of a subscription that honours deliver_at
+    cost:   reads the keys of what it passes, once while the members stay the same, and of what has
+            become due; nothing of what is not due
     raises: Unindexed, BucketLost
     """
     stops = _Stops(cursor, consumer, now)
-    at = stands_at(cursor, place, now, members) if cycle is None else _back_to_due(cycle, stops)
+    mine = slots_of(members, consumer)
+    at = stands_at(cursor, place, now, members) if cycle is None else cycle.mark
+    out = Chosen([], [], _place(cursor, at, members, cycle))
+    look = _Look(out, limit, stops)
+    skip: Skip = stops.passed
+    if cycle is not None:
+        if cursor.hands.waiting or stops.first_elsewhere() is not None:
+            at = _back_to_due(cycle, stops)
+        elif not _take_due(view, number, cycle, look, mine, len(members)):
+            return out
     if cursor.hands.waiting:  # what waits holds its key up, also where the consumer has passed it
         at = _lower(at, min(cursor.hands.waiting))
-    skip: Skip = stops.passed
     if cycle is not None:
         cycle.open_forward(at)
         skip = (*skip, *cycle.skip)
-    mine = slots_of(members, consumer)
-    out = Chosen([], [], _place(cursor, at, members, cycle))
-    look = _Look(out, limit, stops)
     looked = 0
     while look.left > 0 and out.bytes < RECEIVE_BYTES_MAX:
         found = plan(view, number, at, max(SCAN_ROWS_MIN, look.left * len(members)), skip)
@@ -135,6 +141,57 @@ def choose_keys(
 
 def _place(cursor: Cursor, at: Mark, members: tuple[int, ...], cycle: Cycle | None) -> Place:
     return Place(cursor.round, at, members) if cycle is None else cycle.place(at)
+
+
+def _take_due(
+    view: View, number: int, cycle: Cycle, look: _Look, mine: range, owners: int
+) -> bool:  # fmt: skip
+    """Take the owner's part of what is due below its mark; False: its keys cannot be read.
+
+    Nothing there holds a key up: what is in another hand is of another owner's slots, or the mark
+    stands below it.
+    """
+    weight = Weight(view, number, RECEIVE_BYTES_MAX)
+    taken: list[Id] = []
+    passed = cycle.pointer
+    due = cycle.due()
+    is_over = False
+    while not is_over and len(taken) < look.left:
+        count = max(SCAN_ROWS_MIN, (look.left - len(taken)) * owners)
+        batch = list(islice(due, count))
+        is_over = len(batch) < count
+        found = cycle.pieces_of(sorted(key[1:] for key in batch))
+        try:
+            slots = _slots_by_id(view, found)
+        except Corruption as error:
+            cycle.pointer = min(cycle.pointer, passed)
+            if taken:
+                break  # those first
+            look.fail(found, cycle.place(cycle.mark), error)
+            return False
+        for key in batch:
+            one = key[1:]
+            slot = slots[one]
+            if slot == NO_SLOT or slot in mine:
+                room, each = weight.fit(one[0], cycle.marker_of(one), one[2], 1, is_first=not taken)
+                if not room or len(taken) == look.left:
+                    cycle.pointer = min(cycle.pointer, passed)
+                    is_over = True
+                    break
+                weight.left -= each
+                taken.append(one)
+            passed = key
+        if not is_over:
+            cycle.pass_over(passed)
+    look.take_all(cycle.pieces_of(sorted(taken)), RECEIVE_BYTES_MAX - weight.left)
+    return True
+
+
+def _slots_by_id(view: View, pieces: list[Piece]) -> dict[Id, int]:
+    if not pieces:
+        return {}
+    ids = (id_of(piece, offset) for piece in pieces for offset in range(piece.rows))
+    return dict(zip(ids, _slots(view, pieces).to_pylist(), strict=True))
 
 
 def _back_to_due(cycle: Cycle, stops: _Stops) -> Mark:
@@ -172,6 +229,17 @@ class _Look:
         self._out, self._stops = out, stops
         self.left = limit
         self.halt: Mark | None = None
+
+    def fail(self, pieces: list[Piece], place: Place, error: Corruption) -> None:
+        """Nothing is chosen: these cannot be read."""
+        self._out.pieces, self._out.place, self._out.error = pieces, place, error
+
+    def take_all(self, pieces: list[Piece], size: int) -> None:
+        """Take pieces of so many bytes as they are: the owner's, and nothing stops them."""
+        self._out.pieces += pieces
+        self._out.takes += [list(range(piece.rows)) for piece in pieces]
+        self._out.bytes += size
+        self.left -= sum(piece.rows for piece in pieces)
 
     def put_off(
         self, cycle: Cycle, piece: Piece, offsets: list[tuple[int, int]], waiting: dict[int, Key],

@@ -376,13 +376,17 @@ class Timetable:
 
     def next_key(self) -> Key | None:
         """The lowest key above the cutoff; None: nothing waits."""
-        found = [self._mutable.next_key()]
-        for one in self._buckets:
+        best = self._mutable.next_key()
+        for one in sorted(self._buckets, key=lambda one: one.bucket.min_at):
+            if best is not None and best[0] < one.bucket.min_at:
+                break  # nothing in it, or in those behind it, is lower
             try:
-                found.append(one.next_key())
+                key = one.next_key()
             except (BucketAway, BucketLost):
                 continue  # the next cycle meets it
-        return min((key for key in found if key is not None), default=None)
+            if key is not None and (best is None or key < best):
+                best = key
+        return best
 
     def count(self) -> int:
         """How many ids are above the cutoff; of a bucket that cannot be read, all."""

@@ -19,11 +19,10 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from crc32c import crc32c
 from pyroaring import BitMap, BitMap64
 
@@ -45,8 +44,11 @@ from txlog.engine.storage.checked import (
 )
 from txlog.engine.storage.cutting import Cutter, Cutting, StepFinder
 from txlog.engine.storage.disk_protocol import File
-from txlog.engine.storage.segment import FileRef, Group
+from txlog.engine.storage.segment import FileRef, Group, arrow_module
 from txlog.errors import Corruption, FormatMismatch
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 Id = tuple[int, int, int]
 Key = tuple[int, int, int, int]
@@ -198,7 +200,7 @@ def _write(
     """The bytes of the file, and its row groups."""
     sink = pa.BufferOutputStream()
     ends: list[tuple[int, int]] = []
-    with pq.ParquetWriter(
+    with arrow_module("pyarrow.parquet").ParquetWriter(
         sink,
         _STORED,
         version="2.6",
@@ -295,7 +297,7 @@ class BucketFile:
         self.ref = ref
         self._file = file
         self._window = Window(ref.path, ref.bytes)
-        self._parquet: pq.ParquetFile | None = None
+        self._parquet: ParquetFile | None = None
         self._head: Head | None = None
         self._packed: list[PackedBitmaps] | None = None
 
@@ -359,7 +361,7 @@ class BucketFile:
         start = ref.bytes - ref.footer_bytes
         tail = self._checked(start, ref.footer_bytes, ref.footer_crc)
         try:
-            footer = pq.read_metadata(pa.BufferReader(tail))
+            footer = arrow_module("pyarrow.parquet").read_metadata(pa.BufferReader(tail))
             head = decode_head((footer.metadata or {}).get(FOOTER_KEY, b""), ref.path)
         except (pa.ArrowException, OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
             raise self._damaged(start, ref.footer_bytes, "a footer of a bucket", str(error)) from (
@@ -369,7 +371,9 @@ class BucketFile:
         named = (len(rows), sum(rows), rows)
         if named != (footer.num_row_groups, head.count, [s.count for s in head.segments]):
             raise self._damaged(start, ref.footer_bytes, "the segments named", "others")
-        self._parquet = pq.ParquetFile(pa.PythonFile(self._window, "r"), metadata=footer)
+        self._parquet = arrow_module("pyarrow.parquet").ParquetFile(
+            pa.PythonFile(self._window, "r"), metadata=footer
+        )
         return head
 
     def _read_bitmaps(self) -> list[PackedBitmaps]:

@@ -17,12 +17,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from txlog.engine.storage.columns import MESSAGE
 from txlog.engine.storage.disk_protocol import File
-from txlog.engine.storage.segment import GROUP_BYTES, GROUP_ROWS, FileRef, Group
+from txlog.engine.storage.segment import GROUP_BYTES, GROUP_ROWS, FileRef, Group, arrow_module
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import Corruption
 
@@ -57,7 +56,7 @@ class ChunkFile:
     def __iter__(self) -> Iterator[bytes]:
         """Yield the file in order; a row group is written once its chunks are there."""
         sink = _Sink()
-        with pq.ParquetWriter(
+        with arrow_module("pyarrow.parquet").ParquetWriter(
             pa.PythonFile(sink, "w"), MESSAGE, version="2.6", compression="none",
             use_dictionary=False, write_statistics=False, write_page_checksum=True,
             store_schema=False, column_encoding={"value": "PLAIN"},

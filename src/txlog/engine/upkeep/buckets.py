@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.engine.flow import buckets as flow
@@ -156,6 +157,12 @@ def drop_lost(store: Store, partition: int, gen: int, error: TxlogError) -> bool
     return lose(store, partition, gen, error)
 
 
+def _wanted(ids: pa.Table, cutoff: int, oldest: int) -> pa.Table:
+    """Ids that are not due, of ledgers that were not trimmed, which a bucket keeps till it goes."""
+    is_later = pc.greater(ids.column("deliver_at"), cutoff)
+    return ids.filter(pc.and_(is_later, pc.greater_equal(ids.column("ledger"), oldest)))
+
+
 @dataclass(slots=True)
 class RebuildReport:
     """What a rebuild by command did and found, of the ids that are not due.
@@ -201,10 +208,10 @@ def rebuild_now(
         made = [bucket for bucket in builder.buckets() if bucket.gen not in known]
         report.buckets_made = len(made)
         after, cutoff = builder.indexed(made), builder.cutoff()
+        oldest = builder.look(lambda view, state: view.topic(partition).ledgers[0].ledger)
     finally:
         lock.close()
-    before = before.filter(pc.greater(before.column("deliver_at"), cutoff))
-    after = after.filter(pc.greater(after.column("deliver_at"), cutoff))
+    before, after = _wanted(before, cutoff, oldest), _wanted(after, cutoff, oldest)
     report.ids = after.num_rows
     names = before.column_names
     report.extra = before.join(after, names, join_type="left anti").num_rows

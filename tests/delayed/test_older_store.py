@@ -1,0 +1,50 @@
+"""A store of a version that kept no index: what it stored with a time waits all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import Bench, rows
+from txlog.engine.flow import produce
+from txlog.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.mark.parametrize("kind", ["shared", "key-shared"])
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_messages_that_no_op_told_of_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_checkpointed: bool
+) -> None:
+    """A missing index costs time, and never means that a message is due."""
+    known = Settings().to_mapping()
+    old = {name: value for name, value in known.items() if "deli" not in name}
+    with monkeypatch.context() as before:
+        before.setattr(Settings, "to_mapping", lambda self: old)
+        before.setattr(produce, "times_of", lambda rows: None)
+        bench = Bench(tmp_path / "store")
+        client, now = bench.client, bench.clock.now().wall_ms
+        client.create_topic("t")
+        client.create_subscription("t", "s", type=kind)
+        producer = client.producer("t")
+        producer.send(b"later", key=b"k", deliver_at=now + 500)
+        producer.send(b"now", key=b"k")
+        with client.transaction() as txn:
+            producer.send(b"last", deliver_at=now + 900, txn=txn)
+        if is_checkpointed:
+            client.checkpoint(roll_all=True)
+    client = bench.reopen()
+    client.producer("t").send(b"new", deliver_at=now + 700)
+    with client.consumer("t", "s") as consumer:
+        seen = []
+        for _ in range(4):
+            table = consumer.receive_batch(10)
+            seen.append([message.value for message in rows([table])])
+            consumer.acknowledge(table)
+            bench.clock.advance(300)
+    assert seen == [[b"now"], [], [b"later"], [b"new", b"last"]] or seen == [
+        [b"now"], [], [b"later"], [b"last", b"new"],
+    ]  # fmt: skip
+    bench.close()
