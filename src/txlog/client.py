@@ -44,6 +44,7 @@ from txlog.subscription import SubscriptionHandle
 from txlog.topic import TopicHandle
 from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
+from txlog.watermarking import WatermarkListener
 
 READ_MESSAGES = 10_000
 Answer = dict[str, Any]
@@ -311,6 +312,7 @@ class Client(TransactionClient):
         create: bool = False, partitions: Sequence[int] | None = None, priority: int = 0,
         receiver_queue_size: int = QUEUE_SIZE, ack_timeout_ms: int | None = None,
         nack_delay_ms: int | None = None, durable: bool = True, start: Where | None = None,
+        enable_watermarking: bool = False, listener: WatermarkListener[Consumer] | None = None,
     ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:  # fmt: skip
         """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
 
@@ -320,6 +322,7 @@ class Client(TransactionClient):
         partitions:      of one topic; all when left out
         priority:        with failover the lowest is active
         receiver_queue_size, ack_timeout_ms, nack_delay_ms: as in Consumer
+        enable_watermarking: hand out watermarks: see Consumer.receive; listener: told of each
         durable:         False: a subscription in memory, from `start` on, as long as the consumer
         raises:          ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
         """
@@ -327,7 +330,8 @@ class Client(TransactionClient):
             "type": type, "name": name, "isolation": isolation, "position": position,
             "create": create, "partitions": partitions, "priority": priority,
             "receiver_queue_size": receiver_queue_size, "ack_timeout_ms": ack_timeout_ms,
-            "nack_delay_ms": nack_delay_ms,
+            "nack_delay_ms": nack_delay_ms, "enable_watermarking": enable_watermarking,
+            "listener": listener,
         }  # fmt: skip
         return open_consumer(
             self._store, topic, subscription, durable=durable, start=start, options=options

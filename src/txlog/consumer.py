@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from threading import Event
 from types import TracebackType
 
@@ -27,6 +28,7 @@ from txlog.clock import Instant
 from txlog.engine.flow import acknowledge
 from txlog.engine.flow.acknowledge import AckAnswer
 from txlog.engine.flow.deadletter import Moved, Postponed
+from txlog.engine.flow.dispatch import RECEIVED
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import (
     SHARED_TYPES,
@@ -51,6 +53,7 @@ from txlog.moving import reconsume_later
 from txlog.positions import Where, chosen_partitions, last_ids, only_one, seek_to
 from txlog.receiving import Receiving
 from txlog.transaction import Later, Transaction
+from txlog.watermarking import Watermark, WatermarkListener, WatermarkSession
 
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
 QUEUE_SIZE = 1000
@@ -74,8 +77,8 @@ class Consumer:
     """
 
     __slots__ = (
-        "_buffered", "_member", "_nack_delay_ms", "_queue_size", "_receiving", "_store", "_turns",
-        "name", "short",
+        "_buffered", "_member", "_nack_delay_ms", "_queue_size", "_receiving", "_session", "_store",
+        "_turns", "name", "short",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +86,7 @@ class Consumer:
         isolation: str | None = None, type: str | None = None, priority: int = 0,
         receiver_queue_size: int = QUEUE_SIZE, ack_timeout_ms: int | None = None,
         nack_delay_ms: int | None = None, partitions: Sequence[int] | None = None,
+        enable_watermarking: bool = False, listener: WatermarkListener[Consumer] | None = None,
     ) -> None:  # fmt: skip
         check_options(type, receiver_queue_size, ack_timeout_ms, nack_delay_ms)
         self._store = store
@@ -103,6 +107,10 @@ class Consumer:
         chosen = chosen_partitions(found[0], wanted, partitions)
         self._member = Membership(store, held, self.short, self.name, type, priority)
         self._receiving = Receiving(store, self.short, found, self._member, chosen, ack_timeout_ms)
+        self._session: WatermarkSession | None = None
+        if enable_watermarking:
+            notify = None if listener is None else partial(listener.received_watermark, self)
+            self._session = WatermarkSession(store, self._receiving.assigned, notify)
 
     @staticmethod
     def _find(view: View, wanted: TopicName, name: str) -> tuple[Topic, Subscription]:
@@ -130,7 +138,8 @@ class Consumer:
         """The next messages, at most max_messages, as RECEIVED; no rows when the time is over.
 
         Rows of one marker stand together. What came back goes before what is new. `blocked` says
-        why there is nothing although there may be messages.
+        why there is nothing although there may be messages. With watermarks also no rows, at once,
+        when there is a new one, and a column is_late.
         """
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
@@ -138,9 +147,12 @@ class Consumer:
         pause = POLL_SECONDS_MIN
         while True:
             with self._turns:
-                table = self._receiving.take(max_messages)
+                table, has_moved = self._take(max_messages)
+                if self._session is not None:
+                    table = self._session.marked(table)
+                    self._receiving.stands_for(table)
             left = deadline - time.monotonic()
-            if table.num_rows or left <= 0:
+            if table.num_rows or has_moved or left <= 0:
                 return table
             Event().wait(min(self._receiving.wait_seconds(pause), left))
             pause = min(POLL_SECONDS_MAX, pause * 2)
@@ -149,22 +161,46 @@ class Consumer:
         """The next message; None when none came within timeout_ms (None: wait for ever).
 
         It takes up to receiver_queue_size messages in hand at once, and gives those back uncounted
-        that were not received when it closes.
+        that were not received when it closes. With watermarks also None, at once, when there is a
+        new one: get_last_watermark tells.
         """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         pause = POLL_SECONDS_MIN
         while True:
             with self._turns:  # not while it waits: another thread may close it
+                session = self._session
+                if session is not None and session.moved():
+                    return None
                 self._drop_lost()
                 if not self._buffered:
-                    self._buffered.extend(messages(self._receiving.take(max(1, self._queue_size))))
+                    table, has_moved = self._take(max(1, self._queue_size))
+                    if has_moved:
+                        return None
+                    self._buffered.extend(messages(table))
                 if self._buffered:
-                    return self._buffered.popleft()
+                    message = self._buffered.popleft()
+                    return message if session is None else session.judged(message)
             left = pause if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return None
             Event().wait(min(self._receiving.wait_seconds(pause), left))
             pause = min(POLL_SECONDS_MAX, pause * 2)
+
+    def _take(self, limit: int) -> tuple[pa.Table, bool]:
+        """One turn, and whether there is a new watermark instead of messages."""
+        receiving, session = self._receiving, self._session
+        if session is None:
+            return receiving.take(limit), False
+        while True:
+            if session.moved():
+                return RECEIVED.empty_table(), True
+            table = receiving.take(limit, session.is_current)
+            if table.num_rows:
+                return table, False
+            if session.moved():  # the turn has seen what others wrote
+                return table, True
+            if not receiving.is_refused:
+                return table, False
 
     def _drop_lost(self) -> None:
         """Drop buffered messages before the first that is still to be handed out.
@@ -196,6 +232,20 @@ class Consumer:
         if self.kind in SHARED_TYPES:
             return False  # in hand is in hand
         return not covers(cursor.rewound(place.round, place.mark), one)
+
+    def get_last_watermark(self) -> Watermark | None:
+        """What it was handed last as its watermark, in this epoch; None without watermarks."""
+        return None if self._session is None else self._session.last
+
+    @property
+    def watermark_status(self) -> str | None:
+        """unknown, active, idle or unavailable when it received last; None without watermarks."""
+        return None if self._session is None else self._session.status
+
+    @property
+    def late_messages(self) -> int:
+        """How many messages were older than its watermark when it was handed them."""
+        return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
         """True when a message can be received now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ class Message:
     txn: TxnId | None = None
     txn_state: str | None = None
     redelivery_count: int | None = None
+    is_late: bool = False  # older than the last watermark when it was handed out
 
     def data(self) -> bytes | None:
         """The payload, as in Pulsar's client."""
@@ -55,6 +56,16 @@ class Message:
 
 def messages(table: pa.Table) -> Iterator[Message]:
     """Yield a Message for each row of a received table, in order."""
+    if "is_late" not in table.column_names:
+        return _plain(table)
+    late = table.column("is_late").to_pylist()
+    return (
+        replace(message, is_late=True) if is_late else message
+        for message, is_late in zip(_plain(table), late, strict=True)
+    )
+
+
+def _plain(table: pa.Table) -> Iterator[Message]:
     columns = [_items(table, name) for name in _COLUMNS]
     for (
         topic, partition, ledger, entry, index, value, key, properties, publish_time, event_time,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from txlog.clock import Instant
 from txlog.engine.flow.cycle import Unindexed
 from txlog.engine.flow.draft import Decision
-from txlog.engine.flow.lease import Handed, Wants, receive
+from txlog.engine.flow.lease import Handed, Wants, active_consumer, receive
 from txlog.engine.flow.lookup import live_subscription, live_topic
 from txlog.engine.flow.place import Place, Standing
 from txlog.engine.flow.preview import START, PreviewPlace, preview
@@ -35,6 +36,7 @@ from txlog.membership import Membership
 from txlog.moving import DeadLetters
 
 WAIT_MS_MIN = 1
+Guard: TypeAlias = Callable[[View], bool]
 INDEX_TRIES_MAX = 3  # so often an index is asked for before rows are looked at instead
 
 
@@ -45,12 +47,13 @@ class Receiving:
     blocked:    why the last turn gave nothing although there may be messages: unacked_max
     is_idle:    the last turn found nothing
     due_ms:     if it found nothing: when the next message is due
+    is_refused: the last turn handed out nothing because its guard said no
     """
 
     __slots__ = (
         "__weakref__", "_ack_timeout_ms", "_dead", "_highest", "_last", "_member", "_places",
-        "_previews", "_short", "_store", "_turn", "blocked", "due_ms", "is_idle", "partitions",
-        "subscription", "topic",
+        "_previews", "_short", "_store", "_turn", "blocked", "due_ms", "is_idle", "is_refused",
+        "partitions", "subscription", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +68,7 @@ class Receiving:
         self._ack_timeout_ms = ack_timeout_ms
         self.blocked: str | None = None
         self.is_idle = False
+        self.is_refused = False
         self.due_ms: int | None = None
         self._places: dict[int, Place] = {}
         self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
@@ -89,11 +93,30 @@ class Receiving:
             return list(numbers)
         return [numbers[index] for index in self.partitions]
 
-    def take(self, limit: int) -> pa.Table:
-        """One turn: the next messages, at most limit, as RECEIVED."""
+    def assigned(self, view: View) -> list[tuple[int, int]]:
+        """(subscription, partition) of what it may be handed messages of; raises when closed."""
+        self._check_open()
+        self.topic, self.subscription = self.target(view)
+        number, numbers, me = self.subscription.number, self.numbers(), self._member
+        if me.kind == "failover":
+            numbers = [
+                one for one in numbers
+                if active_consumer(view, number, catalogs.index_of(self.topic, one)) == me.number
+            ]  # fmt: skip
+        return [(number, one) for one in numbers]
+
+    def _check_open(self) -> None:
         if not self._member.is_open:
             raise AlreadyClosed("the consumer is closed")
-        handed = self._hand(limit)
+
+    def take(self, limit: int, guard: Guard | None = None) -> pa.Table:
+        """One turn: the next messages, at most limit, as RECEIVED.
+
+        guard: asked under the lock before any is handed out
+        """
+        self._check_open()
+        self.is_refused = False
+        handed = self._hand(limit, guard)
         self.blocked, self.due_ms = handed.blocked, handed.due_ms
         table, runs = read_handed(self._store, self.topic, self._member, handed)
         self._stand(handed)
@@ -110,7 +133,7 @@ class Receiving:
         self._last = (weakref.ref(table), runs)
         return table
 
-    def _hand(self, limit: int) -> Handed:
+    def _hand(self, limit: int, guard: Guard | None) -> Handed:
         """Have messages leased; one that found nothing before looks first, without the lock."""
         store = self._store
         self.topic, self.subscription = store.read(self.target, fresh=self.is_idle)
@@ -142,9 +165,9 @@ class Receiving:
                 return there
         else:
             self._member.reap(now=False)
-        handed = self._lease(wants, uses)
+        handed = self._lease(wants, uses, guard)
         if not any(part.runs for part in handed.parts) and self._member.reap(now=True):
-            handed = self._lease(wants, uses)  # what a dead one had comes before nothing
+            handed = self._lease(wants, uses, guard)  # what a dead one had comes before nothing
         full = [at for at, part in enumerate(handed.parts) if part.runs]
         self.is_idle = not full
         if full:
@@ -159,12 +182,15 @@ class Receiving:
             self._ack_timeout_ms, make_do,
         )  # fmt: skip
 
-    def _lease(self, wants: Wants, uses: Uses) -> Handed:
+    def _lease(self, wants: Wants, uses: Uses, guard: Guard | None) -> Handed:
         store, tries = self._store, 0
 
         def decide(view: View, now: Instant) -> Decision:
             if self._dead.is_due(view, wants.partitions):  # under the lock: none slips through
                 return Decision([], answer=wants)
+            if guard is not None and not guard(view):
+                self.is_refused = True
+                return Decision([], answer=Handed([]))
             return receive(view, store.settings, now, wants)
 
         while True:
@@ -267,6 +293,10 @@ class Receiving:
         """Forget where it stands: somebody moved the subscription."""
         self._places.clear()
         self._highest.clear()
+
+    def stands_for(self, table: pa.Table) -> None:
+        """Another table has the messages of the batch that came last."""
+        self._last = (weakref.ref(table), self._last[1])
 
     def known_runs(self, what: object) -> list[Run] | None:
         """The ids of the batch that came last, if this is it: most acknowledge just that."""

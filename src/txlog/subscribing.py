@@ -15,6 +15,7 @@ from txlog.ids import TopicName, check_name
 from txlog.multi_consumer import MultiTopicsConsumer, Topics
 from txlog.nondurable import NonDurableConsumer
 from txlog.positions import Where, bound_of
+from txlog.watermarking import WatermarkListener
 
 Opened = Consumer | MultiTopicsConsumer | NonDurableConsumer
 
@@ -32,6 +33,8 @@ class ConsumerOptions(TypedDict, total=False):
     receiver_queue_size: int
     ack_timeout_ms: int | None
     nack_delay_ms: int | None
+    enable_watermarking: bool
+    listener: WatermarkListener[Consumer] | None
 
 
 def open_consumer(
@@ -47,6 +50,7 @@ def open_consumer(
     if start is not None:
         raise InvalidArgument("start is for durable=False; a new subscription has a position")
     bound_of(position)
+    watermarks, listener = _watermarks_of(options)
 
     def open_one(name: str, is_later: bool) -> Consumer:
         if create:
@@ -60,13 +64,29 @@ def open_consumer(
             options.get("type"), options.get("priority", 0),
             options.get("receiver_queue_size", QUEUE_SIZE), options.get("ack_timeout_ms"),
             options.get("nack_delay_ms"), options.get("partitions"),
+            enable_watermarking=watermarks, listener=listener,
         )  # fmt: skip
 
     if isinstance(topics, str):
         return open_one(topics, False)
+    if watermarks:
+        raise NotAllowed(
+            "watermarks are of one topic: a consumer of several has none",
+            hint="open one consumer a topic", subscription=subscription,
+        )  # fmt: skip
     if options.get("partitions") is not None:
         raise InvalidArgument("partitions are of one topic; write topic/partition in a list")
     return MultiTopicsConsumer(store, topics, check_name("subscription", subscription), open_one)
+
+
+def _watermarks_of(options: ConsumerOptions) -> tuple[bool, WatermarkListener[Consumer] | None]:
+    wanted, listener = options.get("enable_watermarking", False), options.get("listener")
+    if listener is not None and not wanted:
+        raise InvalidArgument(
+            "a listener is told of watermarks: they are not enabled", code=203,
+            hint="add enable_watermarking=True",
+        )  # fmt: skip
+    return wanted, listener
 
 
 def _non_durable(
@@ -75,6 +95,11 @@ def _non_durable(
 ) -> NonDurableConsumer:  # fmt: skip
     if not isinstance(topics, str):
         raise InvalidArgument("a consumer that is not durable has one topic")
+    if _watermarks_of(options)[0]:
+        raise NotAllowed(
+            "a subscription that is not durable has no watermarks",
+            hint="use a durable subscription", subscription=subscription,
+        )  # fmt: skip
     if options.get("create") or options.get("type") not in (None, "exclusive"):
         raise NotAllowed(
             "a subscription that is not durable is in memory: it is not created and has one "

@@ -1,5 +1,8 @@
 """Owns WatermarkSession: what one consumer was handed as its watermark, and what comes next.
 
+    moved        makes the next event, durable before the consumer and its listener know of it
+    is_current   under the lock of a hand-out: nobody sought or took a partition since the last look
+
 Nothing of it is stored: the subscription's clamps are, so that a value never falls within an epoch.
 Source: apache/pulsar#12267; spec/watermarks 8, 9.
 """
@@ -7,17 +10,27 @@ Source: apache/pulsar#12267; spec/watermarks 8, 9.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlog.clock import Instant
+from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.watermark_at import WatermarkGenerator, tracking_position
 from txlog.engine.flow.watermark_offer import Offer, Pair, Standing, clamp_of, emit, offer
 from txlog.engine.flow.watermark_policy import policy
 from txlog.engine.folds.catalog import topic_of
+from txlog.engine.folds.watermark import START
+from txlog.engine.model.ops import Mark
 from txlog.engine.store import Store
 from txlog.engine.view import View
+from txlog.errors import Corruption, MissingFile
+from txlog.message import Message
+
+Handle = TypeVar("Handle", contravariant=True)
+Version = tuple[Pair, int, Mark, int, bool]  # pair, epoch, mark-delete, changes, is it away
 
 
 class Watermark(NamedTuple):
@@ -27,24 +40,44 @@ class Watermark(NamedTuple):
     number: int
 
 
+class WatermarkListener(Protocol[Handle]):
+    """What is told of each event, on the thread that receives and before the messages behind it.
+
+    consumer: the handle that it was given to. It is called while no other thread of that handle
+              receives: it may acknowledge, and must not wait for another thread that receives
+    """
+
+    def received_watermark(self, consumer: Handle, watermark: Watermark) -> None:
+        """The consumer was handed a watermark."""
+        ...
+
+
 class WatermarkSession:
     """The watermark of one consumer.
 
     assigned: the (subscription, partition) pairs that the consumer has now
+    notify:   told of each event
+    late_messages: messages that were older than the value when they were handed out
     """
 
     __slots__ = (
-        "_assigned", "_emitted_ms", "_epochs", "_generators", "_number", "_seen", "_standings",
-        "_store", "_value", "late_messages",
+        "_assigned", "_emitted_ms", "_epochs", "_generators", "_lsn", "_notify", "_number", "_seen",
+        "_standings", "_store", "_value", "_view", "late_messages",
     )  # fmt: skip
 
-    def __init__(self, store: Store, assigned: Callable[[View], Sequence[Pair]]) -> None:
+    def __init__(
+        self, store: Store, assigned: Callable[[View], Sequence[Pair]],
+        notify: Callable[[Watermark], None] | None = None,
+    ) -> None:  # fmt: skip
         self._store = store
         self._assigned = assigned
+        self._notify = notify
+        self._view: View | None = None
         self._generators: dict[Pair, WatermarkGenerator] = {}
-        self._seen: dict[Pair, tuple[int, int]] = {}
         self._standings: dict[Pair, Standing] = {}
-        self._epochs: dict[Pair, int] = {}
+        self._epochs: dict[Pair, int] = {}  # of every pair that it ever had
+        self._lsn = -1
+        self._seen: list[Version] | None = None  # as it last looked; None: look again
         self._value: int | None = None
         self._number = 0
         self._emitted_ms: int | None = None
@@ -57,87 +90,136 @@ class WatermarkSession:
 
     @property
     def status(self) -> str:
-        """unknown, active or idle, over all partitions of the consumer as it last looked."""
+        """unavailable, unknown, active or idle, over its partitions as it last looked."""
         found = {one.status for one in self._standings.values()}
-        if not found or "unknown" in found:
-            return "unknown"
-        return "active" if "active" in found else "idle"
+        for status in ("unavailable", "unknown", "active", "idle"):
+            if status in found:
+                return status
+        return "unknown"
 
-    def next(self) -> Watermark | None:
-        """What the consumer is to be handed now; None: nothing new. Durable when it returns."""
-        while True:
-            found = self._store.read(self._look, fresh=False)
-            if found is None:
-                return None
-            if not found.rising:
-                self._store.flush()  # acknowledgements beneath it may be written only
-            elif not self._store.write(
-                lambda view, now, found=found: emit(view, self._store.settings, now, found)  # type: ignore[misc]
-            ):
-                continue  # a seek came in between
-            self._value = found.event_time
-            self._number += 1
-            self._emitted_ms = self._store.clock.now().boot_ms
-            return self.last
+    def moved(self) -> bool:
+        """Hand out the value that the consumer is to have now, if it is new; durable then."""
+        while (found := self._offered()) is not None:
+            self._seen = None  # whatever fails now, or moves meanwhile: the next call looks again
+            if self._store.write(self._emitting(found)):
+                self._value = found.event_time
+                self._number += 1
+                self._emitted_ms = self._store.clock.now().boot_ms
+                if self._notify is not None:
+                    self._notify(Watermark(self._value, self._number))
+                return True
+        return False
 
-    def _look(self, view: View) -> Offer | None:
+    def _offered(self) -> Offer | None:
+        try:
+            return self._store.read(self._look, fresh=False)
+        except MissingFile:  # also for the newest view: damage, like any other
+            return self._store.read(lambda view: self._look(view, is_gone=True), fresh=False)
+
+    def _emitting(self, found: Offer) -> Callable[[View, Instant], Decision]:
+        def decide(view: View, now: Instant) -> Decision:
+            if [*self._assigned(view)] != [*found.standings]:
+                return Decision([], answer=False)
+            return emit(view, found)
+
+        return decide
+
+    def is_current(self, view: View) -> bool:
+        """True when the consumer has the partitions and epochs that it had at its last look."""
         pairs = self._assigned(view)
-        if not self._has_moved(view, pairs):
+        return len(pairs) == len(self._standings) and all(
+            pair in self._standings and self._standings[pair].epoch == view.cursor(*pair).epoch
+            for pair in pairs
+        )
+
+    def _look(self, view: View, *, is_gone: bool = False) -> Offer | None:
+        """What to hand out; it may run again, so it changes nothing before all rows are read.
+
+        is_gone: a file that is missing is damage, it was not replaced
+        """
+        if view is self._view and view.lsn == self._lsn and self._seen is not None:
             return None
-        for pair in pairs:
-            self._standings[pair] = self._stand(view, pair)
-        for pair in [pair for pair in self._standings if pair not in pairs]:
-            del self._standings[pair], self._seen[pair]
-        if any(self._epochs.get(pair, one.epoch) != one.epoch
-               for pair, one in self._standings.items()):  # fmt: skip
+        if view is not self._view:  # loaded anew: rows that were never durable may be others now
+            self._generators.clear()
+            self._view, self._seen = view, None
+        versions = self._versions(view)
+        if versions == self._seen:
+            self._lsn = view.lsn
+            return None
+        standings = {pair: self._stand(view, pair, is_gone) for pair, *_ in versions}
+        epochs = {pair: one.epoch for pair, one in standings.items()}
+        if any(self._epochs.get(pair, epoch) != epoch for pair, epoch in epochs.items()):
             self._value = None  # sought: the new epoch begins with a value of its own
-        self._epochs = {pair: one.epoch for pair, one in self._standings.items()}
-        found = offer(self._standings, self._value)
-        if found is None or not self._is_spaced(view, pairs):
+        self._epochs |= epochs
+        self._standings, self._seen, self._lsn = standings, versions, view.lsn
+        found = offer(standings, self._value)
+        if found is not None and not self._is_spaced(view):
+            self._seen = None
             return None
         return found
 
-    def _has_moved(self, view: View, pairs: Sequence[Pair]) -> bool:
-        """True when an acknowledgement or a row that is no data came since the last look."""
-        now = {
-            (subscription, partition): (
-                view.cursor(subscription, partition).figures.ops,
-                view.watermark(partition).changes,
-            )
-            for subscription, partition in pairs
-        }
-        moved = now != self._seen
-        self._seen = now
-        return moved
+    def _versions(self, view: View) -> list[Version]:
+        """What a value depends on: nothing moved while it is the same."""
+        away = view.catalog.unavailable
+        out: list[Version] = []
+        for pair in self._assigned(view):
+            cursor = view.cursor(*pair)
+            changes = view.watermark(pair[1]).changes
+            out.append((pair, cursor.epoch, cursor.mark_delete, changes, pair[1] in away))
+        return out
 
-    def _stand(self, view: View, pair: Pair) -> Standing:
+    def _stand(self, view: View, pair: Pair, is_gone: bool) -> Standing:
         subscription, partition = pair
+        epoch = view.cursor(subscription, partition).epoch
+        clamp = clamp_of(view.watermark(partition).clamps, subscription, epoch)
         generator = self._generators.get(pair)
         if generator is None:
             generator = self._generators[pair] = WatermarkGenerator(partition)
-        position = tracking_position(view, subscription, partition)
-        generator.seek(view, position)
-        epoch = view.cursor(subscription, partition).epoch
-        clamp = clamp_of(view.watermark(partition).clamps, subscription, epoch)
+        try:
+            if partition in view.catalog.unavailable:
+                return Standing("unavailable", None, START, epoch, clamp)
+            position = tracking_position(view, subscription, partition)
+            if position != generator.position:
+                generator.seek(view, position)
+        except Corruption as error:
+            if isinstance(error, MissingFile) and not is_gone:
+                raise  # it may have been replaced since (R21)
+            return Standing("unavailable", None, START, epoch, clamp)
         return Standing(generator.status, generator.get_watermark(), position, epoch, clamp)
 
-    def _is_spaced(self, view: View, pairs: Sequence[Pair]) -> bool:
-        """True when the last event is long enough ago."""
-        if self._emitted_ms is None:
+    def _is_spaced(self, view: View) -> bool:
+        """True when the last event is long enough ago; the first of an epoch waits for nothing."""
+        if self._emitted_ms is None or self._value is None:
             return True
-        topic = topic_of(view.catalog, pairs[0][1])
-        least = policy(view, self._store.settings, topic, "watermark_emit_interval_ms")
-        if not least or self._store.clock.now().boot_ms - self._emitted_ms >= least:
-            return True
-        self._seen = {}  # look again
-        return False
+        topics = {topic_of(view.catalog, partition).number: partition
+                  for _, partition in self._standings}  # fmt: skip
+        least_ms = max(
+            policy(
+                view, self._store.settings, topic_of(view.catalog, partition),
+                "watermark_emit_interval_ms",
+            )
+            for partition in topics.values()
+        )  # fmt: skip
+        return self._store.clock.now().boot_ms - self._emitted_ms >= least_ms
 
-    def late(self, event_times: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Which of these messages, handed out now, are late: older than the last value."""
+    # --- late messages -----------------------------------------------------------------------
+
+    def judged(self, message: Message) -> Message:
+        """A message as it is handed out now: late when it is older than the last value."""
+        if self._value is None or message.event_time is None or message.event_time >= self._value:
+            return message
+        self.late_messages += 1
+        return replace(message, is_late=True)
+
+    def marked(self, table: pa.Table) -> pa.Table:
+        """Messages as they are handed out now, with the column is_late."""
+        late = self._late(table.column("event_time"))
+        return table.append_column(pa.field("is_late", pa.bool_(), nullable=False), late)
+
+    def _late(self, event_times: pa.ChunkedArray) -> pa.ChunkedArray:
         if self._value is None:
             return pa.chunked_array([pa.repeat(pa.scalar(False), len(event_times))])
-        found = pc.fill_null(
-            pc.less(event_times.cast(pa.int64()), pa.scalar(self._value, pa.int64())), False
-        )
+        value = pa.scalar(self._value, pa.int64())
+        found = pc.fill_null(pc.less(event_times.cast(pa.int64()), value), False)
         self.late_messages += pc.sum(found).as_py() or 0
         return found

@@ -75,27 +75,22 @@ class WatermarkGenerator:
             return State()
         if not any(_entries(known, position, None)):
             return known.state.copy()  # nothing behind it changes anything: as at the end
-        start, state = self._snapshot(view, known, position)
-        if start <= self.position <= position:
-            start, state = self.position, self._state
+        if next(_snapshots(known, position), START) <= self.position <= position:
+            start, state = self.position, self._state  # forwards, and nearer than any snapshot
+        else:
+            start, state = self._read_last(view, _snapshots(known, position))
         state = state.copy()
-        requests = [*_entries(known, start, position)]
-        self._fold(view, state, requests)
+        self._fold(view, state, [*_entries(known, start, position)])
         return state
 
-    def _snapshot(self, view: View, known: Watermark, position: Position) -> tuple[Position, State]:
-        """The last readable snapshot as of the position or before, and its state."""
-        for ledger in sorted(known.snapshots, reverse=True):
-            entries = known.snapshots[ledger]
-            # as of the position before its own row, which may be the next one
-            most = entries.rank(position[1] + 1) if ledger == position[0] else len(entries)
-            for at in range(most - 1, -1, -1) if ledger <= position[0] else ():
-                row = entries[at]
-                (table,) = view.rows([(ledger, row, row + 1)], ["value"])
-                self.rows_folded += 1
-                found = read_snapshot(table.column(0)[0].as_py())
-                if found is not None:
-                    return (ledger, row - 1), found.state
+    def _read_last(self, view: View, before: Iterator[Position]) -> tuple[Position, State]:
+        """The first of these snapshots that can be read, and its state."""
+        for ledger, last in before:
+            (table,) = view.rows([(ledger, last + 1, last + 2)], ["value"])
+            self.rows_folded += 1
+            found = read_snapshot(table.column(0)[0].as_py())
+            if found is not None:
+                return (ledger, last), found.state
         return START, State()
 
     def _fold(self, view: View, state: State, requests: list[Request]) -> None:
@@ -122,6 +117,19 @@ class WatermarkGenerator:
             else:
                 assert kind == TXN_COMMIT
                 state.take_marker(read_effects(value), where, time_ms)
+
+
+def _snapshots(known: Watermark, position: Position) -> Iterator[Position]:
+    """What the snapshots that serve a position are as of: the place before their rows; last first.
+
+    The row itself may be the next one behind the position.
+    """
+    for ledger in sorted(known.snapshots, reverse=True):
+        if ledger <= position[0]:
+            rows = known.snapshots[ledger]
+            most = rows.rank(position[1] + 1) if ledger == position[0] else len(rows)
+            for at in range(most - 1, -1, -1):
+                yield (ledger, rows[at] - 1)
 
 
 def _entries(known: Watermark, behind: Position, last: Position | None) -> Iterator[Request]:

@@ -15,20 +15,20 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision
 from txlog.engine.folds.watermark import Clamp, Position
 from txlog.engine.model.ops import Op, WatermarkEmitted
 from txlog.engine.view import View
-from txlog.settings import Settings
 
+HOLDING = ("unknown", "unavailable")  # nothing can be said while a partition is so
 Pair = tuple[int, int]  # subscription, partition: numbers of the store
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
     """Where a subscription stands in a partition; clamp: None without one in this epoch.
 
-    status: unknown, active or idle; raw: None unless active
+    status: unknown, active, idle, or unavailable: its rows cannot be read now
+    raw:    None unless active
     """
 
     status: str
@@ -39,10 +39,10 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
-    """A value, and the clamps that have to rise for it: (subscription, partition) -> standing."""
+    """A value, and what it rests on: (subscription, partition) -> standing, of all it has."""
 
     event_time: int
-    rising: dict[Pair, Standing]
+    standings: dict[Pair, Standing]
 
 
 def clamp_of(clamps: Mapping[int, Clamp], subscription: int, epoch: int) -> int | None:
@@ -53,7 +53,7 @@ def clamp_of(clamps: Mapping[int, Clamp], subscription: int, epoch: int) -> int 
 
 def offer(standings: Mapping[Pair, Standing], last: int | None) -> Offer | None:
     """What to hand to a consumer with these partitions; last: what it has, None: it is new."""
-    if not standings or any(one.status == "unknown" for one in standings.values()):
+    if not standings or any(one.status in HOLDING for one in standings.values()):
         return None
     active = [one for one in standings.values() if one.raw is not None]
     if active:
@@ -66,10 +66,7 @@ def offer(standings: Mapping[Pair, Standing], last: int | None) -> Offer | None:
         value = min(known)
     if last is not None and value <= last:
         return None
-    rising = {
-        pair: one for pair, one in standings.items() if one.clamp is None or one.clamp < value
-    }
-    return Offer(value, rising)
+    return Offer(value, dict(standings))
 
 
 def _effective(one: Standing) -> int:
@@ -77,19 +74,20 @@ def _effective(one: Standing) -> int:
     return one.raw if one.clamp is None else max(one.raw, one.clamp)
 
 
-def emit(view: View, settings: Settings, now: Instant, offered: Offer) -> Decision:
-    """Decide that a value is handed out; durable. Answers False when a seek came in between."""
+def emit(view: View, offered: Offer) -> Decision:
+    """Decide that a value is handed out; durable, with the acknowledgements beneath it.
+
+    Answers False when it may be stale: a seek came in between, or another consumer was handed more.
+    """
     ops: list[Op] = []
-    for (subscription, partition), one in offered.rising.items():
-        if view.cursor(subscription, partition).epoch != one.epoch:
-            return Decision([], answer=False)
+    for (subscription, partition), one in offered.standings.items():
+        epoch = view.cursor(subscription, partition).epoch
         clamps = view.watermark(partition).clamps
-        known = clamp_of(clamps, subscription, one.epoch)
-        if known is None or known < offered.event_time:
+        if epoch != one.epoch or clamp_of(clamps, subscription, epoch) != one.clamp:
+            return Decision([], answer=False)
+        if one.clamp is None or one.clamp < offered.event_time:
             ops.append(
-                WatermarkEmitted(
-                    subscription, partition, one.epoch, offered.event_time, one.position
-                )
+                WatermarkEmitted(subscription, partition, epoch, offered.event_time, one.position)
             )
     return Decision(ops, None, True, True)
 

@@ -1,0 +1,316 @@
+"""Consumers with watermarks: the contract of receive, listeners, late messages, what goes wrong.
+
+Source: spec/watermarks 8, 9, 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import Bench, begin, say
+from tests.watermarks.test_examples import drain, kill, post, times, values
+from txlog import Client, Consumer, messages
+from txlog.bounds import START
+from txlog.engine.flow.watermark_offer import Offer
+from txlog.errors import (
+    AlreadyClosed,
+    DiskFailed,
+    InvalidArgument,
+    NotAllowed,
+    SubscriptionNotFound,
+)
+from txlog.receiving import Guard, Receiving
+from txlog.watermarking import Watermark, WatermarkSession
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+TYPES = ("exclusive", "failover", "shared", "key-shared")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    yield bench
+    bench.close()
+
+
+def watch(client: Client, kind: str = "exclusive", name: str = "s") -> Consumer:
+    return client.consumer("t", name, type=kind, create=True, enable_watermarking=True)
+
+
+class Told:
+    """A listener that keeps what it is told, and looks at what the consumer says then."""
+
+    def __init__(self) -> None:
+        self.found: list[object] = []
+
+    def received_watermark(self, consumer: Consumer, watermark: Watermark) -> None:
+        assert consumer.get_last_watermark() == watermark
+        self.found.append(watermark.event_time)
+
+
+def test_without_the_flag_nothing_changes(bench: Bench) -> None:
+    """Section 9: no event, no column, and nothing is written."""
+    say(bench.client, "A", 100)
+    post(bench.client, 50)
+    with bench.client.consumer("t", "s", create=True) as consumer:
+        table = consumer.receive_batch()
+        assert "is_late" not in table.column_names
+        assert [message.is_late for message in messages(table)] == [False]
+        assert consumer.receive() is None
+        assert (consumer.get_last_watermark(), consumer.watermark_status) == (None, None)
+        assert consumer.late_messages == 0
+    assert not bench.client._store.read(lambda view: view.watermark(1)).clamps
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_type_gets_values_and_judges_its_messages(bench: Bench, kind: str) -> None:
+    client = bench.client
+    with watch(client, kind) as consumer:
+        assert consumer.receive() is None
+        assert consumer.watermark_status == "unknown"
+        say(client, "A", 100)
+        post(client, 99, 100, 101)
+        client.producer("t").send(b"timeless")
+        assert consumer.receive_batch().num_rows == 0
+        assert consumer.get_last_watermark() == Watermark(100, 1)
+        batch = consumer.receive_batch()
+        late = [message.is_late for message in messages(batch)]
+        assert late == batch["is_late"].to_pylist() == [True, False, False, False]
+        assert consumer.late_messages == 1
+        assert consumer.acknowledge(batch).acked == 4
+
+
+@pytest.mark.parametrize("kind", ("shared", "key-shared"))
+def test_every_consumer_of_a_subscription_ends_at_the_same_value(bench: Bench, kind: str) -> None:
+    """Section 9: whatever the type; a slow one skips values. One held message stops them all."""
+    first, second = watch(bench.client, kind), watch(bench.another(), kind)
+    say(bench.client, "A", 10)
+    assert values(first) == [10]
+    post(bench.client, 20)
+    say(bench.client, "A", 20)
+    message = first.receive() or second.receive()
+    assert message is not None or second.get_last_watermark() == Watermark(10, 1)
+    held = [*drain(first)[1], *drain(second)[1], *([message] if message else [])]
+    assert times(held) == [20]
+    assert [one.get_last_watermark() for one in (first, second)] == [Watermark(10, 1)] * 2
+    first.acknowledge(held)
+    assert values(first) == [20]
+    say(bench.client, "A", 30)
+    assert values(second) == [30]
+    assert values(first) == [30]
+    first.close()
+    second.close()
+
+
+def test_a_listener_is_told_once_an_event_in_order(bench: Bench) -> None:
+    client, told = bench.client, Told()
+    with client.consumer(
+        "t", "s", create=True, enable_watermarking=True, listener=told
+    ) as consumer:
+        say(client, "A", 10)
+        post(client, 11)
+        assert consumer.receive() is None
+        assert told.found == [10]
+        message = consumer.receive()
+        assert message is not None
+        consumer.acknowledge(message)
+        say(client, "A", 12)
+        assert consumer.receive_batch().num_rows == 0
+        assert values(consumer) == []
+        assert told.found == [10, 12]
+
+
+def test_a_message_held_back_stops_the_value_until_it_is_done(bench: Bench) -> None:
+    """Held by a transaction, given back, skipped: invariant 3."""
+    client = bench.client
+    with watch(client, "shared") as consumer:
+        post(client, 10)
+        say(client, "A", 20)
+        found, got = drain(consumer)
+        assert (found, consumer.watermark_status) == ([], "unknown")
+        txn = begin(client)
+        consumer.acknowledge(got, txn=txn)
+        assert values(consumer) == []
+        client.abort(txn)
+        assert times(drain(consumer)[1]) == [10]
+        consumer.negative_acknowledge(got, delay_ms=1000)
+        assert values(consumer) == []
+        client.subscription("t", "s").skip(1)
+        assert values(consumer) == [20]
+
+
+def test_a_returning_consumer_gets_the_value_again_and_first(bench: Bench) -> None:
+    client = bench.client
+    say(client, "A", 20)
+    post(client, 30)
+    for _ in range(2):
+        with watch(client) as consumer:
+            assert consumer.receive() is None
+            assert consumer.get_last_watermark() == Watermark(20, 1)
+            assert consumer.receive() is not None
+
+
+def test_a_seek_between_the_look_and_the_frame_starts_the_offer_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Section 8: the decision checks the epoch again."""
+    client, other = bench.client, bench.another()
+    say(client, "A", 10)
+    post(client, 11)
+    say(client, "A", 20)
+    with watch(client) as consumer:
+        found, got = drain(consumer)
+        assert found == [10]
+        consumer.acknowledge(got)
+        offered, looks = WatermarkSession._offered, 0
+
+        def seek_behind_the_first(session: WatermarkSession) -> Offer | None:
+            nonlocal looks
+            looks += 1
+            made = offered(session)
+            if looks == 1:
+                other.subscription("t", "s").seek(START)
+            return made
+
+        monkeypatch.setattr(WatermarkSession, "_offered", seek_behind_the_first)
+        assert consumer.receive() is None
+        assert (looks, consumer.get_last_watermark()) == (2, Watermark(10, 2))
+        assert times(drain(consumer)[1]) == [11]
+
+
+def test_a_seek_between_the_offer_and_the_messages_is_noticed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Section 8: the first value of the new epoch comes before its first message."""
+    client, other = bench.client, bench.another()
+    say(client, "A", 10)
+    post(client, 11)
+    say(client, "A", 20)
+    with watch(client) as consumer:
+        consumer.acknowledge(drain(consumer)[1])
+        assert values(consumer) == [20]
+        take, turns = Receiving.take, 0
+
+        def seek_before_the_first(self: Receiving, limit: int, guard: Guard | None) -> pa.Table:
+            nonlocal turns
+            turns += 1
+            if turns == 1:
+                other.subscription("t", "s").seek(START)
+            return take(self, limit, guard)
+
+        monkeypatch.setattr(Receiving, "take", seek_before_the_first)
+        assert consumer.receive_batch().num_rows == 0
+        assert consumer.get_last_watermark() == Watermark(10, 3)
+        assert consumer.receive_batch()["is_late"].to_pylist() == [False]
+
+
+def test_events_are_spaced(tmp_path: Path) -> None:
+    """watermark_emit_interval_ms: the least time between two events; never of a new epoch."""
+    bench = Bench(tmp_path / "spaced", watermark_emit_interval_ms=1000)
+    client = bench.client
+    client.create_topic("t")
+    with watch(client) as consumer:
+        say(client, "A", 10)
+        assert values(consumer) == [10]
+        say(client, "A", 20)
+        assert values(consumer) == []
+        bench.clock.advance(999)
+        assert values(consumer) == []
+        bench.clock.advance(1)
+        assert values(consumer) == [20]
+        consumer.seek("earliest")
+        assert values(consumer) == [20]
+    bench.close()
+
+
+def test_a_failed_flush_hands_out_nothing_and_the_next_call_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 6: what was handed out is durable."""
+    say(bench.client, "A", 10)
+    with watch(bench.client) as consumer:
+        store = consumer._store
+
+        def fail(*_: object, **__: object) -> object:
+            raise DiskFailed("it broke")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), "write", fail)
+            with pytest.raises(DiskFailed):
+                consumer.receive()
+        assert consumer.get_last_watermark() is None
+        assert values(consumer) == [10]
+
+
+def test_a_partition_that_is_away_holds_and_says_so(bench: Bench) -> None:
+    """Section 12: the value stays; it goes on when the partition is back."""
+    client = bench.client
+    client.create_topic("two", partitions=2)
+    client.create_subscription("two", "s")
+    with client.consumer("two", "s", enable_watermarking=True) as consumer:
+        say(client, "A", 10, topic="two")
+        assert values(consumer) == [10]
+        client.admin.set_offline("two", 1)
+        client.producer("two").send(b"x", event_time=20, partition=0)
+        found, got = drain(consumer)
+        assert (found, times(got), consumer.watermark_status) == ([], [20], "unavailable")
+        consumer.acknowledge(got)
+        assert consumer.get_last_watermark() == Watermark(10, 1)
+        client.admin.set_online("two", 1)
+        say(client, "A", 20, topic="two")
+        assert values(consumer) == [20]
+        assert consumer.watermark_status == "active"
+
+
+def test_added_partitions_join_without_stopping_the_value(bench: Bench) -> None:
+    """Section 10: they begin with a snapshot of the least times."""
+    client = bench.client
+    with watch(client) as consumer:
+        say(client, "A", 10)
+        assert values(consumer) == [10]
+        client.admin.update_topic("t", partitions=3)
+        assert values(consumer) == []
+        assert consumer.watermark_status == "active"
+        say(client, "A", 20)
+        assert values(consumer) == [20]
+
+
+def test_another_process_makes_its_own_offer_without_a_frame(bench: Bench) -> None:
+    """Section 8: a consumer elsewhere sees the clamp; no clamp rises, nothing is written."""
+    first, second = watch(bench.client, "shared"), watch(bench.another(), "shared")
+    say(bench.client, "A", 10)
+    assert values(first) == [10]
+    before = bench.client._store.read(lambda view: view.watermark(1)).changes
+    assert values(second) == [10]
+    assert bench.client._store.read(lambda view: view.watermark(1)).changes == before
+    kill(second)
+    first.close()
+
+
+def test_closed_and_deleted_consumers_say_so(bench: Bench) -> None:
+    say(bench.client, "A", 10)
+    consumer = watch(bench.client)
+    assert values(consumer) == [10]
+    consumer.close()
+    with pytest.raises(AlreadyClosed):
+        consumer.receive()
+    assert consumer.get_last_watermark() == Watermark(10, 1)
+    consumer = watch(bench.client)
+    bench.client.subscription("t", "s").delete(force=True)
+    with pytest.raises((AlreadyClosed, SubscriptionNotFound)):
+        consumer.receive()
+
+
+def test_what_cannot_have_watermarks_is_refused(bench: Bench) -> None:
+    client = bench.client
+    with pytest.raises(NotAllowed, match="several"):
+        client.consumer(["t"], "s", create=True, enable_watermarking=True)
+    with pytest.raises(NotAllowed, match="not durable"):
+        client.consumer("t", "s", durable=False, enable_watermarking=True)
+    with pytest.raises(InvalidArgument, match="listener"):
+        client.consumer("t", "s", create=True, listener=Told())

@@ -1,0 +1,273 @@
+"""The guarantee of watermarks, over random histories of honest producers.
+
+No message of an honest producer is late for a consumer, whatever is acknowledged, given back,
+restarted or sought; the values of a consumer rise within an epoch; and what any consumer was handed
+is there after a restart and after a power cut at any moment. Source: spec/watermarks 4, 8, 9.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.crash.world import START_MS, after_reboot, new_disk, open_client
+from tests.engine_kit import Bench, begin, say
+from tests.watermarks.test_examples import kill
+from txlog import Client, Consumer, Message, MessageId, TxnId, messages
+from txlog.bounds import Bound
+from txlog.clock import ManualClock
+from txlog.errors import TransactionConflict
+from txlog.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
+HISTORIES = int(os.environ.get("TXLOG_HISTORIES", "1"))
+PRODUCERS = ("A", "B", "C")
+PARTITIONS = 2
+
+
+class Honest:
+    """Producers that keep their promise: what becomes visible behind an assertion is not older.
+
+    said: by producer, the greatest time that it asserted anywhere; open: least time by transaction
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.said = dict.fromkeys(PRODUCERS, 1)
+        self.open: dict[TxnId, dict[str, int]] = {}
+        self.sent = 0
+
+    def post(self, client: Client, txn: TxnId | None) -> None:
+        who = self.chance.choice(PRODUCERS)
+        time = self.said[who] + self.chance.randrange(8)
+        if txn is not None:
+            held = self.open[txn]
+            held[who] = min(held.get(who, time), time)
+        client.producer("t").send(
+            b"%d" % self.sent, event_time=time, txn=txn, properties={"by": who},
+            partition=self.chance.randrange(PARTITIONS),
+        )  # fmt: skip
+        self.sent += 1
+
+    def say(self, client: Client, txn: TxnId | None) -> None:
+        who = self.chance.choice(PRODUCERS)
+        held = [least[who] for other, least in self.open.items() if other != txn and who in least]
+        time = self.said[who] + self.chance.randrange(6)
+        if txn is not None and who in self.open[txn] and self.chance.random() < 0.7:
+            time = self.open[txn][who] + 5  # ahead of the messages of its own transaction
+        time = min([time, *held])
+        self.said[who] = max(self.said[who], time)
+        say(client, who, time, txn=txn)
+
+
+class Watched:
+    """A consumer, and what it may be handed.
+
+    most: by epoch, the greatest value that any consumer was handed; it does not fall
+    """
+
+    def __init__(self, client: Client, kind: str, name: str, most: dict[int, int]) -> None:
+        self.client, self.most = client, most
+        self.consumer: Consumer = client.consumer(
+            "t", "s", type=kind, name=name, enable_watermarking=True
+        )
+        self.is_new = True
+        self.epoch_seen = -1
+        self.held: list[Message] = []
+
+    def epoch(self) -> int:
+        return self.client._store.read(lambda view: view.cursor(1, 1).epoch, fresh=False)
+
+    def turn(self, limit: int | None) -> bool:
+        """Receive once; returns whether there was anything."""
+        before = self.consumer.get_last_watermark()
+        if limit is None:
+            message = self.consumer.receive()
+            got = [] if message is None else [message]
+        else:
+            got = [*messages(self.consumer.receive_batch(limit))]
+        now = self.consumer.get_last_watermark()
+        if now is not None and (before is None or now.number > before.number):
+            assert not got
+            self._event(now.event_time, None if before is None else before.event_time)
+            return True
+        for one in got:
+            assert not one.is_late, (one, now)
+            assert now is None or one.event_time is None or one.event_time >= now.event_time
+        self.held += got
+        return bool(got)
+
+    def _event(self, value: int, before: int | None) -> None:
+        epoch = self.epoch()
+        most = self.most.get(epoch)
+        if self.is_new or self.epoch_seen != epoch:
+            assert most is None or value >= most, "taken back"
+        else:
+            assert before is not None
+            assert value > before
+        self.is_new, self.epoch_seen = False, epoch
+        self.most[epoch] = max(value, most or value)
+
+
+def ids(some: list[Message]) -> list[MessageId]:
+    return [one.message_id for one in some if one.message_id is not None]
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared", "key-shared"])
+@pytest.mark.parametrize("number", range(HISTORIES))
+def test_no_message_of_an_honest_producer_is_late(tmp_path: Path, kind: str, number: int) -> None:
+    print("seed", SEED, kind, number)
+    chance = random.Random(f"{SEED} {kind} {number}")
+    bench = Bench(
+        tmp_path / "store", ledger_entries_max=chance.choice((10, 1000)),
+        watermark_snapshot_markers_max=chance.choice((1, 5)),
+    )  # fmt: skip
+    bench.client.create_topic("t", partitions=PARTITIONS)
+    bench.client.create_subscription("t", "s", type=kind)
+    honest, most = Honest(chance), dict[int, int]()
+    for who in PRODUCERS:
+        say(bench.client, who, 1)
+    count = 1 if kind == "exclusive" else 2
+
+    def attach() -> list[Watched]:
+        return [Watched(bench.another(), kind, f"c{at}", most) for at in range(count)]
+
+    watched = attach()
+    events = 0
+    for _ in range(250):
+        act, client = chance.random(), bench.client
+        txn = chance.choice([None, *honest.open])
+        one = chance.choice(watched)
+        if act < 0.15:
+            honest.post(client, txn)
+        elif act < 0.3:
+            honest.say(client, txn)
+        elif act < 0.36:
+            honest.open[begin(client, 600_000)] = {}
+        elif act < 0.44 and txn is not None:
+            del honest.open[txn]
+            (client.commit if chance.random() < 0.7 else client.abort)(txn)
+        elif act < 0.66:
+            events += one.turn(chance.choice((None, 1, 3, 100)))
+        elif act < 0.82 and one.held:
+            some = chance.sample(one.held, chance.randint(1, len(one.held)))
+            acknowledge(one, some, chance)
+        elif act < 0.85 and one.held:
+            some = chance.sample(one.held, 1)
+            one.consumer.negative_acknowledge(some, 0)
+            one.held = [m for m in one.held if m not in some]
+        elif act < 0.87:
+            one.consumer.redeliver_unacknowledged_messages()
+            one.held = []
+        elif act < 0.9:
+            at = watched.index(one)
+            one.consumer.close()
+            watched[at] = Watched(one.client, kind, f"c{at}", most)
+        elif act < 0.92:
+            client.checkpoint(roll_all=chance.random() < 0.5)
+        elif act < 0.94:
+            where = Bound("start") if chance.random() < 0.3 else Bound("end")
+            client.subscription("t", "s").seek(where)
+            for other in watched:
+                other.held = []
+        elif act < 0.96:
+            for other in watched:
+                kill(other.consumer)
+            bench.reopen()
+            watched = attach()
+    for txn in list(honest.open):
+        bench.client.commit(txn)
+    finish(watched)
+    assert events
+    assert most
+    bench.close()
+
+
+def acknowledge(one: Watched, some: list[Message], chance: random.Random) -> None:
+    if chance.random() < 0.8:
+        one.consumer.acknowledge(ids(some))
+    else:
+        txn = begin(one.client, 600_000)
+        try:
+            one.consumer.acknowledge(ids(some), txn=txn)
+            (one.client.commit if chance.random() < 0.5 else one.client.abort)(txn)
+        except TransactionConflict:
+            return
+    one.held = [message for message in one.held if message not in some]
+
+
+def finish(watched: list[Watched]) -> None:
+    """Receive and acknowledge everything; all end at the same value."""
+    for _ in range(100):
+        busy = [one.turn(100) for one in watched]
+        for one in watched:
+            one.consumer.acknowledge(ids(one.held))
+            one.held = []
+        if not any(busy):
+            break
+    else:
+        pytest.fail("it never ends")
+    found = {one.consumer.get_last_watermark() for one in watched}
+    assert len({known.event_time for known in found if known is not None}) == 1
+    assert None not in found
+
+
+@pytest.mark.parametrize("number", range(HISTORIES))
+def test_a_power_cut_takes_back_nothing_that_was_handed_out(number: int) -> None:
+    """Invariant 6: at any step of the disk, whatever of what is not flushed stays."""
+    print("seed", SEED, number)
+    chance = random.Random(f"{SEED} power {number}")
+    disk = new_disk(Settings(coordinators=1, reader_grace_ms=0, watermark_snapshot_markers_max=3))
+    client = open_client(disk)
+    client.create_topic("t", PARTITIONS)
+    client.create_subscription("t", "s", type="shared")
+    honest, most = Honest(chance), dict[int, int]()
+    for who in PRODUCERS:
+        say(client, who, 1)
+    one = Watched(client, "shared", "c", most)
+    crashes = []
+
+    def cut(op: str, path: str, **info: int) -> None:
+        if chance.random() < 0.05:
+            crashes.append((disk.fork_kill(), False, dict(most), f"{op} {path}"))
+            crashes.extend(
+                (image, True, dict(most), f"{op} {path}") for image in disk.images(chance, 2)
+            )
+
+    disk.step = cut
+    for _ in range(60):
+        act, txn = chance.random(), chance.choice([None, *honest.open])
+        if act < 0.2:
+            honest.post(client, txn)
+        elif act < 0.45:
+            honest.say(client, txn)
+        elif act < 0.5:
+            honest.open[begin(client, 600_000)] = {}
+        elif act < 0.6 and txn is not None:
+            del honest.open[txn]
+            client.commit(txn)
+        elif act < 0.8:
+            one.turn(chance.choice((None, 5)))
+        elif act < 0.97:
+            one.consumer.acknowledge(ids(one.held))
+            one.held = []
+        else:
+            client.checkpoint()
+    disk.step = lambda op, path, **info: None
+    assert most
+    assert any(known for _, is_cut, known, _ in crashes if is_cut)
+    for crashed, is_cut, known, label in crashes:
+        clock = after_reboot() if is_cut else ManualClock(START_MS)
+        again = Watched(open_client(crashed, clock), "shared", "again", known)
+        before = known.get(0)
+        if again.turn(None) and before is not None:
+            assert again.consumer.get_last_watermark() is not None, label
+        last = again.consumer.get_last_watermark()
+        assert before is None or (last is not None and last.event_time >= before), label
+        while again.turn(100):
+            again.consumer.acknowledge(ids(again.held))
+            again.held = []
