@@ -42,9 +42,13 @@ class Assertion(msgspec.Struct, frozen=True, gc=False):
 
 
 class WatermarkPlaced(msgspec.Struct, frozen=True, gc=False):
-    """Where an assertion stands: partition (from 0) -> (ledger, entry); of its transaction else."""
+    """Where an assertion stands: partition (from 0) -> (ledger, entry); of its transaction else.
+
+    numbers: partition (from 0) -> its number in the store
+    """
 
     positions: dict[int, tuple[int, int]]
+    numbers: dict[int, int]
     txn: TxnId | None = None
 
 
@@ -80,7 +84,7 @@ def assert_watermark(
             else WatermarkSet(number, *where, what.producer, what.event_time)
         )
         positions[index_of(topic, number)] = where
-    return draft.decision(WatermarkPlaced(positions), sync=True)
+    return draft.decision(WatermarkPlaced(positions, _indexes(topic)), sync=True)
 
 
 def assert_in_txn(
@@ -104,7 +108,11 @@ def assert_in_txn(
         where = draft.take_entries(number, "s", 1)
         draft.ops.append(BufferWatermark(number, *where, *pair, what.producer, what.event_time))
     txn_id = TxnId(*pair)
-    return draft.decision((txn_id, WatermarkPlaced({}, txn_id)))
+    return draft.decision((txn_id, WatermarkPlaced({}, _indexes(topic), txn_id)))
+
+
+def _indexes(topic: Topic) -> dict[int, int]:
+    return {index_of(topic, number): number for number in numbers(topic)}
 
 
 def _check(draft: Draft, topic: Topic, what: Assertion, named: Named | None) -> None:
