@@ -58,8 +58,8 @@ _HOMES = {
 __all__ = [
     "Admin", "Bound", "Client", "Consumer", "Message", "MessageBuilder", "MessageId",
     "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range", "Reader",
-    "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId", "WatermarkBuilder", "WatermarkId",
-    "__version__", "init", "messages", "open",
+    "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
+    "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
 ]  # fmt: skip
 
 
