@@ -277,7 +277,9 @@ def test_field_help_needs_no_store(
             "admin position-in-pending-ack": ["x", "x", "1:1"],
             "admin slow-transactions": ["--time", "1s"], "admin coordinators": [],
             "admin coordinator-stats": [], "admin locks": [], "policy delayed get": [],
-            "policy delayed set": ["--active"], "policy delayed remove": [],
+            "watermark set": ["x", "now", "--producer", "x"],
+            "watermark idle": ["x", "--producer", "x"], "policy delayed set": ["--active"],
+            "policy delayed remove": [],
             "run": ["m:f", "--input", "x", "-s", "x"], "transform": ["x", "y", "z", "-s", "x"],
         }  # fmt: skip
         words = needed.get(path, ["x"])

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from txlog.administration import Admin as Admin
+    from txlog.asserting import WatermarkBuilder as WatermarkBuilder
+    from txlog.asserting import WatermarkId as WatermarkId
     from txlog.bounds import Bound as Bound
     from txlog.bounds import Range as Range
     from txlog.client import Client as Client
@@ -49,14 +51,15 @@ _HOMES = {
     "Reader": "reader", "Settings": "settings", "Transaction": "transaction",
     "TransactionBuilder": "transaction", "Admin": "administration",
     "MultiTopicsConsumer": "multi_consumer", "NonDurableConsumer": "nondurable",
-    "MessageBuilder": "message_builder",
+    "MessageBuilder": "message_builder", "WatermarkBuilder": "asserting",
+    "WatermarkId": "asserting",
 }  # fmt: skip
 
 __all__ = [
     "Admin", "Bound", "Client", "Consumer", "Message", "MessageBuilder", "MessageId",
     "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range", "Reader",
-    "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId", "__version__", "init",
-    "messages", "open",
+    "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
+    "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
 ]  # fmt: skip
 
 

@@ -185,7 +185,12 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def format_time(instant_ms: int) -> str:
-    """Return the instant as RFC 3339 in UTC, always with three decimals."""
+    """Return the instant as RFC 3339 in UTC, always with three decimals.
+
+    One beyond the year 9999, as the end of a stream is, has no such form: it is the number.
+    """
+    if not INSTANT_MS_MIN <= instant_ms <= INSTANT_MS_MAX:
+        return str(instant_ms)
     instant = (_EPOCH + instant_ms * _MILLISECOND).replace(tzinfo=None)
     return instant.isoformat(timespec="milliseconds") + "Z"
 

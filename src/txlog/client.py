@@ -285,9 +285,15 @@ class Client(TransactionClient):
 
     # --- messages ----------------------------------------------------------------------------
 
-    def producer(self, topic: str, name: str | None = None, *, chunking: bool = False) -> Producer:
-        """A producer; a name makes sends idempotent, chunking lets messages be large."""
-        return Producer(self._store, topic, name, chunking=chunking)
+    def producer(
+        self, topic: str, name: str | None = None, *, chunking: bool = False,
+        idle_on_close: bool = False,
+    ) -> Producer:  # fmt: skip
+        """A producer; a name makes sends idempotent, chunking lets messages be large.
+
+        idle_on_close: consumers do not wait for its watermarks any more when it is closed
+        """
+        return Producer(self._store, topic, name, chunking=chunking, idle_on_close=idle_on_close)
 
     @overload
     def consumer(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import SupportsIndex
+from typing import NamedTuple, SupportsIndex, TypeVar
 
 import pyarrow as pa
 
 from txlog import large
+from txlog.asserting import Asserting, WatermarkBuilder
 from txlog.clock import Instant
 from txlog.engine.flow import produce
 from txlog.engine.flow.delivery import AFTER, AT
@@ -31,6 +32,8 @@ from txlog.message_builder import MessageBuilder
 from txlog.receipt import LargeReceipt, PartitionReceipt, SendReceipt
 from txlog.settings import PROPERTIES_MAX
 from txlog.transaction import DecideIn, Later, Transaction, in_transaction
+
+T = TypeVar("T")
 
 
 class BatchReceipt:
@@ -117,6 +120,19 @@ class _Routing:
         return self.routed
 
 
+class _Sending(NamedTuple):
+    """Rows to be sent in a transaction: the decision, and what it uses."""
+
+    routing: _Routing
+    decide: DecideIn
+    uses: Uses
+
+    def receipt(self, answer: object) -> BatchReceipt:
+        """The receipt of what the decision answered."""
+        assert isinstance(answer, list)
+        return BatchReceipt(self.routing.routed, answer, in_txn=True)
+
+
 class Producer:
     """Sends to a topic. With a name, sends are idempotent: a repeated sequence is stored once.
 
@@ -136,11 +152,13 @@ class Producer:
     """
 
     __slots__ = (
-        "_name", "_named", "_number", "_partitions", "_store", "_turn", "chunking", "topic",
+        "_asserting", "_idle_on_close", "_name", "_named", "_number", "_partitions", "_store",
+        "_turn", "chunking", "topic",
     )  # fmt: skip
 
     def __init__(
-        self, store: Store, topic: str, name: str | None, *, chunking: bool = False
+        self, store: Store, topic: str, name: str | None, *, chunking: bool = False,
+        idle_on_close: bool = False,
     ) -> None:  # fmt: skip
         self._store = store
         self.chunking = chunking
@@ -153,6 +171,8 @@ class Producer:
         self._named: Named | None = None
         if self._name is not None:
             self._named = self._take_over(self._name)
+        self._asserting = Asserting(store, self.topic, self._number, self._name, self._named)
+        self._idle_on_close = idle_on_close
 
     def _take_over(self, name: str) -> Named | None:
         """Fence older producers of the name; on a store that is only read nobody is."""
@@ -225,7 +245,10 @@ class Producer:
                     self._partitions, self._turn, key, partition, self._named, sequence_id
                 )
                 self._turn += 1
-                return large.send(self._store, self._number, to, head, body, txn)
+                receipt = large.send(self._store, self._number, to, head, body, txn)
+                if txn is not None:
+                    self._asserting.note(txn, event_time)
+                return receipt
             value = body
         batch = _one_message(value, head, sequence_id, partition)
         return self.send_batch(batch, txn=txn)
@@ -239,8 +262,7 @@ class Producer:
         """Send one message in a transaction, later: as send_batch_async."""
         head = _beside(key, properties, event_time, deliver_at, deliver_after)
         batch = _one_message(value, head, sequence_id, partition)
-        decide, uses, receipt = self._in_txn(batch)
-        return txn.leave(decide, uses, lambda answer: receipt(answer).receipts()[0])
+        return self._leave(batch, txn, lambda answer: answer.receipts()[0])
 
     def new_message(self, txn: Transaction | TxnId | None = None) -> MessageBuilder:
         """A message to be put together and sent, as in Pulsar's client; txn: in which it is sent.
@@ -257,6 +279,29 @@ class Producer:
         """
         return MessageBuilder(self.send, txn)
 
+    def new_watermark(self, txn: Transaction | TxnId | None = None) -> WatermarkBuilder:
+        """A watermark to be sent: nothing of this producer is older than a time from here on.
+
+        txn: with it the watermark takes effect at the commit, together with the messages
+        Producers without a name are one member; give each a name where there are several.
+
+        >>> import tempfile, txlog
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = txlog.init(folder)
+        ...     with txlog.open(folder) as client:
+        ...         _ = client.create_topic("orders", partitions=2)
+        ...         with client.producer("orders", name="till-7", idle_on_close=True) as producer:
+        ...             _ = producer.send(b"one", event_time=1_700_000_000_000)
+        ...             producer.new_watermark().event_time(1_700_000_000_000).send().partitions
+        [0, 1]
+        """
+        return WatermarkBuilder(self._asserting, txn)
+
+    @property
+    def watermarks_ahead(self) -> int:
+        """Watermarks that were ahead of messages in open transactions of this producer."""
+        return self._asserting.ahead
+
     def send_batch(
         self, data: pa.Table | pa.RecordBatch, *, txn: Transaction | TxnId | None = None
     ) -> BatchReceipt:
@@ -268,8 +313,10 @@ class Producer:
         raises: as send
         """
         if txn is not None:
-            decide_in, uses, receipt = self._in_txn(data)
-            return receipt(in_transaction(self._store, txn, decide_in, uses))
+            sending = self._in_txn(data)
+            answer = in_transaction(self._store, txn, sending.decide, sending.uses)
+            self._asserting.note_batch(txn, sending.routing.routed.batch)
+            return sending.receipt(answer)
         routing = self._route(data)
         named, store = self._named, self._store
 
@@ -290,7 +337,16 @@ class Producer:
         What cannot be sent raises here; what the store refuses is raised by `result()`, or else by
         the commit, which then aborts. Nothing is sent by itself: the latest is the commit.
         """
-        return txn.leave(*self._in_txn(data))
+        return self._leave(data, txn, lambda answer: answer)
+
+    def _leave(
+        self, data: pa.Table | pa.RecordBatch, txn: Transaction,
+        finish: Callable[[BatchReceipt], T],
+    ) -> Later[T]:  # fmt: skip
+        sending = self._in_txn(data)
+        self._asserting.note_batch(txn, sending.routing.routed.batch)
+        receipt = sending.receipt
+        return txn.leave(sending.decide, sending.uses, lambda answer: finish(receipt(answer)))
 
     def _route(self, data: pa.Table | pa.RecordBatch) -> _Routing:
         """Route over the partitions that are known; the decision looks whether there are more."""
@@ -323,10 +379,8 @@ class Producer:
     def _short(self) -> str:
         return self.topic.topic.short
 
-    def _in_txn(
-        self, data: pa.Table | pa.RecordBatch
-    ) -> tuple[DecideIn, Uses, Callable[[object], BatchReceipt]]:
-        """What sends rows in a transaction: the decision, what it uses, the answer's receipt."""
+    def _in_txn(self, data: pa.Table | pa.RecordBatch) -> _Sending:
+        """What sends rows in a transaction."""
         routing = self._route(data)
         number, named, store = self._number, self._named, self._store
         uid = store.disk.owner()[0]
@@ -335,18 +389,21 @@ class Producer:
             topic, routed = self._routed(view, routing)
             return produce.send_in_txn(view, store.settings, now, uid, topic, routed, named, use)
 
-        def receipt(answer: object) -> BatchReceipt:
-            assert isinstance(answer, list)
-            return BatchReceipt(routing.routed, answer, in_txn=True)
-
-        return decide, Uses(sends=(number, routing.routed.slices)), receipt
+        return _Sending(routing, decide, Uses(sends=(number, routing.routed.slices)))
 
     def flush(self) -> None:
         """Make everything written so far durable."""
         self._store.flush()
 
     def close(self) -> None:
-        """Nothing is buffered, so nothing is lost; the name stays free for others."""
+        """Nothing is buffered, so nothing is lost; the name stays free for others.
+
+        Consumers go on waiting for its watermarks, so that the last one of a finished job counts
+        when they get there; with idle_on_close they do not: it asserts that it is idle.
+        """
+        if self._idle_on_close:
+            self.new_watermark().mark_idle().send()
+            self._idle_on_close = False
 
     def __enter__(self) -> Producer:
         return self
@@ -355,6 +412,8 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
+        if kind is not None:
+            self._idle_on_close = False  # a job that failed is waited for, until it comes again
         self.close()
 
 

@@ -36,6 +36,8 @@ PARTITIONS_MAX: Final = 10_000
 TRANSACTION_KEY_BYTES_MAX: Final = 512
 # An instant must fit the year 9999, so that it can be printed: 9999-12-31T23:59:59.999Z.
 INSTANT_MS_MAX: Final = 253_402_300_799_999
+# What a producer asserts at the end of its stream.
+EVENT_TIME_MAX: Final = (1 << 63) - 1
 
 DURABILITIES: Final = ("sync", "os")
 TTL_FROM: Final = ("publish", "deliver_at")

@@ -1,7 +1,7 @@
 """Owns TopicHandle: looking at the delayed messages of a topic, and deciding over them.
 
 A method a command of `txlog delay`. Changes are one decision each, durable when they return;
-answers are plain values with the names the commands print.
+answers are plain values with the names the commands print. `watermarks` has its watermarks.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from txlog.errors import InvalidArgument
 from txlog.ids import MessageId, TopicName
 from txlog.looking import look
 from txlog.settings import Settings
+from txlog.watermarktopic import TopicWatermarks
 
 Answer = dict[str, Any]
 Ask = Callable[[View, Settings, Instant, Find, Which], Decision]
@@ -74,6 +75,11 @@ class TopicHandle:
         if self._asked.partition is not None:
             return [self._asked.partition]
         return list(range(topic.partitions))
+
+    @property
+    def watermarks(self) -> TopicWatermarks:
+        """Its event-time watermarks: look at them, set a producer's, declare one idle."""
+        return TopicWatermarks(self._store, self._asked)
 
     # --- looking -----------------------------------------------------------------------------
 

@@ -53,6 +53,11 @@ COMMANDS: Final[dict[str, Entry]] = {
     "delay buckets": Entry("delay", "buckets", "the buckets of the index of delayed messages"),
     "delay merge": Entry("delaykeep", "merge", "merge its buckets"),
     "delay rebuild": Entry("delaykeep", "rebuild", "make its buckets anew from the log"),
+    "watermark set": Entry("watermark", "set_watermark", "nothing of a producer is older"),
+    "watermark idle": Entry("watermark", "idle", "wait no longer for a producer"),
+    "watermark show": Entry("watermark", "show", "how far event time is, and who holds it"),
+    "watermark producers": Entry("watermark", "producers", "who is waited for"),
+    "watermark snapshot": Entry("watermark", "snapshot", "write the state into the log"),
     "txn connect": Entry("txn", "connect", "take a transaction key and print its epoch"),
     "txn begin": Entry("txn", "begin", "begin a transaction and print its id"),
     "txn commit": Entry("txn", "commit", "commit transactions"),
@@ -109,6 +114,7 @@ NOUNS: Final[dict[str, str]] = {
     "topic": "topics",
     "sub": "subscriptions",
     "delay": "delayed messages",
+    "watermark": "event-time watermarks",
     "txn": "transactions",
     "admin": "administration",
     "policy": "policies",
@@ -122,6 +128,7 @@ ALIASES: Final[dict[str, str]] = {
     "subscription": "sub",
     "subscriptions": "sub",
     "policies": "policy",
+    "watermarks": "watermark",
     "txns": "txn",
     "transaction": "txn",
     "transactions": "txn",
@@ -138,7 +145,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   topics      topic create|list|describe|update|delete
   messages    produce  consume  peek      write, read, look
   consumers   sub create|list|describe|ack|seek|skip|delete
-  delayed     delay list|next|promote|cancel|buckets|rebuild  policy delayed
+  time        delay list|next|promote|cancel  watermark set|idle|show|producers
   process     run  transform              a function, a command, exactly once
   atomic      txn connect|begin|commit|abort|list|show|wait|log|run
   look        inspect                     any topic, transaction, id, file

@@ -21,15 +21,17 @@ _STRINGS: Final = frozenset(
     "topic namespace subscription producer owner transaction_key key path file state type kind "
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
-    "output".split()
+    "output holder".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
-    "cumulative_ack_position first_before first_after".split()
+    "cumulative_ack_position first_before first_after first_unacked "
+    "snapshot_position".split()
 )
 _BOOLEANS: Final = frozenset(
     "created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
-    "online if_not_exists deleted held aborted changed applied".split()
+    "online if_not_exists deleted held aborted changed applied regressed "
+    "was_active holds idle".split()
 )
 _OBJECTS: Final = frozenset(
     "policies origins properties store journal checkpoint writer txns log_stats low_water_marks "
@@ -205,6 +207,19 @@ MEANINGS: Final[dict[str, str]] = {
     "skip": "messages that never come",
     "pid": "the process",
     "labels": "labels and their values",
+    "watermark": "the least time of an active producer",
+    "emitted": "the highest watermark that was handed to a consumer",
+    "lag_ms": "from the watermark until now",
+    "holder": "the producer with the least time",
+    "first_unacked": "the message that the watermark waits for",
+    "max_event_time": "the greatest event time; null: it is not counted",
+    "late_messages": "messages handed out late; null: it is not counted",
+    "pending_txns": "open transactions that assert watermarks",
+    "regressed": "below its last time, so without effect",
+    "was_active": "it was waited for until now",
+    "holds": "it has the least time",
+    "idle": "it is not waited for",
+    "written": "snapshots written",
     "problem_list": "what is wrong: code, message, hint",
 }
 

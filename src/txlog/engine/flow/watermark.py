@@ -27,9 +27,8 @@ from txlog.engine.model.ops import (
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.ids import TopicName, TxnId
-from txlog.settings import Settings
+from txlog.settings import EVENT_TIME_MAX, Settings
 
-EVENT_TIME_MAX = (1 << 63) - 1  # the end of a stream
 UNNAMED = "(unnamed)"  # the member that producers without a name share
 
 
@@ -42,9 +41,13 @@ class Assertion(msgspec.Struct, frozen=True, gc=False):
 
 
 class WatermarkPlaced(msgspec.Struct, frozen=True, gc=False):
-    """Where an assertion stands: partition (from 0) -> (ledger, entry); of its transaction else."""
+    """Where an assertion stands: partition (from 0) -> (ledger, entry); of its transaction else.
+
+    numbers: partition (from 0) -> its number in the store
+    """
 
     positions: dict[int, tuple[int, int]]
+    numbers: dict[int, int]
     txn: TxnId | None = None
 
 
@@ -80,7 +83,7 @@ def assert_watermark(
             else WatermarkSet(number, *where, what.producer, what.event_time)
         )
         positions[index_of(topic, number)] = where
-    return draft.decision(WatermarkPlaced(positions), sync=True)
+    return draft.decision(WatermarkPlaced(positions, _indexes(topic)), sync=True)
 
 
 def assert_in_txn(
@@ -104,7 +107,34 @@ def assert_in_txn(
         where = draft.take_entries(number, "s", 1)
         draft.ops.append(BufferWatermark(number, *where, *pair, what.producer, what.event_time))
     txn_id = TxnId(*pair)
-    return draft.decision((txn_id, WatermarkPlaced({}, txn_id)))
+    return draft.decision((txn_id, WatermarkPlaced({}, _indexes(topic), txn_id)))
+
+
+def _indexes(topic: Topic) -> dict[int, int]:
+    return {index_of(topic, number): number for number in numbers(topic)}
+
+
+def is_active(view: View, topic: Topic, producer: str) -> bool:
+    """True while some partition waits for a producer, whatever open transactions will do."""
+    return any(producer in view.watermark(number).state.active for number in numbers(topic))
+
+
+def regresses(view: View, topic: Topic, what: Assertion, txn: TxnId | None) -> bool:
+    """True when the time is below the last one of the producer, so that it changes nothing."""
+    if what.event_time is None:
+        return False
+    for number in numbers(topic):
+        state = view.watermark(number)
+        known = state.state.active.get(what.producer)
+        last = None if known is None else known.event_time
+        if txn is not None:
+            held = state.pending.get((txn.coordinator, txn.sequence), {}).get(what.producer)
+            if held is not None:
+                idle, time = held
+                last = time if idle or last is None else max(last, time or last)
+        if last is not None and what.event_time < last:
+            return True
+    return False
 
 
 def _check(draft: Draft, topic: Topic, what: Assertion, named: Named | None) -> None:

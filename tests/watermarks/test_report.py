@@ -1,0 +1,245 @@
+"""What `txlog watermark` answers, from Python: materialized and emitted, who holds, what waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine_kit import START_MS, Bench, begin, ids, say
+from txlog import Client, MessageId, Position
+from txlog.bounds import START
+from txlog.errors import (
+    InvalidArgument,
+    LimitExceeded,
+    MessageNotFound,
+    PartitionUnavailable,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from txlog.watermarking import WatermarkSession
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t", 2)
+    made.client.create_subscription("t", "s", type="shared")
+    return made
+
+
+def show(client: Client, subscription: str | None = None, **given: Any) -> dict[str, Any]:
+    return client.topic("t").watermarks.show(subscription, **given)
+
+
+def picked(answer: dict[str, Any], *names: str) -> tuple[Any, ...]:
+    return tuple(answer[name] for name in names)
+
+
+FOUR = ("status", "watermark", "emitted", "holder")
+
+
+def test_emitted_stays_where_materialized_falls(bench: Bench) -> None:
+    """8: a late joiner; both are shown, with the producer that holds."""
+    client = bench.client
+    producer = client.producer("t")
+    session = WatermarkSession(client._store, lambda view: [(1, 1), (1, 2)])
+    assert picked(show(client, "s"), *FOUR) == ("unknown", None, None, None)
+    say(client, "A", 50)
+    client.flush()
+    assert session.next() is not None
+    say(client, "B", 20)
+    assert picked(show(client, "s"), *FOUR) == ("active", 20, 50, "B")
+    assert picked(show(client), *FOUR) == ("active", 20, None, "B")
+    assert show(client, "s")["lag_ms"] == START_MS - 50
+    assert show(client)["lag_ms"] == START_MS - 20
+    first = producer.send(b"x", partition=1).message_id
+    say(client, "B", 70)
+    assert picked(show(client, "s"), *FOUR) == ("active", 20, 50, "B")
+    assert show(client, "s")["first_unacked"] == first
+    assert [row["watermark"] for row in show(client, "s")["partition_list"]] == [50, 20]
+    assert picked(show(client), *FOUR) == ("active", 50, None, "A")
+    assert first is not None
+    client.acknowledge("t", "s", [first])
+    assert picked(show(client, "s"), *FOUR) == ("active", 50, 50, "A")
+    assert show(client, "s")["first_unacked"] is None
+    client.subscription("t", "s").seek(START)
+    assert show(client, "s")["emitted"] is None  # a new epoch
+
+
+def test_all_idle_has_no_value(bench: Bench) -> None:
+    """4: a value exists only for ACTIVE; the status says why."""
+    client = bench.client
+    say(client, "A", 50)
+    assert client.topic("t").watermarks.idle("A")["was_active"]
+    assert not client.topic("t").watermarks.idle("A")["was_active"]
+    assert picked(show(client), *FOUR) == ("idle", None, None, None)
+    rows = client._store.read(lambda view: view.ledger_table(1, 0, 3))
+    assert rows["producer"].to_pylist() == ["A"] * 3
+    assert rows["value"].to_pylist() == [None, b"admin", b"admin"]
+
+
+def test_one_unknown_partition_makes_the_topic_unknown(bench: Bench) -> None:
+    """8: nothing is handed out then."""
+    client = bench.client
+    first = client.producer("t").send(b"x", partition=0).message_id
+    say(client, "A", 50)
+    answer = show(client, "s")
+    assert picked(answer, *FOUR) == ("unknown", None, None, None)
+    assert answer["first_unacked"] == first
+    assert [row["status"] for row in answer["partition_list"]] == ["unknown", "active"]
+
+
+def test_a_message_of_a_marker_is_named(bench: Bench) -> None:
+    """6: P stands before a marker until all its messages are acknowledged."""
+    client = bench.client
+    producer = client.producer("t", "A")
+    with client.transaction() as txn:
+        for _ in range(2):
+            producer.send(b"x", event_time=5, partition=0, txn=txn)
+        producer.new_watermark(txn).event_time(9).send()
+    one, two = ids(client)
+    client.acknowledge("t", "s", [one])
+    answer = show(client, "s", partition=0)
+    assert (answer["first_unacked"], answer["status"]) == (two, "unknown")
+    client.acknowledge("t", "s", [two])
+    assert picked(show(client, "s"), *FOUR) == ("active", 9, None, "A")
+
+
+def test_what_set_answers(bench: Bench) -> None:
+    """CLI.md 8.6: regressed against what is active, and what the transaction itself said."""
+    client = bench.client
+    watermarks = client.topic("t").watermarks
+    assert watermarks.set(50, "A") == {
+        "topic": "t", "producer": "A", "event_time": 50, "regressed": False, "txn": None,
+        "partition_list": [
+            {"partition": 0, "position": Position(1, 0)},
+            {"partition": 1, "position": Position(2, 0)},
+        ],
+    }  # fmt: skip
+    assert watermarks.set(50, "A")["regressed"] is False
+    assert watermarks.set(49, "A")["regressed"] is True
+    txn = begin(client)
+    steps: list[tuple[int | None, bool]] = [
+        (40, True), (60, False), (55, True), (None, True), (3, False), (2, True),
+    ]  # fmt: skip
+    for time, wanted in steps:
+        if time is None:
+            assert watermarks.idle("A", txn=txn)["was_active"] is wanted
+        else:
+            answer = watermarks.set(time, "A", txn=txn)
+            assert (answer["regressed"], answer["txn"]) == (wanted, txn)
+            assert [row["position"] for row in answer["partition_list"]] == [None, None]
+    assert show(client)["pending_txns"] == 1
+    client.commit(txn)
+    assert picked(show(client), "watermark", "pending_txns") == (3, 0)
+
+
+def test_producers_where_a_subscription_is(bench: Bench) -> None:
+    """With -s the state of its place; one in open transactions only is idle."""
+    client = bench.client
+    say(client, "A", 50)
+    client.producer("t").send(b"x", partition=1)
+    say(client, "B", 20)
+    txn = begin(client)
+    say(client, "C", 30, txn=txn)
+    names = ("partition", "producer", "event_time", "holds", "idle", "pending_txns")
+    client.flush()
+    watermarks = client.topic("t").watermarks
+    assert [picked(row, *names) for row in watermarks.producers()] == [
+        (index, *row) for index in (0, 1) for row in (
+            ("A", 50, False, False, 0), ("B", 20, True, False, 0), ("C", None, False, True, 1),
+        )
+    ]  # fmt: skip
+    assert [picked(row, *names)[1:4] for row in watermarks.producers("s")] == [
+        ("A", 50, False), ("B", 20, True), ("C", None, False),
+        ("A", 50, True), ("C", None, False),
+    ]  # fmt: skip
+    client.abort(txn)
+    assert len(watermarks.producers()) == 4
+
+
+def test_at_a_place(bench: Bench) -> None:
+    """1: a value is that of its position, whatever came behind."""
+    client = bench.client
+    for time in (10, 20, 30):
+        say(client, "A", time)
+    client.topic("t").watermarks.snapshot()
+    for time in (40, 50):
+        say(client, "A", time)
+    found = [show(client, at=MessageId(2, entry))["watermark"] for entry in range(6)]
+    assert found == [10, 20, 30, 30, 40, 50]
+    rows = [show(client, at=MessageId(2, entry))["partition_list"] for entry in (1, 2, 5)]
+    assert [(len(row), row[0]["partition"]) for row in rows] == [(1, 1)] * 3
+    assert [row[0]["snapshot_position"] for row in rows] == [None, Position(2, 3), Position(2, 3)]
+    for bad in (MessageId(2, 6), MessageId(9, 0)):
+        with pytest.raises(MessageNotFound):
+            show(client, at=bad)
+    with pytest.raises(MessageNotFound):
+        client.topic("t/0").watermarks.show(at=MessageId(2, 0))
+
+
+def test_snapshots_are_written_where_anything_was_asserted(bench: Bench) -> None:
+    """7: as asked for; the value does not change."""
+    client = bench.client
+    watermarks = client.topic("t").watermarks
+    assert watermarks.snapshot()["written"] == 0
+    say(client, "A", 10)
+    answer = watermarks.snapshot()
+    assert answer["written"] == 2
+    assert [row["position"] for row in answer["partition_list"]] == [Position(1, 1), Position(2, 1)]
+    assert picked(show(client), *FOUR) == ("active", 10, None, "A")
+
+
+def test_a_partition_that_is_away_refuses_and_is_shown(bench: Bench) -> None:
+    """10, 12: nothing is appended; looking goes on."""
+    client = bench.client
+    say(client, "A", 10)
+    client.admin.set_offline("t", 1)
+    watermarks = client.topic("t").watermarks
+    with pytest.raises(PartitionUnavailable):
+        watermarks.set(20, "A")
+    with pytest.raises(PartitionUnavailable):
+        watermarks.idle("A")
+    with pytest.raises(PartitionUnavailable):
+        watermarks.snapshot()
+    answer = show(client, "s")
+    assert (answer["status"], answer["watermark"]) == ("unavailable", None)
+    rows = [(row["status"], row["watermark"]) for row in answer["partition_list"]]
+    assert rows == [("active", 10), ("unavailable", 10)]
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    """As the commands say it."""
+    bench = Bench(tmp_path / "store", watermark_producers_max=1)
+    client = bench.client
+    client.create_topic("t")
+    with pytest.raises(TopicNotFound):
+        client.topic("nothing")
+    watermarks = client.topic("t").watermarks
+    with pytest.raises(SubscriptionNotFound):
+        watermarks.show("nobody")
+    for bad in (0, -1, 1 << 63):
+        with pytest.raises(InvalidArgument):
+            watermarks.set(bad, "A")
+    for name in ("", "a b", "(other)"):
+        with pytest.raises(InvalidArgument):
+            watermarks.idle(name)
+    with pytest.raises(InvalidArgument):
+        watermarks.show(partition=1)
+    watermarks.set(5, "(unnamed)")
+    with pytest.raises(LimitExceeded):
+        watermarks.set(5, "A")
+    assert watermarks.idle("(unnamed)")["was_active"]
+
+
+def test_looking_changes_nothing(bench: Bench) -> None:
+    """A store that is only read answers the same."""
+    say(bench.client, "A", 10)
+    bench.client.flush()
+    reader = bench.another(read_only=True)
+    assert picked(show(reader, "s"), *FOUR) == ("active", 10, None, "A")
+    assert len(reader.topic("t").watermarks.producers()) == 2
