@@ -103,6 +103,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
     client.create_subscription("t", "s")
     client.create_subscription("t", "h", type=chance.choice(("shared", "key-shared", "failover")))
     client.connect("key 0")
+    say(client, "A", 1)  # each history has every fold
     open_ones: list[TxnId] = []
     consumers: list[Consumer] = []
 
