@@ -31,7 +31,13 @@ def view_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> View:
         for ledger, known in ledgers.items()
     }
     topic, buffer = SimpleNamespace(ledgers=ends), SimpleNamespace(markers=markers, chunked={})
-    return cast(View, SimpleNamespace(topic=lambda _: topic, buffer=lambda _: buffer))
+    watermark = SimpleNamespace(silent={})
+    return cast(
+        View,
+        SimpleNamespace(
+            topic=lambda _: topic, buffer=lambda _: buffer, watermark=lambda _: watermark
+        ),
+    )  # fmt: skip
 
 
 def ids_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> list[Id]:

@@ -103,7 +103,7 @@ class Draft:
         """
         ledger = self.new_ledger()
         self.ops.append(LedgerRolled(partition, role, old, ledger))
-        if role == "s" or not self.view.watermark(partition).state.seen:
+        if role == "s" or not old or not self.view.watermark(partition).state.seen:
             return (ledger, 0)
         last = self.view.topic(partition).ledgers[-1]
         self._snapshot(partition, ledger, 0, (last.ledger, last.entries - 1), 0)
