@@ -29,6 +29,7 @@ from txlog.engine.flow.keys import Deleted
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import place_name
+from txlog.engine.flow.scoped_policies import DELAYED, WATERMARK
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import consumers_of
 from txlog.engine.liveness import dead_consumers
@@ -282,19 +283,61 @@ class Admin:
             "max_delivery_delay_ms": max_delivery_delay_ms,
             "fixed_delivery_delay_ms": fixed_delivery_delay_ms, "ttl_from": ttl_from,
         }  # fmt: skip
-        return policyadmin.change(self._store, topic, namespace, given)
+        return policyadmin.change(self._store, DELAYED, topic, namespace, given)
 
     def get_delayed_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Answer:
         """What holds, and which of topic, namespace and store says so; as set_delayed_policies."""
-        return policyadmin.get(self._store, topic, namespace)
+        return policyadmin.get(self._store, DELAYED, topic, namespace)
 
     def remove_delayed_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
     ) -> Answer:
         """Inherit these policies again, all if none is named; as set_delayed_policies."""
-        return policyadmin.remove(self._store, topic, namespace, names)
+        return policyadmin.remove(self._store, DELAYED, topic, namespace, names)
+
+    # --- watermarks --------------------------------------------------------------------------
+
+    def set_watermark_policies(
+        self, topic: str | None = None, namespace: str | None = None, *,
+        snapshot_bytes_max: int | None = None, snapshot_entries_max: int | None = None,
+        snapshot_markers_max: int | None = None, producers_max: int | None = None,
+        producer_idle_timeout_ms: int | None = None, open_transaction_check: str | None = None,
+        emit_interval_ms: int | None = None,
+    ) -> Answer:  # fmt: skip
+        """Say how watermarks are kept and given: of a topic, a namespace, else the store.
+
+        snapshot_…: appended since the last snapshot of a partition: then the next has one before it
+        producers_max: names that a partition waits for, or may; 0: any
+        producer_idle_timeout_ms: a producer silent for so long is declared idle by the next call
+                    that writes; 0: never
+        open_transaction_check: "count", "refuse" or "off": a watermark ahead of a message in an
+                    open transaction of the same producer
+        emit_interval_ms: least time between two events of a consumer
+        None:       as it is; a topic inherits from its namespace, that from the store
+        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
+        raises:     TopicNotFound, InvalidArgument, LimitExceeded
+        """
+        given = {
+            "snapshot_bytes_max": snapshot_bytes_max, "snapshot_entries_max": snapshot_entries_max,
+            "snapshot_markers_max": snapshot_markers_max, "producers_max": producers_max,
+            "producer_idle_timeout_ms": producer_idle_timeout_ms,
+            "open_transaction_check": open_transaction_check, "emit_interval_ms": emit_interval_ms,
+        }  # fmt: skip
+        return policyadmin.change(self._store, WATERMARK, topic, namespace, given)
+
+    def get_watermark_policies(
+        self, topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """What holds, and which of topic, namespace and store says so; as set_…_policies."""
+        return policyadmin.get(self._store, WATERMARK, topic, namespace)
+
+    def remove_watermark_policies(
+        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """Inherit these policies again, all if none is named; as set_watermark_policies."""
+        return policyadmin.remove(self._store, WATERMARK, topic, namespace, names)
 
     # --- availability ------------------------------------------------------------------------
 

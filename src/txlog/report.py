@@ -12,7 +12,6 @@ from typing import Any
 from txlog.delaycounts import DelayCounts
 from txlog.engine.flow import lookup
 from txlog.engine.flow.acksets import backlog
-from txlog.engine.flow.delay_settings import own_policies
 from txlog.engine.flow.end_txn import EndAnswer
 from txlog.engine.flow.participants import (
     participants,
@@ -21,6 +20,7 @@ from txlog.engine.flow.participants import (
     unavailable_error,
 )
 from txlog.engine.flow.resolve import unrecorded_markers
+from txlog.engine.flow.scoped_policies import own_policies
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic, numbers

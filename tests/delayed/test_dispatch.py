@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.delayed.bucket_kit import index
 from tests.delayed.dispatch_kit import T0, Shop, mutable, place, pointer, strays, take, take_ids
 from txlog import Bound, MessageId
 from txlog.engine.flow import slots
@@ -96,6 +97,28 @@ def test_example_c_the_clock_goes_back(shop: Shop) -> None:
     assert take_ids(consumer) == [a]
     assert take(consumer) == []
     assert consumer.acknowledge([a, b, c]).acked == 3
+
+
+def test_example_f_a_bucket_disappears_below_a_pointer_that_was_cut_short(tmp_path: Path) -> None:
+    """13 F; kills: asking for the time of the pointer alone, which loses the rest of that time."""
+    shop = Shop(tmp_path / "store", mutable_ids_max=10, min_index_count_per_bucket=1)
+    shop.set(0)
+    second = shop.consumer("s2")
+    ids = shop.send_all(*[(b"%d" % n, 1900) for n in range(10)])
+    assert take(second) == [] and place(second).mark[1] == ids[-1].entry
+    shop.client.checkpoint()
+    [bucket] = index(shop.client).buckets
+    assert (bucket.count, bucket.max_at) == (10, T0 + 1900)
+    shop.set(1900)
+    assert take_ids(second, 5) == ids[:5]
+    fifth = (ids[4].ledger, ids[4].entry, 0)
+    assert place(second).pointer == (T0 + 1900, *fifth)
+    other, _ = shop.process(1900)
+    first = shop.consumer("s1", other)
+    assert take_ids(first) == ids
+    other.checkpoint()
+    assert not index(other).buckets and index(other).cutoff_ms == T0 + 1900
+    assert take_ids(second) == ids[5:] and take(second) == []
 
 
 # --- the table of events ---------------------------------------------------------------------

@@ -107,6 +107,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "policy delayed set": Entry("policy", "set_delayed", "how delayed messages wait"),
     "policy delayed get": Entry("policy", "get_delayed", "what holds, and where it is set"),
     "policy delayed remove": Entry("policy", "remove_delayed", "inherit policies again"),
+    "policy watermark set": Entry("policymarks", "set_watermark", "how watermarks are kept"),
+    "policy watermark get": Entry("policymarks", "get_watermark", "what holds, and from where"),
+    "policy watermark remove": Entry("policymarks", "remove_watermark", "inherit policies again"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }
 
@@ -119,6 +122,7 @@ NOUNS: Final[dict[str, str]] = {
     "admin": "administration",
     "policy": "policies",
     "policy delayed": "policies of delayed delivery",
+    "policy watermark": "policies of watermarks",
 }
 
 ALIASES: Final[dict[str, str]] = {

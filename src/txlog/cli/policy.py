@@ -70,7 +70,7 @@ def set_delayed(
         raise Usage("say what to set: --active, --tick-time, --max-delay, --fixed-delay, …")
     admin = call.client(write=True).admin
     answer = admin.set_delayed_policies(topic, namespace, **given)
-    _report(call, answer, "policies of {place} are set", "the policies of {place} were so already")
+    report(call, answer, "policies of {place} are set", "the policies of {place} were so already")
 
 
 @command(
@@ -110,10 +110,11 @@ def remove_delayed(
     admin = call.client(write=True).admin
     wanted = [_FLAGS[name] for name in names or []]
     answer = admin.remove_delayed_policies(wanted, topic, namespace)
-    _report(call, answer, "{place} inherits its policies", "{place} had no policies of its own")
+    report(call, answer, "{place} inherits its policies", "{place} had no policies of its own")
 
 
-def _report(call: Call, answer: Mapping[str, Any], done: str, nothing: str) -> None:
+def report(call: Call, answer: Mapping[str, Any], done: str, nothing: str) -> None:
+    """Say what was changed, and where."""
     if answer["topic"] is not None:
         place = f"topic {answer['topic']}"
     elif answer["namespace"] is not None:

@@ -1,8 +1,9 @@
 """When the sweep before a call has something to look for; what it does is decided in flow/sweep.
 
 Looking is not free, so it waits: for the first time-out of the loaded coordinators, for something
-decided that may be driven on, and for some frames or some time before ended transactions are looked
-through again. A call that names a transaction which is due itself waits for none of these.
+decided that may be driven on, for the first producer that may have been silent for too long, and
+for some frames or some time before ended transactions are looked through again. A call that names a
+transaction which is due itself waits for none of these.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Draft
+from txlog.engine.flow.silence import declare_idle, is_silence_due, silent_producers
 from txlog.engine.flow.sweep import (
     Swept,
     Uses,
@@ -51,7 +53,8 @@ class Sweeper:
         if thorough:
             view.load_coordinators()
         due = thorough or not view.no_deadline_before(now)
-        if not due and not forget:
+        may_be_silent = thorough or not view.no_silence_before(now)
+        if not due and not forget and not may_be_silent:
             return None
         self.swept = Swept()
         draft = Draft(view, settings, now.wall_ms)
@@ -64,7 +67,19 @@ class Sweeper:
             pause = min(max(settings.txn_ended_retention_ms, FORGET_MS_MIN), FORGET_MS_MAX)
             self._forget_ms = now.boot_ms + pause
             self.swept.forgotten = forget_ended(draft, now, first, thorough=thorough)
+        if may_be_silent:
+            self._look_for_silence(draft, now, thorough=thorough)
         return draft
+
+    @staticmethod
+    def _look_for_silence(draft: Draft, now: Instant, *, thorough: bool) -> None:
+        view = draft.view
+        found = silent_producers(view, draft.settings, now.wall_ms, bounded=not thorough)
+        if found.silent:
+            declare_idle(draft, found.silent)
+            draft.sync = True  # consumers of other processes wait for it
+        else:
+            view.note_silence(now, found.again_ms)
 
 
 def is_sweep_due(view: View, settings: Settings, now: Instant, uses: Uses | None) -> bool:
@@ -74,6 +89,8 @@ def is_sweep_due(view: View, settings: Settings, now: Instant, uses: Uses | None
         return is_anything_due(view, settings, now)
     if load_used(view, settings, now, uses):
         return True
+    if uses.cursors and is_silence_due(view, settings, now):
+        return True  # a consumer that waits for a watermark may be the only one to write
     if view.no_deadline_before(now):
         return False
     if is_anything_due(view, settings, now, ended=False):

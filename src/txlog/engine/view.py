@@ -30,9 +30,12 @@ from txlog.engine.folds import watermark as watermarks
 from txlog.engine.model.fold import Fold
 from txlog.engine.model.large_row import large_row
 from txlog.engine.model.ops import (
+    NamespacePolicySet,
     Op,
     PartitionAvailable,
     PartitionOffline,
+    PolicySet,
+    SettingSet,
     StatusUpdated,
     SubscriptionDeleted,
     TopicDeleted,
@@ -68,7 +71,7 @@ STATE_MAGIC = b"TXLOGSTA"
 RELOADS_MAX = 20
 NOTED = frozenset([
     StatusUpdated, TxnOpened, PartitionOffline, PartitionAvailable, SubscriptionDeleted,
-    TopicDeleted,
+    TopicDeleted, PolicySet, NamespacePolicySet, SettingSet,
 ])  # fmt: skip
 
 
@@ -77,8 +80,8 @@ class View:
 
     __slots__ = (
         "_buffers", "_catalog", "_changed", "_coordinators", "_deadline", "_delays", "_dumps",
-        "_forgotten", "_loaded", "_topics", "_waiting", "disk", "files", "journal", "lsn",
-        "reports", "salt", "tail", "timetables",
+        "_forgotten", "_loaded", "_silence", "_topics", "_waiting", "disk", "files", "journal",
+        "lsn", "reports", "salt", "tail", "timetables",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -101,6 +104,7 @@ class View:
         # by partition; flow fills it, and it goes with the view
         self.timetables: dict[int, Any] = {}
         self._deadline: tuple[str, int] = ("", 0)
+        self._silence: tuple[str, int] = ("", 0)
         self._delays: set[int] = set()  # partitions whose delayed index changed since asked
         self._changed: dict[Component, int] = {}  # the LSN of the last op since the manifest
 
@@ -231,7 +235,10 @@ class View:
                 (op.boot_id, min(self._deadline[1], op.boot_ms + op.timeout_ms))
                 if op.boot_id == self._deadline[0] else ("", 0)
             )  # fmt: skip
+        elif isinstance(op, PolicySet | NamespacePolicySet | SettingSet):
+            self._silence = ("", 0)
         elif isinstance(op, PartitionOffline | PartitionAvailable):
+            self._silence = ("", 0)
             if self.files.is_reading:
                 self.files.close_of(op.partition, self.catalog.owners)
         else:
@@ -313,6 +320,10 @@ class View:
         """(LSN, time, op) since the checkpoint of components of a kind that are not loaded."""
         return [(key, items) for key, items in sorted(self._waiting.items()) if key[0] == kind]
 
+    def exists(self, key: Component) -> bool:
+        """True for a component that is dumped, waiting or loaded."""
+        return key in self._loaded or key in self._waiting or key in self._dumps
+
     def known(self) -> set[Component]:
         """Every component that exists: dumped, waiting or loaded."""
         return {*self._dumps, *self._waiting, *self._loaded}
@@ -361,6 +372,15 @@ class View:
             if txn.status == coordinators.OPEN
         ]
         self._deadline = (now.boot_id, min(dues, default=1 << 62))
+
+    def no_silence_before(self, now: Instant) -> bool:
+        """True when no producer can have been silent for too long since the last look."""
+        boot, due_ms = self._silence
+        return boot != "" and boot == now.boot_id and now.boot_ms < due_ms
+
+    def note_silence(self, now: Instant, again_ms: int) -> None:
+        """After a look that found nobody: after how many ms there may be somebody."""
+        self._silence = (now.boot_id, now.boot_ms + again_ms)
 
     def topic(self, partition: int) -> topics.Topic:
         """The ends of a partition, by its number."""

@@ -67,7 +67,11 @@ def delete_subscription(
     answer = DeletedSubscription(
         short, held.name, sum(backlog(view, held.number, number) for number in ours)
     )
-    draft.ops.append(SubscriptionDeleted(held.number, ours))
+    clamped = [
+        number for number in ours
+        if view.exists(("watermark", number, 0)) and held.number in view.watermark(number).clamps
+    ]  # fmt: skip
+    draft.ops.append(SubscriptionDeleted(held.number, ours, clamped))
     _complete(draft, ours, [(number, held.number) for number in ours])
     return draft.decision(answer, sync=True)
 

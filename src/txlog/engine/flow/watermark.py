@@ -188,24 +188,3 @@ def least_state(view: View, topic: Topic) -> State | None:
             if least is None or one.event_time < least.event_time:
                 active[producer] = Active(one.event_time, *START, one.time_ms)
     return State(active, True)
-
-
-def silent_producers(
-    view: View, settings: Settings, now: Instant, topic: Topic
-) -> list[tuple[int, str]]:
-    """(partition, producer) that the time-out declares idle: active, and not heard of for so long.
-
-    One with rows in an open transaction is heard of, whatever their age.
-    """
-    limit_ms = policy(view, settings, topic, "watermark_producer_idle_timeout_ms")
-    if not limit_ms:
-        return []
-    out: list[tuple[int, str]] = []
-    for number in numbers(topic):
-        state = view.watermark(number)
-        busy = {name for effects in state.pending.values() for name in effects}
-        out += [
-            (number, name) for name, one in state.state.active.items()
-            if name not in busy and now.wall_ms - one.time_ms >= limit_ms
-        ]  # fmt: skip
-    return out

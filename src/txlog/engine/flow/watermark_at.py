@@ -10,7 +10,7 @@ Source: apache/pulsar#12267 "watermark generator"; spec/watermarks 6.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from txlog.engine.flow.acksets import advanced
 from txlog.engine.folds.watermark import START, Position, State, Watermark, read_snapshot
@@ -19,7 +19,6 @@ from txlog.engine.model.watermark_ops import read_effects
 from txlog.engine.view import Request, View
 
 _COLUMNS = ("kind", "producer", "event_time", "value", "publish_time")
-Listener = Callable[[int | None], None]
 
 
 def tracking_position(view: View, subscription: int, partition: int) -> Position:
@@ -35,14 +34,13 @@ class WatermarkGenerator:
     rows_folded: rows that were read for it so far
     """
 
-    __slots__ = ("_listener", "_state", "partition", "position", "rows_folded")
+    __slots__ = ("_state", "partition", "position", "rows_folded")
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.position: Position = START
         self.rows_folded = 0
         self._state = State()
-        self._listener: Listener | None = None
 
     @property
     def status(self) -> str:
@@ -58,17 +56,10 @@ class WatermarkGenerator:
         """The least time of an active producer at this position, None without one."""
         return self._state.value
 
-    def set_listener(self, listener: Listener | None) -> None:
-        """Have a function called with the value after each seek that changed it."""
-        self._listener = listener
-
     def seek(self, view: View, position: Position) -> None:
         """Stand at a position; values passed on the way do not exist."""
-        before = self._state.value
         self._state = self._at(view, view.watermark(self.partition), position)
         self.position = position
-        if self._listener is not None and self._state.value != before:
-            self._listener(self._state.value)
 
     def _at(self, view: View, known: Watermark, position: Position) -> State:
         if not known.state.seen:

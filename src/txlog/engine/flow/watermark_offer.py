@@ -11,7 +11,7 @@ Source: spec/watermarks 8.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -90,8 +90,3 @@ def emit(view: View, offered: Offer) -> Decision:
                 WatermarkEmitted(subscription, partition, epoch, offered.event_time, one.position)
             )
     return Decision(ops, None, True, True)
-
-
-def holders(active: Mapping[str, int], value: int | None) -> Sequence[str]:
-    """The producers that hold a value down."""
-    return sorted(name for name, time in active.items() if time == value)

@@ -1,7 +1,8 @@
 """The watermark fold: which producers of a partition have come how far in event time.
 
 Ops: WatermarkSet, WatermarkIdled, WatermarkSnapshot, BufferWatermark, WatermarkEmitted;
-CommitMarker and BufferAborted of transactions with watermark rows; LedgerTrimmed.
+CommitMarker and BufferAborted of transactions with watermark rows; LedgerTrimmed;
+SubscriptionDeleted of one that was handed a value.
 
     W_SET in the partition ──────────────────────────> active (the greatest time wins)
     W_SET in the sidecar ──> pending ──commit marker──┘        └──W_IDLE──> gone, its time forgotten
@@ -31,6 +32,7 @@ from txlog.engine.model.ops import (
     CommitMarker,
     LedgerTrimmed,
     Op,
+    SubscriptionDeleted,
     WatermarkEmitted,
     WatermarkIdled,
     WatermarkSet,
@@ -110,11 +112,15 @@ class Snapshot(msgspec.Struct, array_like=True):
 
 
 class Clamp(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The greatest value handed to a consumer of a subscription in an epoch, and its position."""
+    """The greatest value handed to a consumer of a subscription in an epoch, and its position.
+
+    emitted: how many there were, in all epochs
+    """
 
     epoch: int
     event_time: int
     position: Position
+    emitted: int = 0
 
 
 class Figures(msgspec.Struct, array_like=True, gc=False):
@@ -278,8 +284,16 @@ def _watermark_emitted(state: Watermark, lsn: int, time_ms: int, op: WatermarkEm
     known = state.clamps.get(op.subscription)
     if known is not None and known.epoch == op.epoch and known.event_time >= op.event_time:
         raise broken("watermark", lsn, f"subscription {op.subscription} was handed more before")
-    state.clamps[op.subscription] = Clamp(op.epoch, op.event_time, op.position)
+    emitted = 1 if known is None else known.emitted + 1
+    state.clamps[op.subscription] = Clamp(op.epoch, op.event_time, op.position, emitted)
     state.changes += 1
+
+
+def _subscription_deleted(
+    state: Watermark, lsn: int, time_ms: int, op: SubscriptionDeleted
+) -> None:
+    if state.clamps.pop(op.subscription, None) is None:
+        raise broken("watermark", lsn, f"subscription {op.subscription} was handed nothing")
 
 
 def _ledger_trimmed(state: Watermark, lsn: int, time_ms: int, op: LedgerTrimmed) -> None:
@@ -340,6 +354,7 @@ _TAKES: dict[type, Callable[[Watermark, int, int, Any], None]] = {
     CommitMarker: _commit_marker,
     BufferAborted: _buffer_aborted,
     WatermarkEmitted: _watermark_emitted,
+    SubscriptionDeleted: _subscription_deleted,
     LedgerTrimmed: _ledger_trimmed,
 }
 FOLD = Fold("watermark", Watermark, apply, _dump, _load)

@@ -66,10 +66,14 @@ class SubscriptionPolicySet(_Op, tag="spol", frozen=True, array_like=True, gc=Fa
 
 
 class SubscriptionDeleted(_Op, tag="sdel", frozen=True, array_like=True, gc=False):
-    """A subscription is gone with its cursors on these partitions, and what was pending there."""
+    """A subscription is gone with its cursors on these partitions, and what was pending there.
+
+    clamped: those where its consumers were handed watermarks; none where the partitions go, too
+    """
 
     subscription: int
     partitions: list[int]
+    clamped: list[int] = []
 
 
 class ConsumerAttached(_Op, tag="con", frozen=True, array_like=True, gc=False):

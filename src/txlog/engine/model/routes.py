@@ -120,6 +120,11 @@ def _deleted(op: Op) -> tuple[Component, ...]:
     return (FILES, CATALOG)
 
 
+def _unsubscribed(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, SubscriptionDeleted)
+    return (CATALOG, *(("watermark", number, 0) for number in op.clamped))
+
+
 def _compacted(op: Op) -> tuple[Component, ...]:
     assert isinstance(op, Compacted)
     return (FILES, ("buffer", op.partition, 0))
@@ -210,7 +215,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     _compacted, PolicySet: _catalog, CursorTrimmed: _cursor,
     IsolationSet: _catalog, SubscriptionTypeSet: _catalog, Leased: _cursor, Returned: _cursor,
     PartitionsAdded: _catalog, TopicDeleted: _deleted,
-    SubscriptionPolicySet: _catalog, SubscriptionDeleted: _catalog, Sought: _cursor,
+    SubscriptionPolicySet: _catalog, SubscriptionDeleted: _unsubscribed, Sought: _cursor,
     ChunksAppended: _chunks, BucketSealed: _delayed, BucketsMerged: _buckets,
     WatermarkSet: _watermark, WatermarkIdled: _watermark, WatermarkSnapshot: _watermark,
     BufferWatermark: _buffer_watermark, WatermarkEmitted: _emitted,
