@@ -3,7 +3,8 @@
     every N messages or so often, and at the end:   the greatest event time so far minus the lag,
                                                     if that is above the last one and above 0
 
-They go into the transaction that the messages go into.
+They go into the transaction that the messages go into; --txn-every has one in each transaction, if
+--watermark-every does not say otherwise.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ class Marks:
         self._since = time.monotonic()
 
     @property
+    def last(self) -> int | None:
+        """What was asserted last, None: nothing yet."""
+        return self._asserted or None
+
+    @property
     def room(self) -> int | None:
         """How many messages may go before a watermark is due; None: any number."""
         most = self._request.watermark_every_messages
@@ -57,6 +63,12 @@ class Marks:
         if every is None or not self._rises():
             return None
         return max(0.0, self._since + every / 1000 - time.monotonic())
+
+    def commit(self, txn: TxnId) -> None:
+        """A transaction of --txn-every is full: what is asserted of it goes into it."""
+        request = self._request
+        if request.watermark_every_messages is None and request.watermark_every_ms is None:
+            self.send(txn)
 
     def send_if_due(self, txn: TxnId | None) -> None:
         """Assert it when the time is over, though no message came."""

@@ -69,7 +69,7 @@ def produce(
         str | None, Option("--watermark-every", metavar="N|DUR", help="not only at the end")
     ] = None,
     idle_on_close: Annotated[
-        bool, Option("--idle-on-close", help="then nobody waits for its watermarks")
+        bool, Option("--idle-on-close", help="at the end nobody waits for its watermarks")
     ] = False,
     create: Annotated[bool, Option("--create", help="make the topic if need be")] = False,
     batch: Annotated[str, Option("--batch", metavar="N|SIZE")] = "1000",
@@ -90,7 +90,11 @@ def produce(
     on_error: Annotated[str, Option("--on-error", metavar="stop|skip")] = "stop",
     ack_format: Annotated[str | None, Option("--ack-format", metavar="ndjson|%…")] = None,
 ) -> None:
-    """Write messages from stdin, files, or -m."""
+    """Write messages from stdin, files, or -m.
+
+    With --watermark-from the run asserts how far its event time is: the greatest so far, less the
+    lag; at the end, and every N messages or so often. With --txn that comes with the commit.
+    """
     if form == "help":
         call.output.field_help()
         return
@@ -121,6 +125,8 @@ def produce(
     if form == "raw" and not files and message is None and call.flags.verbose:
         call.note("all of stdin is one message")
     _check_watermarks(call, watermark_from, watermark_lag, watermark_every)
+    if idle_on_close and producer is None and watermark_from is None:
+        raise Usage("--idle-on-close needs --producer or --watermark-from: whose watermarks?")
     batch_messages, batch_bytes = _batch(batch)
     every_messages, every_ms = _every("--txn-every", txn_every)
     mark_messages, mark_ms = _every("--watermark-every", watermark_every)

@@ -116,7 +116,7 @@ class Job:
             self._abort()
             raise
         self.totals.skipped = self.input.skipped
-        self.totals.report(self.call, request.join)
+        self.totals.report(self.call, request.join, self.marks.last)
 
     def _send_records(self) -> None:
         for table in self._batches():
@@ -288,6 +288,7 @@ class Job:
             (time.monotonic() - self.txn_since) * 1000 >= request.txn_every_ms
         )
         if full or old:
+            self.marks.commit(self.txn)
             self._commit()
 
     def _commit(self) -> None:
