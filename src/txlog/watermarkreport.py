@@ -58,16 +58,14 @@ class Standing(NamedTuple):
 
 
 def show(
-    view: View, topic: Topic, indexes: Sequence[int], now_ms: int,
-    held: Subscription | None = None, at: MessageId | None = None,
+    view: View, topic: Topic, found: Sequence[Standing], now_ms: int,
+    held: Subscription | None = None,
 ) -> Answer:  # fmt: skip
     """The watermark of a topic; the fields of `txlog watermark show`.
 
-    at:      instead of where the subscription is, or the end of the log: a place of one partition
-    returns: late_messages and max_event_time are None: nobody counts them for the topic
-    raises:  MessageNotFound
+    found:   the standings of its partitions
+    returns: max_event_time and late_messages are None: for them messages are to be read
     """
-    found = list(standings(view, topic, indexes, held, at))
     least = _holding(found)
     emitted = max((one.emitted for one in found if one.emitted is not None), default=None)
     status = _status(found)

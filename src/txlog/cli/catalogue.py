@@ -56,6 +56,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "watermark set": Entry("watermark", "set_watermark", "nothing of a producer is older"),
     "watermark idle": Entry("watermark", "idle", "wait no longer for a producer"),
     "watermark show": Entry("watermark", "show", "how far event time is, and who holds it"),
+    "watermark history": Entry("watermark", "history", "what moved it, row by row"),
     "watermark producers": Entry("watermark", "producers", "who is waited for"),
     "watermark snapshot": Entry("watermark", "snapshot", "write the state into the log"),
     "txn connect": Entry("txn", "connect", "take a transaction key and print its epoch"),

@@ -125,8 +125,7 @@ def produce(
     if form == "raw" and not files and message is None and call.flags.verbose:
         call.note("all of stdin is one message")
     _check_watermarks(call, watermark_from, watermark_lag, watermark_every)
-    if idle_on_close and producer is None and watermark_from is None:
-        raise Usage("--idle-on-close needs --producer or --watermark-from: whose watermarks?")
+    _check_idle(idle_on_close, producer, watermark_from)
     batch_messages, batch_bytes = _batch(batch)
     every_messages, every_ms = _every("--txn-every", txn_every)
     mark_messages, mark_ms = _every("--watermark-every", watermark_every)
@@ -192,6 +191,12 @@ def _check_watermarks(call: Call, source: str | None, lag: str | None, every: st
     call.check_choice("--watermark-from", source, ("event-time",))
     if source is None and (lag is not None or every is not None):
         raise Usage("--watermark-lag and --watermark-every need --watermark-from event-time")
+
+
+def _check_idle(idle_on_close: bool, producer: str | None, source: str | None) -> None:
+    """Refuse to declare idle whoever has no name, by a run that asserts nothing."""
+    if idle_on_close and producer is None and source is None:
+        raise Usage("--idle-on-close needs --producer or --watermark-from: whose watermarks?")
 
 
 def encode(text: str) -> bytes:
