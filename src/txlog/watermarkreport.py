@@ -18,7 +18,7 @@ from txlog.engine.flow.bounds import partition_of
 from txlog.engine.flow.dispatch import id_of, plan
 from txlog.engine.flow.watermark_at import WatermarkGenerator, tracking_position
 from txlog.engine.flow.watermark_offer import clamp_of
-from txlog.engine.folds.catalog import Subscription, Topic, number_of
+from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
 from txlog.engine.folds.watermark import START, Active, State
 from txlog.engine.folds.watermark import Position as Place
 from txlog.engine.view import View
@@ -81,6 +81,18 @@ def show(
         "max_event_time": None, "late_messages": None, "pending_txns": len(pending),
         "partition_list": [_partition(view, one) for one in found],
     }  # fmt: skip
+
+
+def at_end(view: View, topic: Topic) -> int | None:
+    """The watermark of a topic at the end of its log, as `show` has it; reads no row."""
+    found: list[int] = []
+    for number in numbers(topic):
+        state = view.watermark(number).state
+        if number in view.catalog.unavailable or state.status == "unknown":
+            return None
+        if state.value is not None:
+            found.append(state.value)
+    return min(found, default=None)
 
 
 def producers(
