@@ -68,7 +68,7 @@ def show(
     """
     least = _holding(found)
     emitted = max((one.emitted for one in found if one.emitted is not None), default=None)
-    status = _status(found)
+    status = status_of(found)
     value = least.value if least is not None and status == "active" else None
     shown = value if held is None else emitted
     pending = {txn for one in found for txn in view.watermark(one.number).pending}
@@ -81,6 +81,21 @@ def show(
         "max_event_time": None, "late_messages": None, "pending_txns": len(pending),
         "partition_list": [_partition(view, one) for one in found],
     }  # fmt: skip
+
+
+def reached(found: Sequence[Standing]) -> int | None:
+    """How far event time is there: the value, or what a consumer was handed, if that is more.
+
+    Partitions without an active producer hold nothing back; if that is all of them, what was handed
+    out stays. None: not known, or nothing yet
+    """
+    if status_of(found) in (UNAVAILABLE, "unknown"):
+        return None
+    active = [one for one in found if one.value is not None]
+    highest = [max([time for time in (one.value, one.emitted) if time is not None], default=None)
+               for one in active or found]  # fmt: skip
+    known = [time for time in highest if time is not None]
+    return min(known) if len(known) == len(highest) and known else None
 
 
 def at_end(view: View, topic: Topic) -> int | None:
@@ -169,7 +184,7 @@ def _end(view: View, number: int) -> Place:
     return START
 
 
-def _status(found: Sequence[Standing]) -> str:
+def status_of(found: Sequence[Standing]) -> str:
     """The status of all: one that is not known makes it so."""
     known = {one.status for one in found}
     for status in (UNAVAILABLE, "unknown", "active"):

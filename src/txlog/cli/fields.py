@@ -31,7 +31,7 @@ _IDS: Final = frozenset(
 _BOOLEANS: Final = frozenset(
     "created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
     "online if_not_exists deleted held aborted changed applied regressed "
-    "was_active holds idle".split()
+    "was_active holds idle met".split()
 )
 _OBJECTS: Final = frozenset(
     "policies origins properties store journal checkpoint writer txns log_stats low_water_marks "
@@ -222,6 +222,8 @@ MEANINGS: Final[dict[str, str]] = {
     "holds": "it has the least time",
     "idle": "it is not waited for",
     "written": "snapshots written",
+    "met": "it holds, or all do",
+    "condition_list": "for each its name, whether it is met, and its value",
     "problem_list": "what is wrong: code, message, hint",
 }
 
