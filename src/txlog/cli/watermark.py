@@ -31,10 +31,11 @@ Partition = Annotated[int | None, Option("--partition", "-p", min=0, metavar="N"
     "watermark set",
     examples=(
         "txlog watermark set orders 2026-11-20T09:00:00Z --producer till-7",
-        "txlog watermark set orders now-5m --producer till-7 --txn-id 0:42",
+        "txlog watermark set orders -5m --producer till-7 --txn-id 0:42",
     ),
     fields="topic producer event_time regressed txn partition_list",
     changes=True,
+    times=True,
 )
 def set_watermark(
     call: Call,
