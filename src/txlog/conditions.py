@@ -96,7 +96,7 @@ def has_messages(topic: str, count: int) -> Condition:
         )
         return Found(messages >= count, str(messages))
 
-    return Condition(f"messages:{asked.short}", ask)
+    return Condition(f"messages:{asked}", ask)
 
 
 def has_watermark(topic: str, event_time: int, subscription: str | None = None) -> Condition:
@@ -115,7 +115,7 @@ def has_watermark(topic: str, event_time: int, subscription: str | None = None) 
             return Found(False, watermarkreport.status_of(places))
         return Found(value >= event_time, format_time(value))
 
-    name = f"watermark:{asked.short}"
+    name = f"watermark:{asked}"
     return Condition(name if subscription is None else f"{name}:{subscription}", ask)
 
 
@@ -135,7 +135,7 @@ def has_backlog(subscription: str, count: int, topic: str | None = None) -> Cond
         )
         return Found(left <= count, str(left))
 
-    named = subscription if asked is None else f"{asked.short}:{subscription}"
+    named = subscription if asked is None else f"{asked}:{subscription}"
     return Condition(f"backlog:{named}", ask)
 
 
