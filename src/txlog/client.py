@@ -6,14 +6,14 @@ and MessageId, instants are milliseconds since 1970 UTC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
-from txlog import inspecting, report
+from txlog import conditions, inspecting, report
 from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
 from txlog.bounds import END, Range
@@ -382,6 +382,26 @@ class Client(TransactionClient):
         """The newest durable LSN; for polling: it rises when something was written."""
         del seen_lsn
         return self._store.refresh()
+
+    def wait(
+        self, topics: Sequence[str] = (), *, messages: int | None = None,
+        watermark: int | None = None, subscription: str | None = None,
+        backlogs: Mapping[str, int] | None = None, txns: Mapping[TxnId, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> Answer:  # fmt: skip
+        """Wait until all of these hold; the fields of `txlog wait`.
+
+        messages:  each topic has at least so many
+        watermark: each is at least so far in event time (ms); with a subscription where that is
+        backlogs:  by subscription how many messages are left at most; on these topics, if any
+        txns:      by transaction its state: committed, aborted, ended, open, …
+        returns:   {met, elapsed_ms, condition_list}; met is False when time ran out, or at once
+                   when a transaction has ended the other way
+        """
+        wanted = conditions.conditions_of(
+            topics, messages, watermark, subscription, backlogs or {}, txns or {}
+        )
+        return conditions.wait(self._store, wanted, timeout_ms)
 
     # --- the store ---------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from txlog import watermarkreport
 from txlog.delaycounts import DelayCounts
 from txlog.engine.flow import lookup
 from txlog.engine.flow.acksets import backlog
@@ -112,7 +113,8 @@ def topic(view: View, found: Topic, store: Store) -> Answer:
             "ledgers": len(state.ledgers), "open_ledger": state.ledgers[-1].ledger,
             "open_txns": sum(map(len, side.held.values())),
             "sidecar_bytes": sum(end.payload_bytes for end in side.ledgers),
-            "delayed": counts.of_partition(found, number), "watermark": None,
+            "delayed": counts.of_partition(found, number),
+            "watermark": view.watermark(number).state.value,
         })  # fmt: skip
     held = [view.catalog.subscriptions[number] for number in found.subscriptions]
     return {
@@ -336,7 +338,7 @@ def status(view: View, store: Store) -> Answer:
             for by_sequence in view.buffer(number).held.values()
             for held in by_sequence.values()
         )
-        row["watermark"] = None
+        row["watermark"] = watermarkreport.at_end(view, found)
     frames, size = view.lsn - view.manifest.cut_lsn, view.journal.end
     segments = file_bytes(view, list(view.catalog.owners))
     return {

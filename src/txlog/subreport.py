@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog import report
+from txlog import report, watermarkreport
 from txlog.consumerreport import consumers
 from txlog.delaycounts import DelayCounts
 from txlog.engine.flow.acksets import backlog, messages_in
@@ -40,27 +40,31 @@ def describe(view: View, store: Store, topic: Topic, held: Subscription) -> Answ
         if row["subscription"] == held.name
     ]  # fmt: skip
     counts = DelayCounts(view, store)
+    places = watermarkreport.standings(view, topic, range(topic.partitions), held)
     return {
         **row, "policies": dict(sorted(held.policies.items())),
         "consumer_list": consumers(view, held, store),
         "partition_list": [
-            _partition(view, held, index, number, counts.of_cursor(topic, held, number))
-            for index, number in enumerate(catalogs.numbers(topic))
+            _partition(view, held, one, counts.of_cursor(topic, held, one.number))
+            for one in places
         ],
     }  # fmt: skip
 
 
-def _partition(view: View, held: Subscription, index: int, number: int, delayed: int) -> Answer:
+def _partition(
+    view: View, held: Subscription, one: watermarkreport.Standing, delayed: int
+) -> Answer:  # fmt: skip
+    number = one.number
     cursor = view.cursor(held.number, number)
     mark = cursor.mark_delete
     return {
-        "partition": index, "mark_delete": MessageId(*mark) if mark[1] >= 0 else None,
+        "partition": one.partition, "mark_delete": MessageId(*mark) if mark[1] >= 0 else None,
         "backlog": (left := backlog(view, held.number, number)),
         "acked_beyond": messages_in(view, number, cursor.acked.runs()), "delayed": delayed,
         "backlog_no_delayed": left - delayed,
         "pending_acks": sum(pending.count for pending in cursor.pending.values()),
         "leased": sum(lease.count() for lease in cursor.hands.leases.values()),
-        "watermark": None,
+        "watermark": one.value,
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from txlog.engine.flow.bounds import partition_of
 from txlog.engine.flow.dispatch import id_of, plan
 from txlog.engine.flow.watermark_at import WatermarkGenerator, tracking_position
 from txlog.engine.flow.watermark_offer import clamp_of
-from txlog.engine.folds.catalog import Subscription, Topic, number_of
+from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
 from txlog.engine.folds.watermark import START, Active, State
 from txlog.engine.folds.watermark import Position as Place
 from txlog.engine.view import View
@@ -58,19 +58,17 @@ class Standing(NamedTuple):
 
 
 def show(
-    view: View, topic: Topic, indexes: Sequence[int], now_ms: int,
-    held: Subscription | None = None, at: MessageId | None = None,
+    view: View, topic: Topic, found: Sequence[Standing], now_ms: int,
+    held: Subscription | None = None,
 ) -> Answer:  # fmt: skip
     """The watermark of a topic; the fields of `txlog watermark show`.
 
-    at:      instead of where the subscription is, or the end of the log: a place of one partition
-    returns: late_messages and max_event_time are None: nobody counts them for the topic
-    raises:  MessageNotFound
+    found:   the standings of its partitions
+    returns: max_event_time and late_messages are None: for them messages are to be read
     """
-    found = list(standings(view, topic, indexes, held, at))
     least = _holding(found)
     emitted = max((one.emitted for one in found if one.emitted is not None), default=None)
-    status = _status(found)
+    status = status_of(found)
     value = least.value if least is not None and status == "active" else None
     shown = value if held is None else emitted
     pending = {txn for one in found for txn in view.watermark(one.number).pending}
@@ -83,6 +81,33 @@ def show(
         "max_event_time": None, "late_messages": None, "pending_txns": len(pending),
         "partition_list": [_partition(view, one) for one in found],
     }  # fmt: skip
+
+
+def reached(found: Sequence[Standing]) -> int | None:
+    """How far event time is there: the value, or what a consumer was handed, if that is more.
+
+    Partitions without an active producer hold nothing back; if that is all of them, what was handed
+    out stays. None: not known, or nothing yet
+    """
+    if status_of(found) in (UNAVAILABLE, "unknown"):
+        return None
+    active = [one for one in found if one.value is not None]
+    highest = [max([time for time in (one.value, one.emitted) if time is not None], default=None)
+               for one in active or found]  # fmt: skip
+    known = [time for time in highest if time is not None]
+    return min(known) if len(known) == len(highest) and known else None
+
+
+def at_end(view: View, topic: Topic) -> int | None:
+    """The watermark of a topic at the end of its log, as `show` has it; reads no row."""
+    found: list[int] = []
+    for number in numbers(topic):
+        state = view.watermark(number).state
+        if number in view.catalog.unavailable or state.status == "unknown":
+            return None
+        if state.value is not None:
+            found.append(state.value)
+    return min(found, default=None)
 
 
 def producers(
@@ -159,7 +184,7 @@ def _end(view: View, number: int) -> Place:
     return START
 
 
-def _status(found: Sequence[Standing]) -> str:
+def status_of(found: Sequence[Standing]) -> str:
     """The status of all: one that is not known makes it so."""
     known = {one.status for one in found}
     for status in (UNAVAILABLE, "unknown", "active"):

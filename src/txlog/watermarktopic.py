@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from txlog import watermarkreport
+from txlog import watermarkhistory, watermarkreport
 from txlog.clock import Instant
 from txlog.engine.flow import watermark
 from txlog.engine.flow.draft import Decision
@@ -17,10 +17,11 @@ from txlog.engine.flow.enter import Use
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.watermark import UNNAMED, Assertion, WatermarkPlaced, check_event_time
+from txlog.engine.flow.watermark_rows import Lateness
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument
+from txlog.errors import Corruption, InvalidArgument, PartitionUnavailable
 from txlog.ids import MessageId, Position, TopicName, TxnId, check_name
 from txlog.looking import look
 from txlog.transaction import Transaction, in_transaction
@@ -79,11 +80,16 @@ class TopicWatermarks:
 
     def show(
         self, subscription: str | None = None, *, partition: int | None = None,
-        at: MessageId | None = None,
+        at: MessageId | None = None, lateness: bool = True,
     ) -> Answer:  # fmt: skip
         """The watermark where a subscription is, at the end of the log without one; or at a place.
 
-        at:      a row of one partition
+        at:       a row of one partition
+        lateness: look at the messages for max_event_time and late_messages, else they are None:
+                  a message counts as late when it is older than the watermark that its partition
+                  had just before it, so the figure does not depend on who was handed what
+        cost:     the rows that move the watermark, at most those between two snapshots; with
+                  lateness the event times of all messages up to there, and of no other column
         returns: {topic, subscription, status, watermark, emitted, lag_ms, holder, first_unacked,
                  max_event_time, late_messages, pending_txns, partition_list}; watermark is the
                  least time of an active producer there, emitted the highest that was handed out,
@@ -91,13 +97,51 @@ class TopicWatermarks:
         raises:  SubscriptionNotFound, InvalidArgument, MessageNotFound
         """
         now_ms = self._store.clock.now().wall_ms
+
+        def ask(view: View) -> tuple[Answer, list[Lateness]]:
+            topic, held = self._topic(view), self._held(view, subscription)
+            indexes = self._indexes(view, partition)
+            found = [*watermarkreport.standings(view, topic, indexes, held, at)]
+            answer = watermarkreport.show(view, topic, found, now_ms, held)
+            return answer, [Lateness(one.number, one.place) for one in found]
+
+        answer, looks = look(self._store, ask)
+        if lateness:
+            answer |= self._lateness(looks)
+        return answer
+
+    def _lateness(self, looks: list[Lateness]) -> Answer:
+        """What messages say of event time: {max_event_time, late_messages}; unread: None."""
+        try:
+            for one in looks:
+                while self._store.read(one.step):
+                    pass  # a few at a time: nobody waits for long
+        except (Corruption, PartitionUnavailable):
+            return {}
+        times = [one.greatest for one in looks if one.greatest is not None]
+        late = sum(one.late for one in looks)
+        return {"max_event_time": max(times, default=None), "late_messages": late}
+
+    def history(
+        self, *, partition: int | None = None, producer: str | None = None,
+        since: int | None = None, limit: int | None = None,
+    ) -> list[Answer]:  # fmt: skip
+        """What moved the watermarks, oldest first; as far back as the log reaches.
+
+        since:   written at or after (ms); limit: the last so many
+        returns: [{topic, partition, position, marker_type, producer, event_time, by, txn,
+                 txn_state, regressed, publish_time}]; marker_type is set, idle or snapshot; by is
+                 producer, admin or timeout, of an idle outside of transactions
+        """
+        if limit is not None and limit < 0:
+            raise InvalidArgument(f"limit is {limit}, it must not be negative", code=203)
+        wanted = None if producer is None else _name(producer)
         return look(
             self._store,
-            lambda view: watermarkreport.show(
-                view, self._topic(view), self._indexes(view, partition), now_ms,
-                self._held(view, subscription), at,
+            lambda view: watermarkhistory.history(
+                view, self._topic(view), self._indexes(view, partition), wanted, since, limit
             ),
-        )  # fmt: skip
+        )
 
     def producers(self, subscription: str | None = None) -> list[Answer]:
         """Who is waited for; [{topic, partition, producer, event_time, holds, idle, position,
@@ -150,7 +194,7 @@ class TopicWatermarks:
         written = store.write(
             lambda view, now: watermark.take_snapshots(view, store.settings, now, self._topic(view))
         )
-        rows = self.show()["partition_list"]
+        rows = self.show(lateness=False)["partition_list"]
         return {
             "topic": self.short, "written": written,
             "partition_list": [

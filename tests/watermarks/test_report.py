@@ -243,3 +243,40 @@ def test_looking_changes_nothing(bench: Bench) -> None:
     reader = bench.another(read_only=True)
     assert picked(show(reader, "s"), *FOUR) == ("active", 10, None, "A")
     assert len(reader.topic("t").watermarks.producers()) == 2
+
+
+def test_the_columns_of_status_and_describe_say_what_show_says(bench: Bench) -> None:
+    """CLI.md 8.1, 8.4: at the end of the log; of a subscription where that is."""
+    client = bench.client
+
+    def check() -> int | None:
+        client.flush()
+        (row,) = client.status()["topic_list"]
+        assert row["watermark"] == show(client)["watermark"]
+        for described, subscription in (
+            (client.describe_topic("t"), None), (client.subscription("t", "s").describe(), "s"),
+        ):  # fmt: skip
+            shown = show(client, subscription)["partition_list"]
+            assert [one["watermark"] for one in described["partition_list"]] == [
+                one["watermark"] for one in shown
+            ]
+        watermark: int | None = row["watermark"]
+        return watermark
+
+    assert check() is None
+    client.producer("t").send(b"x", partition=0)
+    say(client, "A", 50)
+    assert check() == 50
+    rows = client.subscription("t", "s").describe()["partition_list"]
+    assert [row["watermark"] for row in rows] == [None, 50]
+    client.acknowledge("t", "s", ids(client))
+    say(client, "B", 20)
+    assert check() == 20
+    client.admin.update_topic("t", partitions=3)
+    assert check() == 20
+    client.admin.set_offline("t", 1)
+    assert check() is None
+    client.admin.set_online("t", 1)
+    say(client, "A", None)
+    say(client, "B", None)
+    assert check() is None

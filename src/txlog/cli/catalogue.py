@@ -56,6 +56,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "watermark set": Entry("watermark", "set_watermark", "nothing of a producer is older"),
     "watermark idle": Entry("watermark", "idle", "wait no longer for a producer"),
     "watermark show": Entry("watermark", "show", "how far event time is, and who holds it"),
+    "watermark history": Entry("watermark", "history", "what moved it, row by row"),
     "watermark producers": Entry("watermark", "producers", "who is waited for"),
     "watermark snapshot": Entry("watermark", "snapshot", "write the state into the log"),
     "txn connect": Entry("txn", "connect", "take a transaction key and print its epoch"),
@@ -98,6 +99,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "adminstats", "position_in_pending_ack", "what state a message has on a subscription"
     ),
     "admin locks": Entry("adminstats", "locks", "who holds which lock"),
+    "wait": Entry("waiting", "wait", "until there are messages, a watermark, no backlog"),
     "metrics": Entry("metrics", "metrics", "figures for Prometheus"),
     "admin offline": Entry("adminpartitions", "offline", "take a partition away"),
     "admin online": Entry("adminpartitions", "online", "bring a partition back"),
@@ -149,11 +151,11 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   topics      topic create|list|describe|update|delete
   messages    produce  consume  peek      write, read, look
   consumers   sub create|list|describe|ack|seek|skip|delete
-  time        delay list|next|promote|cancel  watermark set|idle|show|producers
+  time        delay list|next|promote|cancel  watermark set|idle|show|history
   process     run  transform              a function, a command, exactly once
   atomic      txn connect|begin|commit|abort|list|show|wait|log|run
   look        inspect                     any topic, transaction, id, file
-  upkeep      admin VERB  metrics         space, keys, figures; Prometheus
+  upkeep      admin VERB  metrics  wait   space, keys, figures; until it is so
               txn expire|find-hanging     what does not end by itself
 
   txlog init shop && cd shop && txlog topic create orders

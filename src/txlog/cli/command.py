@@ -16,6 +16,7 @@ import typer
 from typer import Option
 
 from txlog.cli.failures import Report
+from txlog.cli.flags import as_given, hidden_times
 from txlog.cli.options import Call, Globals
 from txlog.errors import Usage
 
@@ -49,6 +50,7 @@ class Command:
     records: it prints messages, not rows
     input_format: -f and --format belong to the command itself
     dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
+    times:   an argument is a TIME, so that a word as -3m is none of its flags
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Command:
         changes: bool = False,
         input_format: bool = False,
         dry_run: bool = False,
+        times: bool = False,
     ) -> None:
         shown, _, wide = fields.partition("|")
         self.path = path
@@ -73,6 +76,7 @@ class Command:
         self.changes = changes
         self.input_format = input_format
         self.dry_run = dry_run
+        self.times = times
 
     def invoke(self, args: list[str], report: Report) -> int:
         """Parse args, run the command, close what it opened; return the exit code."""
@@ -81,6 +85,8 @@ class Command:
         def shim(**values: Any) -> None:
             flags = Globals(**{name: values.pop(name, None) for name in Globals.__annotations__})
             dry_run = values.pop("dry_run") if self.dry_run else False
+            if self.times:
+                values = {name: as_given(value) for name, value in values.items()}
             call = Call(self, flags, report, dry_run=dry_run)
             outcome.append(call.run(values))
 
@@ -90,6 +96,8 @@ class Command:
         )
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         app.command(help=self._help(), context_settings=settings)(shim)
+        if self.times:
+            args = hidden_times(args)
         answer = app(args, standalone_mode=False, prog_name=f"txlog {self.path}")
         if outcome:
             return outcome[0]
@@ -148,6 +156,7 @@ def command(
     changes: bool = False,
     input_format: bool = False,
     dry_run: bool = False,
+    times: bool = False,
 ) -> Callable[[Callable[..., None]], Command]:
     """Make a command of a function."""
 
@@ -161,6 +170,7 @@ def command(
             changes=changes,
             input_format=input_format,
             dry_run=dry_run,
+            times=times,
         )
 
     return wrap

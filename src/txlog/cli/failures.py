@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from typer import TyperException
 
+from txlog.cli.flags import as_told
 from txlog.errors import InternalError, TxlogError, Usage, printable
 
 
@@ -38,7 +39,7 @@ class Report:
 
 def usage(error: TyperException) -> Usage:
     """Return Typer's complaint as ours."""
-    message = error.format_message().strip().rstrip(".")
+    message = as_told(error.format_message()).strip().rstrip(".")
     return Usage(message[:1].lower() + message[1:])
 
 

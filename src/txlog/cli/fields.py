@@ -21,7 +21,7 @@ _STRINGS: Final = frozenset(
     "topic namespace subscription producer owner transaction_key key path file state type kind "
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
-    "output holder".split()
+    "output holder by marker_type".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -31,7 +31,7 @@ _IDS: Final = frozenset(
 _BOOLEANS: Final = frozenset(
     "created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
     "online if_not_exists deleted held aborted changed applied regressed "
-    "was_active holds idle".split()
+    "was_active holds idle met".split()
 )
 _OBJECTS: Final = frozenset(
     "policies origins properties store journal checkpoint writer txns log_stats low_water_marks "
@@ -212,14 +212,18 @@ MEANINGS: Final[dict[str, str]] = {
     "lag_ms": "from the watermark until now",
     "holder": "the producer with the least time",
     "first_unacked": "the message that the watermark waits for",
-    "max_event_time": "the greatest event time; null: it is not counted",
-    "late_messages": "messages handed out late; null: it is not counted",
+    "max_event_time": "the greatest event time of the messages",
+    "late_messages": "messages older than the watermark just before them",
+    "marker_type": "set, idle or snapshot",
+    "by": "who said that it is idle: producer, admin or timeout",
     "pending_txns": "open transactions that assert watermarks",
     "regressed": "below its last time, so without effect",
     "was_active": "it was waited for until now",
     "holds": "it has the least time",
     "idle": "it is not waited for",
     "written": "snapshots written",
+    "met": "it holds, or all do",
+    "condition_list": "for each its name, whether it is met, and its value",
     "problem_list": "what is wrong: code, message, hint",
 }
 

@@ -21,6 +21,29 @@ SWITCHES: Final = frozenset(
 )
 _SHORT_VALUES: Final = frozenset("Sf")
 _SHORT_SWITCHES: Final = frozenset("qvyhV")
+_HIDING: Final = "\0"  # no word of a command line can have it
+
+
+def hidden_times(words: list[str]) -> list[str]:
+    """Words with those before `--` made no flags that a TIME may be: - and a digit.
+
+    No flag begins like that. Values of flags are hidden with them, and shown again by as_given.
+    """
+    stop = words.index("--") if "--" in words else len(words)
+    return [
+        f"{_HIDING}{word}" if at < stop and word[:1] == "-" and word[1:2].isdecimal() else word
+        for at, word in enumerate(words)
+    ]
+
+
+def as_given(value: object) -> object:
+    """A parsed value as the word was before hidden_times."""
+    return value.removeprefix(_HIDING) if isinstance(value, str) else value
+
+
+def as_told(message: str) -> str:
+    """What Typer says of words, as they were before hidden_times; it may escape them."""
+    return message.replace(_HIDING, "").replace(repr(_HIDING)[1:-1], "")
 
 
 @dataclass

@@ -26,6 +26,8 @@ IN_FORMATS = ("lines", "ndjson", "envelope", "csv", "tsv", "raw", "null")
         "txlog produce orders -m hello -k ana -H lang=en",
         "txlog produce orders lines.ndjson --in ndjson --txn",
         "txlog produce orders -m 'pay the bill' --deliver-after 90s",
+        "txlog produce orders in.ndjson --in envelope --watermark-from event-time "
+        "--watermark-lag 5m",
     ),
     fields=(
         "topic messages size_bytes duplicates skipped dead_lettered partition_list transactions "
@@ -57,6 +59,18 @@ def produce(
     require_newline: Annotated[bool, Option("--require-newline")] = False,
     producer: Annotated[str | None, Option("--producer", metavar="NAME")] = None,
     seq_from: Annotated[int | None, Option("--seq-from", min=0, metavar="N")] = None,
+    watermark_from: Annotated[
+        str | None, Option("--watermark-from", metavar="event-time", help="assert watermarks")
+    ] = None,
+    watermark_lag: Annotated[
+        str | None, Option("--watermark-lag", metavar="DUR", help="what comes late, at most")
+    ] = None,
+    watermark_every: Annotated[
+        str | None, Option("--watermark-every", metavar="N|DUR", help="not only at the end")
+    ] = None,
+    idle_on_close: Annotated[
+        bool, Option("--idle-on-close", help="at the end nobody waits for its watermarks")
+    ] = False,
     create: Annotated[bool, Option("--create", help="make the topic if need be")] = False,
     batch: Annotated[str, Option("--batch", metavar="N|SIZE")] = "1000",
     flush_every: Annotated[str, Option("--flush-every", metavar="DUR")] = "1s",
@@ -76,7 +90,11 @@ def produce(
     on_error: Annotated[str, Option("--on-error", metavar="stop|skip")] = "stop",
     ack_format: Annotated[str | None, Option("--ack-format", metavar="ndjson|%…")] = None,
 ) -> None:
-    """Write messages from stdin, files, or -m."""
+    """Write messages from stdin, files, or -m.
+
+    With --watermark-from the run asserts how far its event time is: the greatest so far, less the
+    lag; at the end, and every N messages or so often. With --txn that comes with the commit.
+    """
     if form == "help":
         call.output.field_help()
         return
@@ -106,8 +124,11 @@ def produce(
         Format(ack_format)
     if form == "raw" and not files and message is None and call.flags.verbose:
         call.note("all of stdin is one message")
+    _check_watermarks(call, watermark_from, watermark_lag, watermark_every)
+    _check_idle(idle_on_close, producer, watermark_from)
     batch_messages, batch_bytes = _batch(batch)
-    every_messages, every_ms = _every(txn_every)
+    every_messages, every_ms = _every("--txn-every", txn_every)
+    mark_messages, mark_ms = _every("--watermark-every", watermark_every)
     name = TopicName.parse(topic, allow_partition=True)
     if name.partition is not None and partition is not None and name.partition != partition:
         raise Usage(f"{topic} and --partition {partition} name different partitions")
@@ -146,6 +167,11 @@ def produce(
         keep_partition=keep_partition,
         keep_sequence=keep_sequence,
         chunking=chunking,
+        watermarks=watermark_from is not None,
+        watermark_lag_ms=call.duration(watermark_lag) or 0,
+        watermark_every_messages=mark_messages,
+        watermark_every_ms=mark_ms,
+        idle_on_close=idle_on_close,
     )
     if request.messages is None and not request.files and is_terminal(0):
         call.note("reading from the terminal; ctrl-d ends the input")
@@ -158,6 +184,19 @@ def _check_key(key: str | None, epoch: int | None, own: bool) -> None:
         raise Usage("--transaction-key needs --txn or --txn-every")
     if epoch is not None and key is None:
         raise Usage("--epoch needs --transaction-key")
+
+
+def _check_watermarks(call: Call, source: str | None, lag: str | None, every: str | None) -> None:
+    """Refuse how watermarks are made of the data without a word that they are."""
+    call.check_choice("--watermark-from", source, ("event-time",))
+    if source is None and (lag is not None or every is not None):
+        raise Usage("--watermark-lag and --watermark-every need --watermark-from event-time")
+
+
+def _check_idle(idle_on_close: bool, producer: str | None, source: str | None) -> None:
+    """Refuse to declare idle whoever has no name, by a run that asserts nothing."""
+    if idle_on_close and producer is None and source is None:
+        raise Usage("--idle-on-close needs --producer or --watermark-from: whose watermarks?")
 
 
 def encode(text: str) -> bytes:
@@ -191,11 +230,11 @@ def _batch(text: str) -> tuple[int, int | None]:
     return 1_000_000, size
 
 
-def _every(text: str | None) -> tuple[int | None, int | None]:
+def _every(flag: str, text: str | None) -> tuple[int | None, int | None]:
     if text is None:
         return None, None
     if text.isdecimal() and int(text) > 0:
         return int(text), None
     if text.isdecimal() or parse_duration(text) == 0:
-        raise InvalidArgument("--txn-every is a number or a time above 0", code=203)
+        raise InvalidArgument(f"{flag} is a number or a time above 0", code=203)
     return None, parse_duration(text)

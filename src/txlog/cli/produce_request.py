@@ -45,3 +45,8 @@ class Request:
     keep_partition: bool = False
     keep_sequence: bool = False
     chunking: bool = False
+    watermarks: bool = False
+    watermark_lag_ms: int = 0
+    watermark_every_messages: int | None = None
+    watermark_every_ms: int | None = None
+    idle_on_close: bool = False

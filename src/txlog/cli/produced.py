@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
+from txlog.bounds import format_time
 from txlog.cli.options import Call, split_key
 from txlog.cli.percent import Format
 from txlog.cli.produce_request import Request
@@ -94,7 +95,7 @@ class Totals:
                     MessageId(marker.ledger, marker.entry, count),
                 )
 
-    def report(self, call: Call, joined: TxnId | None) -> None:
+    def report(self, call: Call, joined: TxnId | None, watermark: int | None) -> None:
         """Print the summary line, or the result object."""
         txn = joined or self.last_txn
         elapsed_ms = call.elapsed_ms()
@@ -109,6 +110,8 @@ class Totals:
             text += f", {self.duplicates:,} duplicate{'' if self.duplicates == 1 else 's'}"
         if self.skipped:
             text += f", {self.skipped:,} left out"
+        if watermark is not None:
+            text += f", watermark {format_time(watermark)}"
         call.summary(text)
         if self.beyond_ttl:
             late = f"{self.beyond_ttl:,} message{'' if self.beyond_ttl == 1 else 's'}"

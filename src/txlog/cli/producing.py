@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from txlog.cli import blocks, chunking
 from txlog.cli.filling import filled
 from txlog.cli.inputs import Input, messages_table
+from txlog.cli.marking import Marks
 from txlog.cli.options import Call, split_key
 from txlog.cli.produce_request import Request
 from txlog.cli.produced import Acks, Totals
@@ -72,6 +73,7 @@ class Job:
         self.producer = producer
         self.totals = Totals(request)
         self.acks = Acks(call, request)
+        self.marks = Marks(request, producer)
         self.txn: TxnId | None = None
         self.txn_messages = 0
         self.txn_since = 0.0
@@ -104,19 +106,22 @@ class Job:
             else:
                 self._send_records()
             self._check_expectations()
+            self.marks.send(self._within())
             if self.txn is not None:
                 self._commit()
+            self.marks.close()
         except TxlogError as error:
             raise self._failed(error) from error
         except BaseException:
             self._abort()
             raise
         self.totals.skipped = self.input.skipped
-        self.totals.report(self.call, request.join)
+        self.totals.report(self.call, request.join, self.marks.last)
 
     def _send_records(self) -> None:
         for table in self._batches():
             if table is None:
+                self.marks.send_if_due(self._within())
                 self._commit_if_due()
             else:
                 self._send(table)
@@ -129,7 +134,7 @@ class Job:
             self.read += 1
             empty = pa.table({"line": [line], "value": pa.nulls(1, pa.binary())})
             data = filled(self.request, empty, self.totals.sent).drop_columns("value")
-            txn = self.txn or self.request.join
+            txn = self._within()
             with shielded():
                 receipt = chunking.send(self.producer, data, txn, chunking.pieces(path))
             self._sent(receipt, data, txn)
@@ -214,16 +219,22 @@ class Job:
         return table.filter(pc.invert(large))
 
     def _send(self, table: pa.Table) -> None:
-        if self.request.own_txn and self.txn is None:
-            self._begin()
-        if self.request.txn_every_messages is not None:
-            room = self.request.txn_every_messages - self.txn_messages
-            if len(table) > room:
-                self._send(table.slice(0, room))
-                self._send(table.slice(room))
-                return
+        """Send records, so many at once as may go before a commit or a watermark is due."""
+        every = self.request.txn_every_messages
+        while len(table):
+            if self.request.own_txn and self.txn is None:
+                self._begin()
+            rooms = [len(table)]
+            if every is not None:
+                rooms.append(every - self.txn_messages)
+            if self.marks.room is not None:
+                rooms.append(self.marks.room)
+            self._send_some(table.slice(0, min(rooms)))
+            table = table.slice(min(rooms))
+
+    def _send_some(self, table: pa.Table) -> None:
         whole = filled(self.request, table, self.totals.sent)
-        txn = self.txn or self.request.join
+        txn = self._within()
         most, at = self.client.settings.max_message_bytes, 0
         for data in chunking.runs(whole, most) if self.request.chunking else [whole]:
             try:
@@ -249,7 +260,12 @@ class Job:
         self.txn_messages += len(data)
         self.totals.add(receipt, txn is not None)
         self.acks.add(receipt, sequences, txn, self.txn is not None)
+        self.marks.note(data, txn)
         self._commit_if_due()
+
+    def _within(self) -> TxnId | None:
+        """The transaction that the messages go into."""
+        return self.txn or self.request.join
 
     def _begin(self) -> None:
         with shielded():
@@ -272,6 +288,7 @@ class Job:
             (time.monotonic() - self.txn_since) * 1000 >= request.txn_every_ms
         )
         if full or old:
+            self.marks.commit(self.txn)
             self._commit()
 
     def _commit(self) -> None:
@@ -356,4 +373,7 @@ class Job:
             stops.append(self.pending_since + self.request.flush_every_ms / 1000)
         if self.txn is not None and self.request.txn_every_ms is not None:
             stops.append(self.txn_since + self.request.txn_every_ms / 1000)
+        mark_s = self.marks.wait_s()
+        if mark_s is not None:
+            stops.append(now + mark_s)
         return max(0.0, min(stops) - now) if stops else None

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from txlog.client import Client
 
 _TOPIC_FIELDS = (
-    "topic partitions messages size_bytes open_txns hidden_messages delayed backlog".split()
+    "topic partitions messages size_bytes open_txns hidden_messages delayed backlog "
+    "watermark".split()
 )
 _CLEAR = "\x1b[H\x1b[2J"
 

@@ -1,4 +1,4 @@
-"""Owns the commands of event-time watermarks: watermark set, idle, show, producers, snapshot."""
+"""Owns the commands of event-time watermarks: watermark set, idle, show, history, …"""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ NoJoin = Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")]
 Subscription = Annotated[
     str | None, Option("--subscription", "-s", metavar="SUB", help="where it is, not at the end")
 ]
+Partition = Annotated[int | None, Option("--partition", "-p", min=0, metavar="N")]
 
 
 @command(
     "watermark set",
     examples=(
         "txlog watermark set orders 2026-11-20T09:00:00Z --producer till-7",
-        "txlog watermark set orders now-5m --producer till-7 --txn-id 0:42",
+        "txlog watermark set orders -5m --producer till-7 --txn-id 0:42",
     ),
     fields="topic producer event_time regressed txn partition_list",
     changes=True,
+    times=True,
 )
 def set_watermark(
     call: Call,
@@ -103,21 +105,61 @@ def show(
     call: Call,
     topic: Topic,
     subscription: Subscription = None,
-    partition: Annotated[int | None, Option("--partition", "-p", min=0, metavar="N")] = None,
+    partition: Partition = None,
     at: Annotated[str | None, Option("--at", metavar="L:E", help="at this row instead")] = None,
 ) -> None:
     """Show how far event time is: at the end of the log, or where a subscription is.
 
     watermark is the least time of an active producer there; emitted the highest one that was handed
     to a consumer. Acknowledge to advance: it waits for first_unacked, then for holder.
+
+    late_messages are those up to there that were older than the watermark of their partition just
+    before them. For it and max_event_time all event times are read: --columns can leave both out.
     """
     if subscription is not None:
         check_name("subscription", subscription)
     place = None if at is None else MessageId.parse(at)
     if place is not None and place.index:
         raise InvalidArgument(f"--at is {at}, a row is L:E", code=203)
+    lateness = not {"max_event_time", "late_messages"}.isdisjoint(call.output.fields)
     watermarks = call.client().topic(topic).watermarks
-    call.output.single(watermarks.show(subscription, partition=partition, at=place))
+    call.output.single(
+        watermarks.show(subscription, partition=partition, at=place, lateness=lateness)
+    )
+
+
+@command(
+    "watermark history",
+    examples=(
+        "txlog watermark history orders --limit 20",
+        "txlog watermark history orders -p 0 --producer till-7 --since -1h",
+    ),
+    fields=(
+        "topic partition position marker_type producer event_time "
+        "| txn txn_state regressed publish_time by"
+    ),
+)
+def history(
+    call: Call,
+    topic: Topic,
+    partition: Partition = None,
+    producer: Annotated[
+        str | None, Option("--producer", metavar="NAME", help="only what it asserted")
+    ] = None,
+    since: Annotated[str | None, Option("--since", metavar="TIME", help="written since")] = None,
+    limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="the last N")] = None,
+) -> None:
+    """List what moved the watermark, in the order of the journal, as far as the log reaches.
+
+    What a transaction asserted stands at its commit marker. regressed: it was below the producer's
+    last time, so without effect.
+    """
+    since_ms = None if since is None else parse_time(since, call.now_ms())
+    call.output.rows(
+        call.client().topic(topic).watermarks.history(
+            partition=partition, producer=producer, since=since_ms, limit=limit
+        )
+    )  # fmt: skip
 
 
 @command(

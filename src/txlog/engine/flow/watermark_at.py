@@ -64,14 +64,14 @@ class WatermarkGenerator:
     def _at(self, view: View, known: Watermark, position: Position) -> State:
         if not known.state.seen:
             return State()
-        if not any(_entries(known, position, None)):
+        if not any(moves_between(known, position, None)):
             return known.state.copy()  # nothing behind it changes anything: as at the end
         if next(_snapshots(known, position), START) <= self.position <= position:
             start, state = self.position, self._state  # forwards, and nearer than any snapshot
         else:
             start, state = self._read_last(view, _snapshots(known, position))
         state = state.copy()
-        self._fold(view, state, [*_entries(known, start, position)])
+        self._fold(view, state, [*moves_between(known, start, position)])
         return state
 
     def _read_last(self, view: View, before: Iterator[Position]) -> tuple[Position, State]:
@@ -123,7 +123,7 @@ def _snapshots(known: Watermark, position: Position) -> Iterator[Position]:
                 yield (ledger, rows[at] - 1)
 
 
-def _entries(known: Watermark, behind: Position, last: Position | None) -> Iterator[Request]:
+def moves_between(known: Watermark, behind: Position, last: Position | None) -> Iterator[Request]:
     """The rows of `moves` behind a position, up to and with another, as runs."""
     ledgers = sorted(known.moves)
     for ledger in ledgers[bisect_right(ledgers, behind[0] - 1) :]:

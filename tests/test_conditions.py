@@ -1,0 +1,201 @@
+"""client.wait: conditions over one view, asked again when something was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine_kit import Bench, begin, ids, say, send
+from txlog import TxnId, conditions, waiting
+from txlog.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound, TransactionNotFound
+from txlog.settings import EVENT_TIME_MAX
+from txlog.watermarking import WatermarkSession
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t", 2)
+    made.client.create_subscription("t", "s", type="shared")
+    return made
+
+
+def now(bench: Bench, *topics: str, **given: Any) -> list[tuple[bool, str]]:
+    """What the conditions are now; that all of them make `met` is checked by the way."""
+    answer = bench.client.wait(topics, **given, timeout_ms=0)
+    rows = [(row["met"], row["value"]) for row in answer["condition_list"]]
+    assert answer["met"] is all(met for met, _ in rows)
+    return rows
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> list[float]:
+    """While somebody waits, the next of these is done; returns the pauses."""
+    left, pauses = list(steps), list[float]()
+
+    class Pause:
+        def wait(self, seconds: float) -> None:
+            pauses.append(seconds)
+            assert left, "it waits for something that does not come"
+            left.pop(0)()
+
+    monkeypatch.setattr(waiting, "Event", Pause)
+    return pauses
+
+
+def test_messages(bench: Bench) -> None:
+    """Visible ones, of all partitions or of one."""
+    client = bench.client
+    assert now(bench, "t", messages=0) == [(True, "0")]
+    send(client, b"1", b"2")
+    txn = begin(client)
+    client.producer("t").send(b"3", partition=1, txn=txn)
+    assert now(bench, "t", "t/0", "t/1", messages=2) == [(True, "2"), (True, "2"), (False, "0")]
+    client.commit(txn)
+    assert now(bench, "t", messages=3) == [(True, "3")]
+    assert now(bench, "t", messages=4) == [(False, "3")]
+
+
+def test_a_watermark_at_the_end(bench: Bench) -> None:
+    """As watermark show has it; there is none without an active producer."""
+    client = bench.client
+    assert now(bench, "t", watermark=1) == [(False, "unknown")]
+    say(client, "A", 50)
+    say(client, "B", 70)
+    client.flush()
+    assert now(bench, "t", watermark=50) == [(True, "1970-01-01T00:00:00.050Z")]
+    assert now(bench, "t", watermark=51) == [(False, "1970-01-01T00:00:00.050Z")]
+    say(client, "A", None)
+    assert now(bench, "t", watermark=51) == [(True, "1970-01-01T00:00:00.070Z")]
+    say(client, "B", None)
+    assert now(bench, "t", watermark=1) == [(False, "idle")]
+    say(client, "A", EVENT_TIME_MAX)
+    assert now(bench, "t", watermark=EVENT_TIME_MAX) == [(True, str(EVENT_TIME_MAX))]
+
+
+def test_a_watermark_where_a_subscription_is(bench: Bench) -> None:
+    """What was handed out stays, when a late joiner makes the value fall, or all are idle."""
+    client = bench.client
+
+    def at(time: int) -> bool:
+        client.flush()
+        ((met, _),) = now(bench, "t", watermark=time, subscription="s")
+        return met
+
+    (first,) = send(client, b"x")
+    say(client, "A", 50)
+    assert not at(1)
+    client.acknowledge("t", "s", [first])
+    assert at(50)
+    assert not at(51)
+    session = WatermarkSession(client._store, lambda view: [(1, 1), (1, 2)])
+    assert session.moved()
+    say(client, "B", 20)
+    assert at(50)
+    say(client, "C", 10)
+    assert now(bench, "t", watermark=11) == [(False, "1970-01-01T00:00:00.010Z")]
+    for name in "ABC":
+        say(client, name, None)
+    assert at(50)
+    client.create_subscription("t", "other", type="shared")
+    assert now(bench, "t", watermark=1, subscription="other") == [(False, "unknown")]
+    client.acknowledge("t", "other", ids(client))
+    assert now(bench, "t", watermark=1, subscription="other") == [(False, "idle")]
+    client.admin.set_offline("t", 0)
+    assert now(bench, "t", watermark=1, subscription="s") == [(False, "unavailable")]
+
+
+def test_a_backlog(bench: Bench) -> None:
+    """So many left at most; a name that several topics have needs the topic."""
+    client = bench.client
+    known = send(client, b"1", b"2", b"3")
+    assert now(bench, backlogs={"s": 3}) == [(True, "3")]
+    assert now(bench, "t", "t/1", backlogs={"s": 2}) == [(False, "3"), (True, "0")]
+    client.acknowledge("t", "s", known[:2])
+    assert now(bench, backlogs={"s": 1}) == [(True, "1")]
+    client.create_topic("u")
+    client.create_subscription("u", "s")
+    with pytest.raises(InvalidArgument):
+        now(bench, backlogs={"s": 1})
+    assert now(bench, "u", backlogs={"s": 0}) == [(True, "0")]
+    with pytest.raises(SubscriptionNotFound):
+        now(bench, backlogs={"nobody": 1})
+
+
+def test_a_state_of_a_transaction(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot come any more ends the waiting at once."""
+    client = bench.client
+    one, two = begin(client), begin(client)
+    assert now(bench, txns={one: "open", two: "committed"}) == [(True, "open"), (False, "open")]
+    client.commit(one)
+    client.abort(two)
+    assert now(bench, txns={one: "committed", two: "aborted"}) == [
+        (True, "committed"), (True, "aborted"),
+    ]  # fmt: skip
+    assert now(bench, txns={one: "ended", two: "ended"})[0][0]
+    meanwhile(monkeypatch)
+    for state in ("open", "aborted", "committing", "aborting"):
+        answer = client.wait(txns={one: state})  # without a time-out
+        assert not answer["met"]
+    with pytest.raises(TransactionNotFound):
+        client.wait(txns={TxnId(0, 99): "ended"})
+    with pytest.raises(InvalidArgument):
+        client.wait(txns={one: "gone"})
+
+
+def test_it_waits_until_all_hold_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process writes; each round looks, more and more seldom."""
+    other = bench.another()
+    txn = begin(other)
+    pauses = meanwhile(
+        monkeypatch,
+        lambda: send(other, b"1", b"2"),
+        lambda: None,
+        lambda: say(other, "A", 9),
+        lambda: other.commit(txn),
+        lambda: send(other, b"3"),
+    )
+    answer = bench.client.wait(["t"], messages=3, watermark=9, txns={txn: "committed"})
+    assert answer["met"]
+    assert [row["name"] for row in answer["condition_list"]] == [
+        "messages:t", "watermark:t", f"txn:{txn}",
+    ]  # fmt: skip
+    assert [row["value"] for row in answer["condition_list"]][::2] == ["3", "committed"]
+    assert pauses == sorted(pauses)
+    assert pauses[0] < pauses[-1]
+
+
+def test_nothing_is_asked_again_without_a_frame(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No busy loop: a wait costs a look at the journal."""
+    asked: list[int] = []
+    found = conditions.Found
+
+    def ask(view: Any, store: Any) -> conditions.Found:
+        asked.append(view.lsn)
+        return found(len(asked) == 2, "")
+
+    nothing = [lambda: None] * 5
+    meanwhile(monkeypatch, *nothing, lambda: send(bench.client, b"1"))
+    answer = conditions.wait(bench.client._store, [conditions.Condition("x", ask)], None)
+    assert answer["met"]
+    assert len(asked) == 2
+    assert asked[0] < asked[1]
+
+
+def test_bad_calls(bench: Bench) -> None:
+    """A name that is not there is not waited for."""
+    with pytest.raises(InvalidArgument):
+        bench.client.wait()
+    with pytest.raises(InvalidArgument):
+        bench.client.wait(["t"])
+    for topic in ("nothing", "t/2"):
+        with pytest.raises(TopicNotFound):
+            bench.client.wait([topic], messages=1)
+    with pytest.raises(SubscriptionNotFound):
+        bench.client.wait(["t"], watermark=1, subscription="nobody")

@@ -1,0 +1,235 @@
+"""History and lateness: functions of the rows alone, equal to a walk over them one by one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine_kit import START_MS, Bench, begin, read, say
+from txlog import Bound, MessageId, Position, TxnId
+from txlog.engine.flow import watermark_rows
+from txlog.errors import InvalidArgument
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SET, IDLE, SNAPSHOT = "set", "idle", "snapshot"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t", 2)
+    made.client.create_subscription("t", "s", type="shared")
+    return made
+
+
+def figures(bench: Bench, subscription: str | None = None, **given: Any) -> tuple[Any, Any]:
+    answer = bench.client.topic("t").watermarks.show(subscription, **given)
+    return answer["max_event_time"], answer["late_messages"]
+
+
+def send(bench: Bench, time: int | None, partition: int = 0, txn: TxnId | None = None) -> MessageId:
+    sent = bench.client.producer("t").send(b"x", event_time=time, partition=partition, txn=txn)
+    return sent.message_id or MessageId(0, 0)
+
+
+def history(bench: Bench, **given: Any) -> list[dict[str, Any]]:
+    return bench.client.topic("t").watermarks.history(**given)
+
+
+def short(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    names = ("partition", "position", "marker_type", "producer", "event_time", "regressed")
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+def test_late_is_older_than_the_value_just_before(bench: Bench) -> None:
+    """2: equality is on time, and a message without event time is never late."""
+    assert figures(bench) == (None, 0)
+    send(bench, 5)
+    assert figures(bench) == (5, 0)  # nobody had asserted anything
+    say(bench.client, "A", 10)
+    for time in (9, 10, None, 12, 3):
+        send(bench, time)
+    assert figures(bench) == (12, 2)
+    send(bench, 9, partition=1)
+    assert figures(bench, partition=1) == (9, 1)
+    assert figures(bench) == (12, 3)
+    assert figures(bench, lateness=False) == (None, None)
+
+
+def test_what_a_marker_asserts_takes_effect_behind_its_messages(bench: Bench) -> None:
+    """2, rule 1: messages of the same transaction may be older."""
+    say(bench.client, "A", 10)
+    txn = begin(bench.client)
+    for time in (11, 9, 50):
+        send(bench, time, txn=txn)
+    say(bench.client, "A", 60, txn=txn)
+    assert figures(bench) == (None, 0)
+    bench.client.commit(txn)
+    assert figures(bench) == (50, 1)
+    send(bench, 59)
+    assert figures(bench) == (59, 2)
+    assert figures(bench, at=MessageId(1, 1)) == (50, 1)
+
+
+def test_up_to_where_a_subscription_is(bench: Bench) -> None:
+    """With -s up to the tracking position, with --at up to a row."""
+    say(bench.client, "A", 10)
+    ids = [send(bench, time) for time in (8, 9, 20)]
+    assert figures(bench, "s") == (None, 0)
+    bench.client.acknowledge("t", "s", [ids[0], ids[2]])
+    assert figures(bench, "s") == (8, 1)
+    assert figures(bench, at=ids[1]) == (9, 2)
+    bench.client.acknowledge("t", "s", [ids[1]])
+    assert figures(bench, "s") == (20, 2)
+
+
+def test_history_says_what_took_effect(bench: Bench) -> None:
+    """CLI.md 8.6: in the order of the journal; regressed against the time at that place."""
+    client = bench.client
+    watermarks = client.topic("t").watermarks
+    assert history(bench) == []
+    say(client, "A", 10)
+    txn = begin(client)
+    for time in (20, None, 5):
+        say(client, "A", time, txn=txn)
+    say(client, "B", 7, txn=txn)
+    say(client, "A", 9)
+    bench.clock.advance(1000)
+    client.commit(txn)
+    watermarks.snapshot()
+    watermarks.idle("A")
+    say(client, "A", 3)
+    open_txn = begin(client)
+    say(client, "C", 1, txn=open_txn)
+    client.flush()
+    in_0 = [
+        (0, Position(1, 0), SET, "A", 10, False),
+        (0, Position(1, 1), SET, "A", 9, True),
+        (0, Position(1, 2), IDLE, "A", None, False),
+        (0, Position(1, 2), SET, "A", 5, False),  # its time was forgotten in the same marker
+        (0, Position(1, 2), SET, "B", 7, False),
+        (0, Position(1, 3), SNAPSHOT, None, None, False),
+        (0, Position(1, 4), IDLE, "A", None, False),
+        (0, Position(1, 5), SET, "A", 3, False),
+    ]
+    found = history(bench)
+    assert short(history(bench, partition=0)) == in_0
+    assert [row for row in short(found) if row[0] == 0] == in_0
+    assert [row["partition"] for row in found[:4]] == [0, 1, 0, 1]  # by frame
+    assert [row["txn"] for row in found if row["partition"] == 0] == [
+        None, None, txn, txn, txn, None, None, None,
+    ]  # fmt: skip
+    assert {row["txn_state"] for row in found if row["txn"] is not None} == {"committed"}
+    assert [row["by"] for row in found if row["marker_type"] == IDLE] == [
+        None,
+        None,
+        *["admin"] * 2,
+    ]
+    assert [row["publish_time"] for row in found[:5]] == [START_MS] * 4 + [START_MS + 1000]
+    for limit in range(len(found) + 2):
+        assert history(bench, limit=limit) == found[max(0, len(found) - limit) :]
+    assert history(bench, producer="A", limit=3) == [r for r in found if r["producer"] == "A"][-3:]
+    assert history(bench, since=START_MS + 1) == found[4:]
+    assert short(history(bench, partition=0, limit=1)) == in_0[-1:]
+    with pytest.raises(InvalidArgument):
+        history(bench, limit=-1)
+
+
+def test_a_trimmed_head_counts_from_what_is_left(bench: Bench) -> None:
+    """7: a ledger begins with a snapshot, so the values behind it do not change."""
+    client = bench.client
+    say(client, "A", 10)
+    send(bench, 5)
+    client.checkpoint(roll_all=True)
+    kept = send(bench, 9)
+    say(client, "A", 8)
+    before = history(bench, partition=0)
+    assert figures(bench) == (9, 2)
+    client.admin.trim("t", Bound("id", kept), force_unacked=True)
+    assert figures(bench) == (9, 1)
+    assert history(bench, partition=0) == before[1:]
+    assert [row["marker_type"] for row in before] == [SET, SNAPSHOT, SET]
+    assert before[-1]["regressed"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_histories_equal_a_walk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The vectorized count over pieces, chunks and ledgers, against one message after the other."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    monkeypatch.setattr(watermark_rows, "ROWS_AT_ONCE", chance.choice([1, 3, 7, 100_000]))
+    bench = Bench(tmp_path / "store", ledger_entries_max=chance.choice([9, 50, 1_000_000]),
+                  watermark_snapshot_markers_max=chance.choice([2, 1000]))  # fmt: skip
+    client = bench.client
+    client.create_topic("t", 2)
+    client.create_subscription("t", "s", type="shared")
+    txns: list[TxnId] = []
+    for _ in range(150):
+        what = chance.choice(["send"] * 6 + ["say"] * 2 + ["idle", "begin", "end", "ack", "point"])
+        txn = chance.choice([None, *txns])
+        if what == "send":
+            time = chance.choice([None, chance.randrange(1, 100)])
+            send(bench, time, chance.randrange(2), txn)
+        elif what in ("say", "idle"):
+            time = chance.randrange(1, 100) if what == "say" else None
+            say(client, chance.choice("ABC"), time, txn=txn)
+        elif what == "begin":
+            txns.append(begin(client))
+        elif what == "end" and txns:
+            ended = txns.pop(chance.randrange(len(txns)))
+            (client.commit if chance.random() < 0.7 else client.abort)(ended)
+        elif what == "ack":
+            ids = [one.message_id for one in read(client) if one.message_id is not None]
+            if ids:
+                client.acknowledge("t", "s", chance.sample(ids, min(len(ids), 5)))
+        elif what == "point":
+            client.checkpoint(roll_all=chance.random() < 0.3)
+    client.flush()
+    for index in range(2):
+        check_walk(bench, index)
+
+
+def check_walk(bench: Bench, index: int) -> None:
+    """Compare with the values of the places just before each message."""
+    watermarks = bench.client.topic("t").watermarks
+    greatest, late = None, 0
+    seen: dict[tuple[int, int], int | None] = {}
+    last = watermarks.show(partition=index)["partition_list"][0]["position"]
+    place = watermarks.show("s", partition=index)["partition_list"][0]["position"]
+    wanted_at_s: tuple[int | None, int] = (None, 0)
+    for message in read(bench.client, "t", partitions=[index]):
+        at = message.message_id
+        assert at is not None
+        entry = (at.ledger, at.entry)
+        if entry not in seen:
+            before = _before(bench, index, entry)
+            seen[entry] = None if before is None else watermarks.show(
+                at=MessageId(*before), lateness=False)["watermark"]  # fmt: skip
+        value, time = seen[entry], message.event_time
+        if time is not None:
+            greatest = time if greatest is None else max(greatest, time)
+            late += value is not None and time < value
+        if place is not None and entry <= (place.ledger, place.entry):
+            wanted_at_s = (greatest, late)
+    assert figures(bench, partition=index) == (greatest, late)
+    assert figures(bench, "s", partition=index) == wanted_at_s
+    if last is not None:
+        assert figures(bench, at=MessageId(last.ledger, last.entry)) == (greatest, late)
+
+
+def _before(bench: Bench, index: int, entry: tuple[int, int]) -> tuple[int, int] | None:
+    """The row just before one."""
+    ledger, number = entry
+    if number:
+        return (ledger, number - 1)
+    known = bench.client._store.read(
+        lambda view: [
+            (end.ledger, end.entries - 1) for end in view.topic(index + 1).ledgers if end.entries
+        ]
+    )
+    return max((one for one in known if one < entry), default=None)
