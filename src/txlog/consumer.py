@@ -54,13 +54,13 @@ from txlog.positions import Where, chosen_partitions, last_ids, only_one, seek_t
 from txlog.receiving import Guard, Receiving
 from txlog.tracking import Subscribed
 from txlog.transaction import Later, Transaction
-from txlog.watermarking import Watermarked, WatermarkListener, WatermarkSession
+from txlog.watermarking import Watermark, WatermarkListener, WatermarkSession
 
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
 QUEUE_SIZE = 1000
 
 
-class Consumer(Watermarked):
+class Consumer:
     """Receives from one topic on a subscription; safe to call from many threads.
 
     >>> import tempfile, txlog
@@ -78,8 +78,8 @@ class Consumer(Watermarked):
     """
 
     __slots__ = (
-        "_buffered", "_member", "_nack_delay_ms", "_queue_size", "_receiving", "_store", "_turns",
-        "name", "short",
+        "_buffered", "_member", "_nack_delay_ms", "_queue_size", "_receiving", "_session", "_store",
+        "_turns", "name", "short",
     )  # fmt: skip
 
     def __init__(
@@ -245,6 +245,20 @@ class Consumer(Watermarked):
         if self.kind in SHARED_TYPES:
             return False  # in hand is in hand
         return not covers(cursor.rewound(place.round, place.mark), one)
+
+    def get_last_watermark(self) -> Watermark | None:
+        """What it was handed last as its watermark, in this epoch; None without watermarks."""
+        return None if self._session is None else self._session.last
+
+    @property
+    def watermark_status(self) -> str | None:
+        """unknown, active, idle or unavailable when it received last; None without watermarks."""
+        return None if self._session is None else self._session.status
+
+    @property
+    def late_messages(self) -> int:
+        """How many messages were older than its watermark when it was handed them."""
+        return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
         """True when a message can be received now."""

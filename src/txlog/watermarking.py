@@ -251,24 +251,3 @@ class WatermarkSession:
         found = pc.fill_null(pc.less(event_times.cast(pa.int64()), value), False)
         self.late_messages += pc.sum(found).as_py() or 0
         return found
-
-
-class Watermarked:
-    """What a handle tells of its watermarks; without them it has no session."""
-
-    __slots__ = ("_session",)
-    _session: WatermarkSession | None
-
-    def get_last_watermark(self) -> Watermark | None:
-        """What it was handed last as its watermark, in this epoch; None without watermarks."""
-        return None if self._session is None else self._session.last
-
-    @property
-    def watermark_status(self) -> str | None:
-        """unknown, active, idle or unavailable when it received last; None without watermarks."""
-        return None if self._session is None else self._session.status
-
-    @property
-    def late_messages(self) -> int:
-        """How many messages were older than its watermark when it was handed them."""
-        return 0 if self._session is None else self._session.late_messages
