@@ -74,12 +74,23 @@ def test_a_message_of_an_open_transaction_has_no_id() -> None:
 @pytest.mark.parametrize(
     "text",
     ["%s", "%e", "%y", "%a", "%z", "%", "%v{no}", "%o{no}", "%h{%k", r"\q", r"\x4", "%g", "%t{",
-     "%p{hex}", "%d{no}", "%V{big7}", "%x{no}", "%k{unpack[!!]}"],
+     "%p{hex}", "%d{no}", "%d{ms}", "%w", "%h{%w}", "%V{big7}", "%x{no}", "%k{unpack[!!]}"],
 )  # fmt: skip
 def test_an_unknown_verb_is_a_usage_error(text: str) -> None:
     """CLI.md 7: exit 2."""
     with pytest.raises(Usage):
         Format(text)
+
+
+def test_a_watermark_is_there_where_rows_have_one() -> None:
+    """CLI.md 7: of consume --watermarks only; nothing while there is none."""
+    row = {**ROW, "watermark": 1_795_165_924_117}
+    form = Format("%w|%w{rfc3339}|%w{strftime[%F]}", watermarks=True)
+    assert form.apply(row) == b"1795165924117|2026-11-20T09:12:04.117Z|2026-11-20"
+    assert form.apply({**row, "watermark": None}) == b"||"
+    for text in ("%w{ms}", "%w{event}", "%w{rfc3339}{rfc3339}"):
+        with pytest.raises(Usage):
+            Format(text, watermarks=True)
 
 
 @pytest.mark.parametrize(

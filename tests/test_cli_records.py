@@ -126,3 +126,28 @@ def test_the_envelope_round_trip_is_byte_exact(tmp_path: Any) -> None:
     assert back["properties"].to_pylist() == [[("a", "ü")], None, None]
     assert back["event_time"].cast(pa.int64()).to_pylist() == [-5, None, None]
     assert back["deliver_at"].cast(pa.int64()).to_pylist() == [None, 7, None]
+
+
+def test_only_json_has_a_record_of_a_watermark() -> None:
+    """CLI.md 7; text formats have nothing between the messages."""
+    for form in ("json", "ndjson"):
+        records = Records(form, ["value"], look=LOOK, watermarks=True)
+        records.watermark = 0
+        line = json.loads(records.event("orders", "billing", "active"))
+        assert line == {
+            "kind": "watermark", "topic": "orders", "subscription": "billing", "partition": None,
+            "watermark": "1970-01-01T00:00:00.000Z", "status": "active",
+        }  # fmt: skip
+    for form in ("lines", "raw", "tsv", "csv", "envelope", "line", "%w"):
+        records = Records(form, None, look=LOOK, watermarks=True)
+        records.watermark = 0
+        assert records.event(None, "billing", "active") == b""
+
+
+def test_late_says_what_the_consumer_said() -> None:
+    """null without watermarks."""
+    assert lines("json", {})[0]["late"] is None
+    for late in (True, False):
+        rows = table({}).append_column("is_late", pa.array([late]))
+        data = Records("json", None, look=LOOK).encode(rows)
+        assert json.loads(data)["late"] is late

@@ -298,18 +298,21 @@ class Client(TransactionClient):
     @overload
     def consumer(
         self, topic: str, subscription: str, *, durable: Literal[True] = True,
-        **options: Unpack[ConsumerOptions],
+        listener: WatermarkListener[Consumer] | None = None, **options: Unpack[ConsumerOptions],
     ) -> Consumer: ...  # fmt: skip
 
     @overload
     def consumer(
-        self, topic: Topics, subscription: str, **options: Unpack[ConsumerOptions]
-    ) -> MultiTopicsConsumer: ...
+        self, topic: Topics, subscription: str, *,
+        listener: WatermarkListener[MultiTopicsConsumer] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> MultiTopicsConsumer: ...  # fmt: skip
 
     @overload
     def consumer(
         self, topic: str, subscription: str, *, durable: Literal[False],
-        start: Where | None = None, **options: Unpack[ConsumerOptions],
+        start: Where | None = None, listener: WatermarkListener[NonDurableConsumer] | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> NonDurableConsumer: ...  # fmt: skip
 
     def consumer(
@@ -318,7 +321,7 @@ class Client(TransactionClient):
         create: bool = False, partitions: Sequence[int] | None = None, priority: int = 0,
         receiver_queue_size: int = QUEUE_SIZE, ack_timeout_ms: int | None = None,
         nack_delay_ms: int | None = None, durable: bool = True, start: Where | None = None,
-        enable_watermarking: bool = False, listener: WatermarkListener[Consumer] | None = None,
+        enable_watermarking: bool = False, listener: WatermarkListener[Any] | None = None,
     ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:  # fmt: skip
         """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
 
@@ -337,23 +340,28 @@ class Client(TransactionClient):
             "create": create, "partitions": partitions, "priority": priority,
             "receiver_queue_size": receiver_queue_size, "ack_timeout_ms": ack_timeout_ms,
             "nack_delay_ms": nack_delay_ms, "enable_watermarking": enable_watermarking,
-            "listener": listener,
         }  # fmt: skip
         return open_consumer(
-            self._store, topic, subscription, durable=durable, start=start, options=options
-        )
+            self._store, topic, subscription, durable=durable, start=start, options=options,
+            listener=listener,
+        )  # fmt: skip
 
     def reader(
         self, topic: str, start: Where | None = None, *, partitions: list[int] | None = None,
-        isolation: str = "committed",
+        isolation: str = "committed", enable_watermarking: bool = False,
+        listener: WatermarkListener[Reader] | None = None,
     ) -> Reader:  # fmt: skip
         """A reader from a position on, the first message when left out. Raises TopicNotFound.
 
         partitions: all when left out
         isolation:  "uncommitted" adds the messages of open and aborted transactions, without ids,
                     behind the committed ones
+        enable_watermarking: hand out watermarks: see Reader.read_next; listener: told of each
         """
-        return Reader(self._store, topic, range_from(start), partitions, isolation)
+        return Reader(
+            self._store, topic, range_from(start), partitions, isolation, enable_watermarking,
+            listener,
+        )  # fmt: skip
 
     def read(
         self, topic: str, *, range: Range | None = None, partitions: list[int] | None = None,

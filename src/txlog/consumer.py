@@ -51,7 +51,8 @@ from txlog.membership import Membership, check_options
 from txlog.message import Message, messages
 from txlog.moving import reconsume_later
 from txlog.positions import Where, chosen_partitions, last_ids, only_one, seek_to
-from txlog.receiving import Receiving
+from txlog.receiving import Guard, Receiving
+from txlog.tracking import Subscribed
 from txlog.transaction import Later, Transaction
 from txlog.watermarking import Watermark, WatermarkListener, WatermarkSession
 
@@ -110,7 +111,8 @@ class Consumer:
         self._session: WatermarkSession | None = None
         if enable_watermarking:
             notify = None if listener is None else partial(listener.received_watermark, self)
-            self._session = WatermarkSession(store, self._receiving.assigned, notify)
+            ground = Subscribed(store, self.assigned)
+            self._session = WatermarkSession(store, ground, notify)
 
     @staticmethod
     def _find(view: View, wanted: TopicName, name: str) -> tuple[Topic, Subscription]:
@@ -148,9 +150,6 @@ class Consumer:
         while True:
             with self._turns:
                 table, has_moved = self._take(max_messages)
-                if self._session is not None:
-                    table = self._session.marked(table)
-                    self._receiving.stands_for(table)
             left = deadline - time.monotonic()
             if table.num_rows or has_moved or left <= 0:
                 return table
@@ -169,19 +168,15 @@ class Consumer:
         while True:
             with self._turns:  # not while it waits: another thread may close it
                 session = self._session
-                if session is not None and session.moved():
-                    return None
-                self._drop_lost()
-                if not self._buffered:
-                    table, has_moved = self._take(max(1, self._queue_size))
-                    if has_moved:
-                        return None
-                    self._buffered.extend(messages(table))
-                if self._buffered:
-                    message = self._buffered.popleft()
+                if session is None:
+                    message, has_moved = self.next_of_queue(), False
+                else:
+                    take = partial(self.next_of_queue, session.is_current)
+                    message, has_moved = session.turn(take, self.is_refused)
+                if message is not None:
                     return message if session is None else session.judged(message)
             left = pause if deadline is None else deadline - time.monotonic()
-            if left <= 0:
+            if has_moved or left <= 0:
                 return None
             Event().wait(min(self._receiving.wait_seconds(pause), left))
             pause = min(POLL_SECONDS_MAX, pause * 2)
@@ -191,16 +186,34 @@ class Consumer:
         receiving, session = self._receiving, self._session
         if session is None:
             return receiving.take(limit), False
-        while True:
-            if session.moved():
-                return RECEIVED.empty_table(), True
-            table = receiving.take(limit, session.is_current)
-            if table.num_rows:
-                return table, False
-            if session.moved():  # the turn has seen what others wrote
-                return table, True
-            if not receiving.is_refused:
-                return table, False
+        take = partial(self.batch, limit, session.is_current)
+        found, has_moved = session.turn(take, self.is_refused)
+        table = session.marked(RECEIVED.empty_table() if found is None else found)
+        receiving.stands_for(table)
+        return table, has_moved
+
+    def batch(self, limit: int, guard: Guard | None = None) -> pa.Table | None:
+        """One turn; None when there is nothing, or when the guard refused it under the lock."""
+        with self._turns:
+            table = self._receiving.take(limit, guard)
+            return table if table.num_rows else None
+
+    def next_of_queue(self, guard: Guard | None = None) -> Message | None:
+        """The next message, of a batch taken in hand if need be; guard: as in batch."""
+        with self._turns:
+            self._drop_lost()
+            if not self._buffered:
+                table = self._receiving.take(max(1, self._queue_size), guard)
+                self._buffered.extend(messages(table))
+            return self._buffered.popleft() if self._buffered else None
+
+    def is_refused(self) -> bool:
+        """True when the guard of the last turn said no."""
+        return self._receiving.is_refused
+
+    def assigned(self, view: View) -> list[tuple[int, int]]:
+        """(subscription, partition) of what it may be handed messages of; raises when closed."""
+        return self._receiving.assigned(view)
 
     def _drop_lost(self) -> None:
         """Drop buffered messages before the first that is still to be handed out.

@@ -2,6 +2,7 @@
 
 It is one Consumer a topic, asked in turn. Every topic has its own subscription of that name, so
 what a topic promises (order, types, redelivery) it promises here; between topics there is no order.
+Its watermark is the least over all partitions of all of them, and binds each subscription.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +23,7 @@ from txlog.engine.flow.acknowledge import AckAnswer
 from txlog.engine.flow.deadletter import DEAD, Moved
 from txlog.engine.flow.dispatch import RECEIVED
 from txlog.engine.flow.lease import Back
+from txlog.engine.flow.watermark_offer import Pair
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.store import Store
 from txlog.engine.view import View
@@ -35,12 +38,16 @@ from txlog.errors import (
 )
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.message import Message
+from txlog.receiving import Guard
+from txlog.tracking import Subscribed
 from txlog.transaction import Transaction
 from txlog.waiting import until
+from txlog.watermarking import Watermark, WatermarkListener, WatermarkSession
 
 Topics: TypeAlias = list[str] | tuple[str, ...] | re.Pattern[str]
 # Opens the consumer of a topic; True: the topic was made later, nothing of it is passed over.
 OpenOne: TypeAlias = Callable[[str, bool], Consumer]
+T = TypeVar("T")
 _GONE = (TopicNotFound, SubscriptionNotFound, AlreadyClosed)  # closed: it was detached
 
 
@@ -50,7 +57,8 @@ class MultiTopicsConsumer:
     With a pattern (re.compile) it takes the topics whose name it matches as a whole: the short
     name, tenant/namespace/name, or persistent://tenant/namespace/name. Topics that are made later
     join at the first poll that finds nothing. The dead-letter topics of this subscription never
-    do: what was given up would come back.
+    do: what was given up would come back. While a topic that joined has no watermark yet, the value
+    stays; it never falls for one that is behind.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -67,12 +75,20 @@ class MultiTopicsConsumer:
     """
 
     __slots__ = (
-        "_consumers", "_is_closed", "_open_one", "_pattern", "_seen", "_store", "_turn",
+        "_consumers", "_is_closed", "_open_one", "_pattern", "_seen", "_session", "_store", "_turn",
         "_turns", "subscription",
     )  # fmt: skip
 
-    def __init__(self, store: Store, topics: Topics, subscription: str, open_one: OpenOne) -> None:
+    def __init__(
+        self, store: Store, topics: Topics, subscription: str, open_one: OpenOne,
+        enable_watermarking: bool = False,
+        listener: WatermarkListener[MultiTopicsConsumer] | None = None,
+    ) -> None:  # fmt: skip
         self._store = store
+        self._session: WatermarkSession | None = None
+        if enable_watermarking:
+            notify = None if listener is None else partial(listener.received_watermark, self)
+            self._session = WatermarkSession(store, Subscribed(store, self._assigned), notify)
         self._open_one = open_one
         self._pattern = topics if isinstance(topics, re.Pattern) else None
         self.subscription = subscription
@@ -155,27 +171,71 @@ class MultiTopicsConsumer:
     def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
         """The next messages of all topics, at most max_messages, as RECEIVED.
 
-        Each topic has its share first, then those that have more; so none waits for another.
+        Each topic has its share first, then those that have more; so none waits for another. With
+        watermarks also no rows, at once, when there is a new one, and a column is_late.
         raises: what a topic raises, once there is nothing else
         """
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
-        table = until(lambda: self._poll(max_messages), timeout_ms)  # waits without the mutex
-        return RECEIVED.empty_table() if table is None else table
+        session = self._session
+        found = until(lambda: self._poll(max_messages), timeout_ms)  # waits without the mutex
+        table = RECEIVED.empty_table() if found is None or found[0] is None else found[0]
+        return table if session is None else session.marked(table)
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
-        """The next message of any topic; None when none came in time (None: wait for ever)."""
-        return until(self._next, timeout_ms)
+        """The next message of any topic; None when none came in time (None: wait for ever).
 
-    def _poll(self, limit: int) -> pa.Table | None:
+        With watermarks also None, at once, when there is a new one: get_last_watermark tells.
+        """
+        found = until(self._next, timeout_ms)
+        return None if found is None else found[0]
+
+    def _poll(self, limit: int) -> tuple[pa.Table | None] | None:
+        """What is there for a call; (None,): a new watermark."""
         with self._turns:
             self._check_open()
-            tables = self._take(limit)
-            if not tables and self._pattern is not None and self._discover(is_later=True):
-                tables = self._take(limit)
-        return pa.concat_tables(tables) if tables else None
+            return self._turn_of(partial(self._take, limit))
 
-    def _take(self, limit: int) -> list[pa.Table]:
+    def _next(self) -> tuple[Message | None] | None:
+        with self._turns:
+            self._check_open()
+            found = self._turn_of(self._next_in_turn)
+            if found is None or found[0] is None or self._session is None:
+                return found
+            return (self._session.judged(found[0]),)
+
+    def _turn_of(self, take: Callable[[], T | None]) -> tuple[T | None] | None:
+        """What is there; (None,) for a new watermark, None for nothing."""
+
+        def take_or_join() -> T | None:
+            found = take()
+            if found is None and self._pattern is not None and self._discover(is_later=True):
+                found = take()
+            return found
+
+        if self._session is None:
+            found = take_or_join()
+            return None if found is None else (found,)
+        found, has_moved = self._session.turn(take_or_join, self._is_refused)
+        return (found,) if found is not None or has_moved else None
+
+    def _is_refused(self) -> bool:
+        return any(consumer.is_refused() for consumer in self._consumers.values())
+
+    def _assigned(self, view: View) -> list[Pair]:
+        """What its consumers may be handed messages of; a topic that is gone has nothing."""
+        out: list[Pair] = []
+        for consumer in self._consumers.values():
+            try:
+                out += consumer.assigned(view)
+            except _GONE:
+                continue  # the next turn raises it, or leaves the topic
+        return out
+
+    def _guard(self) -> Guard | None:
+        return None if self._session is None else self._session.is_current
+
+    def _take(self, limit: int) -> pa.Table | None:
         """What failed on a topic is raised only if no other has anything: it would be lost."""
         tables: list[pa.Table] = []
         more: list[Consumer] = []
@@ -187,11 +247,11 @@ class MultiTopicsConsumer:
                 break
             self._turn += 1
             try:
-                table = consumer.receive_batch(wanted, 0)
+                table = consumer.batch(wanted, self._guard())
             except TxlogError as error:
                 failed = self._failed(name, error) or failed
                 continue
-            if table.num_rows:
+            if table is not None:
                 tables.append(table)
                 limit -= table.num_rows
                 if table.num_rows == wanted:
@@ -199,14 +259,15 @@ class MultiTopicsConsumer:
         for consumer in more:
             if limit:
                 try:
-                    table = consumer.receive_batch(limit, 0)
+                    table = consumer.batch(limit, self._guard())
                 except TxlogError:
                     break  # the next call meets it
-                tables.append(table)
-                limit -= table.num_rows
+                if table is not None:
+                    tables.append(table)
+                    limit -= table.num_rows
         if failed is not None and not tables:
             raise failed
-        return tables
+        return pa.concat_tables(tables) if tables else None
 
     def _failed(self, name: str, error: TxlogError) -> TxlogError | None:
         """The error to raise; of a pattern, a topic that is gone is left instead."""
@@ -215,20 +276,12 @@ class MultiTopicsConsumer:
         self._leave(name)
         return None
 
-    def _next(self) -> Message | None:
-        with self._turns:
-            self._check_open()
-            message = self._next_in_turn()
-            if message is None and self._pattern is not None and self._discover(is_later=True):
-                message = self._next_in_turn()
-            return message
-
     def _next_in_turn(self) -> Message | None:
         failed: TxlogError | None = None
         for name, consumer in self._in_turn():
             self._turn += 1
             try:
-                message = consumer.receive(0)
+                message = consumer.next_of_queue(self._guard())
             except TxlogError as error:
                 failed = self._failed(name, error) or failed
                 continue
@@ -242,6 +295,20 @@ class MultiTopicsConsumer:
         items = list(self._consumers.items())
         self._turn %= max(1, len(items))
         return items[self._turn :] + items[: self._turn]
+
+    def get_last_watermark(self) -> Watermark | None:
+        """What it was handed last as its watermark, in this epoch; None without watermarks."""
+        return None if self._session is None else self._session.last
+
+    @property
+    def watermark_status(self) -> str | None:
+        """unknown, active, idle or unavailable when it received last; None without watermarks."""
+        return None if self._session is None else self._session.status
+
+    @property
+    def late_messages(self) -> int:
+        """How many messages were older than its watermark when it was handed them."""
+        return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
         """True when a message of any topic can be received."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from types import TracebackType
 
 import pyarrow as pa
@@ -32,8 +33,10 @@ from txlog.ids import MessageId, TxnId, check_name
 from txlog.message import Message, messages
 from txlog.positions import Where
 from txlog.reader import Reader, range_from
+from txlog.tracking import HandedOut
 from txlog.transaction import Transaction
 from txlog.waiting import until
+from txlog.watermarking import Watermark, WatermarkListener, WatermarkSession, check_listener
 
 Ours = list[tuple[int, Run]]  # partition number, run without whole markers
 
@@ -42,7 +45,8 @@ class NonDurableConsumer:
     """Receives a topic from a position on, with acknowledgements that nobody else knows of.
 
     Messages that were given back come before new ones, in order of position. Safe to call from many
-    threads.
+    threads. Its watermark is that of the place up to which it has handed messages out, as of a
+    Reader, whatever is acknowledged.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -59,14 +63,17 @@ class NonDurableConsumer:
     """
 
     __slots__ = (
-        "_acked", "_buffered", "_counts", "_hand", "_is_closed", "_reader", "_returned", "_store",
-        "_turns", "name", "short",
+        "_acked", "_buffered", "_counts", "_ground", "_hand", "_is_closed", "_reader", "_returned",
+        "_session", "_store", "_turns", "name", "short",
     )  # fmt: skip
 
     def __init__(
         self, store: Store, topic: str, subscription: str, start: Where | None,
         isolation: str | None = None, partitions: Sequence[int] | None = None,
+        enable_watermarking: bool = False,
+        listener: WatermarkListener[NonDurableConsumer] | None = None,
     ) -> None:  # fmt: skip
+        check_listener(listener, enable_watermarking)
         self.name = check_name("subscription", subscription)
         self._store = store
         chosen = None if partitions is None else list(partitions)
@@ -79,27 +86,81 @@ class NonDurableConsumer:
         self._counts: dict[tuple[int, int, int], int] = {}
         self._is_closed = False
         self._turns = threading.RLock()
+        self._ground: HandedOut | None = None
+        self._session: WatermarkSession | None = None
+        if enable_watermarking:
+            notify = None if listener is None else partial(listener.received_watermark, self)
+            self._ground = HandedOut(self._reader.standing)
+            self._session = WatermarkSession(store, self._ground, notify)
 
     # --- receiving ---------------------------------------------------------------------------
 
     def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
-        """The next messages, at most max_messages, as RECEIVED; no rows when the time is over."""
+        """The next messages, at most max_messages, as RECEIVED; no rows when the time is over.
+
+        With watermarks also no rows, at once, when there is a new one, and a column is_late.
+        """
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
-        table = until(lambda: self._poll(max_messages), timeout_ms)
-        return RECEIVED.empty_table() if table is None else table
+        table = until(lambda: self._batch(max_messages), timeout_ms)
+        if table is not None:
+            return table
+        empty = RECEIVED.empty_table()
+        return empty if self._session is None else self._session.marked(empty)
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
-        """The next message; None when none came within timeout_ms (None: wait for ever)."""
-        return until(self._next, timeout_ms)
+        """The next message; None when none came within timeout_ms (None: wait for ever).
 
-    def _next(self) -> Message | None:
+        With watermarks also None, at once, when there is a new one: get_last_watermark tells.
+        """
+        return (until(self._next, timeout_ms) or [None])[0]
+
+    def _batch(self, limit: int) -> pa.Table | None:
+        """What to hand out at once; without rows: there is a new watermark."""
         with self._turns:
-            if not self._buffered:
-                table = self._poll(1000)
-                if table is not None:
-                    self._buffered.extend(messages(table))
-            return self._buffered.popleft() if self._buffered else None
+            session, ground = self._session, self._ground
+            if session is None or ground is None:
+                return self._poll(limit)
+            table, has_moved = session.turn(lambda: self._poll(limit))
+            if table is None:
+                return session.marked(RECEIVED.empty_table()) if has_moved else None
+            ground.moved()
+            if ground.is_ahead:  # what was given back unseen
+                for index in pc.unique(table.column("partition")).to_pylist():
+                    rows = table.filter(pc.equal(table.column("partition"), index))
+                    for run in runs_of_table(rows):
+                        ground.gone(index, run)
+            return session.marked(table)
+
+    def _next(self) -> list[Message | None] | None:
+        """The next message; [None]: there is a new watermark."""
+        with self._turns:
+            session = self._session
+            if session is None:
+                message = self._pop()
+                return None if message is None else [message]
+            message, has_moved = session.turn(self._pop)
+            if message is None:
+                return [None] if has_moved else None
+            return [session.judged(message)]
+
+    def _pop(self) -> Message | None:
+        ground = self._ground
+        if not self._buffered:
+            table = self._poll(1000)
+            if table is not None:
+                self._buffered.extend(messages(table))
+            if ground is not None:
+                ground.read_ahead(one for one in self._buffered if not one.redelivery_count)
+        message = self._buffered.popleft() if self._buffered else None
+        if ground is not None and message is not None:
+            ground.handed_out(message)
+        return message
+
+    def _leave(self, view: View, number: int, run: Run) -> None:
+        """The watermark waits for these messages no more: they are acknowledged, or trimmed."""
+        if self._ground is not None:
+            self._ground.gone(index_of(self._topic(view), number), run)
 
     def _poll(self, limit: int) -> pa.Table | None:
         with self._turns:
@@ -128,8 +189,10 @@ class NonDurableConsumer:
                 index = index_of(topic, number)
                 tables.append(fetch(view, self.short, index, number, head, self._counts))
                 limit -= tables[-1].num_rows
-            for one in head or ([run] if limit else []):  # trimmed: it is gone
+            for one in head or ([run] if limit else []):
                 taken.add(one)
+            if not head and limit:
+                self._leave(view, number, run)  # trimmed: it is gone
         self._returned = self._except(view, taken)
         return tables
 
@@ -153,6 +216,20 @@ class NonDurableConsumer:
             return table
         previews = table.filter(table.column("ledger").is_null())
         return pa.concat_tables([rows_in(view, 0, table, left), previews])
+
+    def get_last_watermark(self) -> Watermark | None:
+        """What it was handed last as its watermark, in this epoch; None without watermarks."""
+        return None if self._session is None else self._session.last
+
+    @property
+    def watermark_status(self) -> str | None:
+        """unknown, active, idle or unavailable when it received last; None without watermarks."""
+        return None if self._session is None else self._session.status
+
+    @property
+    def late_messages(self) -> int:
+        """How many messages were older than its watermark when it was handed them."""
+        return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
         """True when a message can be received now."""
@@ -220,6 +297,7 @@ class NonDurableConsumer:
                 new.add(one)
                 self._acked.add(one)
                 self._hand.discard(one)
+                self._leave(view, number, one)
         self._returned = self._except(view, new)
         for key in [key for key in self._counts if not without(view, 0, [_run(key)], new)]:
             del self._counts[key]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from types import TracebackType
 
 import pyarrow as pa
@@ -35,12 +36,17 @@ from txlog.ids import MessageId, TopicName
 from txlog.message import Message, messages
 from txlog.positions import Where, bound_of, last_ids, only_one
 from txlog.settings import RECEIVE_BYTES_MAX
+from txlog.tracking import HandedOut
+from txlog.watermarking import Watermark, WatermarkListener, WatermarkSession, check_listener
 
 BATCH_MESSAGES = 1000
 
 
 class Reader:
     """Reads a topic from a position on; iterating ends at the end of the log.
+
+    With watermarks its value is that of the place up to which it has handed messages out: the last
+    one, and what follows that is no message. Nothing of it is stored.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -55,15 +61,17 @@ class Reader:
     """
 
     __slots__ = (
-        "_buffered", "_damage", "_grows", "_of_txn", "_places", "_previews", "_skips", "_stops",
-        "_store", "_through_lsn", "_topic_number", "_turn", "short", "topic",
+        "_buffered", "_damage", "_ground", "_grows", "_of_txn", "_places", "_previews", "_session",
+        "_skips", "_stops", "_store", "_through_lsn", "_topic_number", "_turn", "short", "topic",
     )  # fmt: skip
 
     def __init__(
         self, store: Store, topic: str, wanted: Range, partitions: list[int] | None,
-        isolation: str = "committed",
+        isolation: str = "committed", enable_watermarking: bool = False,
+        listener: WatermarkListener[Reader] | None = None,
     ) -> None:  # fmt: skip
         check_isolation(isolation)
+        check_listener(listener, enable_watermarking)
         self._store = store
         self.topic = TopicName.parse(topic, allow_partition=True)
         self.short = self.topic.topic.short
@@ -81,8 +89,14 @@ class Reader:
         self._grows = of_all and wanted.stop is None and wanted.kind == "range" and (
             wanted.start.kind != "id"
         )  # fmt: skip
+        self._ground: HandedOut | None = None
+        self._session: WatermarkSession | None = None
         store.settle()
         store.read(lambda view: self._start(view, wanted, partitions, isolation))
+        if enable_watermarking:
+            notify = None if listener is None else partial(listener.received_watermark, self)
+            self._ground = HandedOut(self.standing)
+            self._session = WatermarkSession(store, self._ground, notify)
 
     def _start(
         self, view: View, wanted: Range, partitions: list[int] | None, isolation: str
@@ -126,11 +140,32 @@ class Reader:
         """The topic it was opened on; raises TopicNotFound, also when its name was given again."""
         return live_topic(view, self._topic_number, self.short)
 
+    def standing(self, view: View) -> dict[tuple[int, int], Mark]:
+        """Where it stands in each partition: (index, number in the store) -> mark."""
+        self._notice(view)
+        found = self._found(view)
+        return {(index, number_of(found, index)): mark for index, mark in self._places.items()}
+
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.
 
+        With watermarks also no rows when there is a new one, and a column is_late.
         raises: PartitionUnavailable, Corruption: once everything that can be read was
         """
+        session = self._session
+        if session is None:
+            return self.take(max_messages)
+        table, _ = session.turn(partial(self._some, max_messages))
+        return session.marked(RECEIVED.empty_table() if table is None else table)
+
+    def _some(self, limit: int) -> pa.Table | None:
+        table = self.take(limit)
+        if self._ground is not None:
+            self._ground.moved()
+        return table if table.num_rows else None
+
+    def take(self, max_messages: int) -> pa.Table:
+        """As receive_batch, whatever there is to say of watermarks."""
         try:
             return self._store.read(lambda view: self._take(view, max_messages))
         except MissingFile:  # also for the newest view: damage, like any other
@@ -235,10 +270,44 @@ class Reader:
         return plan(view, number, place, limit, skip, stop)
 
     def read_next(self) -> Message | None:
-        """The next message, None at the end of the log."""
+        """The next message, None at the end of the log.
+
+        With watermarks also None when there is a new one: get_last_watermark tells.
+        """
+        return self._read_next()[0]
+
+    def _read_next(self) -> tuple[Message | None, bool]:
+        """The next message, or whether there is a new watermark instead."""
+        session = self._session
+        if session is None:
+            return self._pop(), False
+        message, has_moved = session.turn(self._pop)
+        return (None if message is None else session.judged(message)), has_moved
+
+    def _pop(self) -> Message | None:
+        ground = self._ground
         if not self._buffered:
-            self._buffered.extend(messages(self.receive_batch()))
-        return self._buffered.popleft() if self._buffered else None
+            self._buffered.extend(messages(self.take(BATCH_MESSAGES)))
+            if ground is not None:
+                ground.read_ahead(self._buffered)
+        message = self._buffered.popleft() if self._buffered else None
+        if ground is not None and message is not None:
+            ground.handed_out(message)
+        return message
+
+    def get_last_watermark(self) -> Watermark | None:
+        """What it was handed last as its watermark, in this epoch; None without watermarks."""
+        return None if self._session is None else self._session.last
+
+    @property
+    def watermark_status(self) -> str | None:
+        """unknown, active, idle or unavailable when it received last; None without watermarks."""
+        return None if self._session is None else self._session.status
+
+    @property
+    def late_messages(self) -> int:
+        """How many messages were older than its watermark when it was handed them."""
+        return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
         """True when a visible message follows."""
@@ -267,6 +336,8 @@ class Reader:
         self._places.update(places)
         self._previews.update({index: START for index in places if index in self._previews})
         self._buffered = deque(m for m in self._buffered if m.partition not in places)
+        if self._ground is not None:
+            self._ground.sought(places)
 
     def _sought(self, view: View, bound: Bound) -> dict[int, Mark]:
         self._notice(view)
@@ -292,8 +363,12 @@ class Reader:
         return only_one(self.short, self.get_last_message_ids())
 
     def __iter__(self) -> Iterator[Message]:
-        while (message := self.read_next()) is not None:
-            yield message
+        while True:
+            message, has_moved = self._read_next()
+            if message is not None:
+                yield message
+            elif not has_moved:
+                return
 
     def close(self) -> None:
         """Nothing is held."""

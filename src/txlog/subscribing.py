@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from txlog.consumer import QUEUE_SIZE, Consumer
 from txlog.engine.flow import admin
@@ -15,7 +15,7 @@ from txlog.ids import TopicName, check_name
 from txlog.multi_consumer import MultiTopicsConsumer, Topics
 from txlog.nondurable import NonDurableConsumer
 from txlog.positions import Where, bound_of
-from txlog.watermarking import WatermarkListener
+from txlog.watermarking import WatermarkListener, check_listener
 
 Opened = Consumer | MultiTopicsConsumer | NonDurableConsumer
 
@@ -34,23 +34,27 @@ class ConsumerOptions(TypedDict, total=False):
     ack_timeout_ms: int | None
     nack_delay_ms: int | None
     enable_watermarking: bool
-    listener: WatermarkListener[Consumer] | None
 
 
 def open_consumer(
     store: Store, topics: str | Topics, subscription: str, *, durable: bool,
-    start: Where | None, options: ConsumerOptions,
+    start: Where | None, options: ConsumerOptions, listener: WatermarkListener[Any] | None = None,
 ) -> Opened:  # fmt: skip
-    """Open what `Client.consumer` was asked for."""
+    """Open what `Client.consumer` was asked for.
+
+    listener: of watermarks, for the handle that this returns
+    """
     position, create = options.get("position"), options.get("create", False)
     if position is not None and not create:
         raise InvalidArgument("a position is for a new subscription: create=True")
     if not durable:
-        return _non_durable(store, topics, subscription, start, options)
+        return _non_durable(store, topics, subscription, start, options, listener)
     if start is not None:
         raise InvalidArgument("start is for durable=False; a new subscription has a position")
     bound_of(position)
-    watermarks, listener = _watermarks_of(options)
+    watermarks = options.get("enable_watermarking", False)
+    check_listener(listener, watermarks)
+    is_one = isinstance(topics, str)
 
     def open_one(name: str, is_later: bool) -> Consumer:
         if create:
@@ -64,42 +68,24 @@ def open_consumer(
             options.get("type"), options.get("priority", 0),
             options.get("receiver_queue_size", QUEUE_SIZE), options.get("ack_timeout_ms"),
             options.get("nack_delay_ms"), options.get("partitions"),
-            enable_watermarking=watermarks, listener=listener,
+            enable_watermarking=watermarks and is_one, listener=listener if is_one else None,
         )  # fmt: skip
 
     if isinstance(topics, str):
         return open_one(topics, False)
-    if watermarks:
-        raise NotAllowed(
-            "watermarks are of one topic: a consumer of several has none",
-            hint="open one consumer a topic", subscription=subscription,
-        )  # fmt: skip
     if options.get("partitions") is not None:
         raise InvalidArgument("partitions are of one topic; write topic/partition in a list")
-    return MultiTopicsConsumer(store, topics, check_name("subscription", subscription), open_one)
-
-
-def _watermarks_of(options: ConsumerOptions) -> tuple[bool, WatermarkListener[Consumer] | None]:
-    wanted, listener = options.get("enable_watermarking", False), options.get("listener")
-    if listener is not None and not wanted:
-        raise InvalidArgument(
-            "a listener is told of watermarks: they are not enabled", code=203,
-            hint="add enable_watermarking=True",
-        )  # fmt: skip
-    return wanted, listener
+    return MultiTopicsConsumer(
+        store, topics, check_name("subscription", subscription), open_one, watermarks, listener
+    )
 
 
 def _non_durable(
     store: Store, topics: str | Topics, subscription: str, start: Where | None,
-    options: ConsumerOptions,
+    options: ConsumerOptions, listener: WatermarkListener[Any] | None,
 ) -> NonDurableConsumer:  # fmt: skip
     if not isinstance(topics, str):
         raise InvalidArgument("a consumer that is not durable has one topic")
-    if _watermarks_of(options)[0]:
-        raise NotAllowed(
-            "a subscription that is not durable has no watermarks",
-            hint="use a durable subscription", subscription=subscription,
-        )  # fmt: skip
     if options.get("create") or options.get("type") not in (None, "exclusive"):
         raise NotAllowed(
             "a subscription that is not durable is in memory: it is not created and has one "
@@ -110,8 +96,9 @@ def _non_durable(
             "a subscription in memory has no time-outs: give the delay to the nack"
         )
     return NonDurableConsumer(
-        store, topics, subscription, start, options.get("isolation"), options.get("partitions")
-    )
+        store, topics, subscription, start, options.get("isolation"), options.get("partitions"),
+        options.get("enable_watermarking", False), listener,
+    )  # fmt: skip
 
 
 def create_subscription(

@@ -1,36 +1,38 @@
 """Owns WatermarkSession: what one consumer was handed as its watermark, and what comes next.
 
+    turn         messages, or the news that there is an event, whichever is next
     moved        makes the next event, durable before the consumer and its listener know of it
     is_current   under the lock of a hand-out: nobody sought or took a partition since the last look
 
 Nothing of it is stored: the subscription's clamps are, so that a value never falls within an epoch.
+What a reader was handed binds that reader only (tracking.py).
 Source: apache/pulsar#12267; spec/watermarks 8, 9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog.clock import Instant
-from txlog.engine.flow.draft import Decision
-from txlog.engine.flow.watermark_at import WatermarkGenerator, tracking_position
-from txlog.engine.flow.watermark_offer import Offer, Pair, Standing, clamp_of, emit, offer
+from txlog.engine.flow.watermark_at import WatermarkGenerator
+from txlog.engine.flow.watermark_offer import Offer, Pair, Standing, offer
 from txlog.engine.flow.watermark_policy import policy
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.folds.watermark import START
 from txlog.engine.model.ops import Mark
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.errors import Corruption, MissingFile
+from txlog.errors import Corruption, InvalidArgument, MissingFile
 from txlog.message import Message
+from txlog.tracking import Ground
 
+T = TypeVar("T")
 Handle = TypeVar("Handle", contravariant=True)
-Version = tuple[Pair, int, Mark, int, bool]  # pair, epoch, mark-delete, changes, is it away
+Version = tuple[int, Mark, int, bool]  # epoch, mark, changes, is it away
 
 
 class Watermark(NamedTuple):
@@ -52,32 +54,40 @@ class WatermarkListener(Protocol[Handle]):
         ...
 
 
+def check_listener(listener: object, is_enabled: bool) -> None:
+    """Raise InvalidArgument for a listener that nobody will tell anything."""
+    if listener is not None and not is_enabled:
+        raise InvalidArgument(
+            "a listener is told of watermarks: they are not enabled", code=203,
+            hint="add enable_watermarking=True",
+        )  # fmt: skip
+
+
 class WatermarkSession:
     """The watermark of one consumer.
 
-    assigned: the (subscription, partition) pairs that the consumer has now
-    notify:   told of each event
+    ground: how far it is, and what binds it
+    notify: told of each event
     late_messages: messages that were older than the value when they were handed out
     """
 
     __slots__ = (
-        "_assigned", "_emitted_ms", "_epochs", "_generators", "_lsn", "_notify", "_number", "_seen",
-        "_standings", "_store", "_value", "_view", "late_messages",
+        "_emitted_ms", "_epochs", "_generators", "_ground", "_lsn", "_moves", "_notify", "_number",
+        "_seen", "_standings", "_store", "_value", "_view", "late_messages",
     )  # fmt: skip
 
     def __init__(
-        self, store: Store, assigned: Callable[[View], Sequence[Pair]],
-        notify: Callable[[Watermark], None] | None = None,
-    ) -> None:  # fmt: skip
+        self, store: Store, ground: Ground, notify: Callable[[Watermark], None] | None = None
+    ) -> None:
         self._store = store
-        self._assigned = assigned
+        self._ground = ground
         self._notify = notify
         self._view: View | None = None
         self._generators: dict[Pair, WatermarkGenerator] = {}
         self._standings: dict[Pair, Standing] = {}
         self._epochs: dict[Pair, int] = {}  # of every pair that it ever had
-        self._lsn = -1
-        self._seen: list[Version] | None = None  # as it last looked; None: look again
+        self._lsn = self._moves = -1
+        self._seen: dict[Pair, Version] | None = None  # as it last looked; None: look again
         self._value: int | None = None
         self._number = 0
         self._emitted_ms: int | None = None
@@ -97,11 +107,29 @@ class WatermarkSession:
                 return status
         return "unknown"
 
+    def turn(
+        self, take: Callable[[], T | None], is_refused: Callable[[], bool] | None = None
+    ) -> tuple[T | None, bool]:
+        """What `take` gives, or else whether there is a new value, which goes first.
+
+        is_refused: what was there is not handed out before the value was looked at again
+        """
+        while True:
+            if self.moved():
+                return None, True
+            found = take()
+            if found is not None:
+                return found, False
+            if self.moved():  # to take was to see what others wrote
+                return None, True
+            if is_refused is None or not is_refused():
+                return None, False
+
     def moved(self) -> bool:
         """Hand out the value that the consumer is to have now, if it is new; durable then."""
         while (found := self._offered()) is not None:
             self._seen = None  # whatever fails now, or moves meanwhile: the next call looks again
-            if self._store.write(self._emitting(found)):
+            if self._ground.emit(found):
                 self._value = found.event_time
                 self._number += 1
                 self._emitted_ms = self._store.clock.now().boot_ms
@@ -116,20 +144,11 @@ class WatermarkSession:
         except MissingFile:  # also for the newest view: damage, like any other
             return self._store.read(lambda view: self._look(view, is_gone=True), fresh=False)
 
-    def _emitting(self, found: Offer) -> Callable[[View, Instant], Decision]:
-        def decide(view: View, now: Instant) -> Decision:
-            if [*self._assigned(view)] != [*found.standings]:
-                return Decision([], answer=False)
-            return emit(view, found)
-
-        return decide
-
     def is_current(self, view: View) -> bool:
         """True when the consumer has the partitions and epochs that it had at its last look."""
-        pairs = self._assigned(view)
-        return len(pairs) == len(self._standings) and all(
-            pair in self._standings and self._standings[pair].epoch == view.cursor(*pair).epoch
-            for pair in pairs
+        pairs, known = self._ground.assigned(view), self._standings
+        return len(pairs) == len(known) and all(
+            pair in known and known[pair].epoch == self._ground.epoch(view, pair) for pair in pairs
         )
 
     def _look(self, view: View, *, is_gone: bool = False) -> Offer | None:
@@ -137,48 +156,57 @@ class WatermarkSession:
 
         is_gone: a file that is missing is damage, it was not replaced
         """
-        if view is self._view and view.lsn == self._lsn and self._seen is not None:
+        at = (view.lsn, self._ground.moves)
+        if view is self._view and at == (self._lsn, self._moves) and self._seen is not None:
             return None
         if view is not self._view:  # loaded anew: rows that were never durable may be others now
             self._generators.clear()
             self._view, self._seen = view, None
         versions = self._versions(view)
         if versions == self._seen:
-            self._lsn = view.lsn
+            self._lsn, self._moves = at
             return None
-        standings = {pair: self._stand(view, pair, is_gone) for pair, *_ in versions}
+        standings = {pair: self._standing(view, pair, versions, is_gone) for pair in versions}
         epochs = {pair: one.epoch for pair, one in standings.items()}
         if any(self._epochs.get(pair, epoch) != epoch for pair, epoch in epochs.items()):
             self._value = None  # sought: the new epoch begins with a value of its own
         self._epochs |= epochs
-        self._standings, self._seen, self._lsn = standings, versions, view.lsn
+        self._standings, self._seen = standings, versions
+        self._lsn, self._moves = at
         found = offer(standings, self._value)
         if found is not None and not self._is_spaced(view):
             self._seen = None
             return None
         return found
 
-    def _versions(self, view: View) -> list[Version]:
+    def _versions(self, view: View) -> dict[Pair, Version]:
         """What a value depends on: nothing moved while it is the same."""
-        away = view.catalog.unavailable
-        out: list[Version] = []
-        for pair in self._assigned(view):
-            cursor = view.cursor(*pair)
-            changes = view.watermark(pair[1]).changes
-            out.append((pair, cursor.epoch, cursor.mark_delete, changes, pair[1] in away))
-        return out
+        away, ground = view.catalog.unavailable, self._ground
+        return {
+            pair: (
+                ground.epoch(view, pair), ground.mark(view, pair), view.watermark(pair[1]).changes,
+                pair[1] in away,
+            )
+            for pair in ground.assigned(view)
+        }  # fmt: skip
+
+    def _standing(
+        self, view: View, pair: Pair, versions: dict[Pair, Version], is_gone: bool
+    ) -> Standing:
+        if self._seen is not None and self._seen.get(pair) == versions[pair]:
+            return self._standings[pair]
+        return self._stand(view, pair, is_gone)
 
     def _stand(self, view: View, pair: Pair, is_gone: bool) -> Standing:
-        subscription, partition = pair
-        epoch = view.cursor(subscription, partition).epoch
-        clamp = clamp_of(view.watermark(partition).clamps, subscription, epoch)
+        partition = pair[1]
+        epoch, clamp = self._ground.epoch(view, pair), self._ground.clamp(view, pair)
         generator = self._generators.get(pair)
         if generator is None:
             generator = self._generators[pair] = WatermarkGenerator(partition)
         try:
             if partition in view.catalog.unavailable:
                 return Standing("unavailable", None, START, epoch, clamp)
-            position = tracking_position(view, subscription, partition)
+            position = self._ground.position(view, pair)
             if position != generator.position:
                 generator.seek(view, position)
         except Corruption as error:

@@ -20,7 +20,6 @@ from txlog.errors import (
     AlreadyClosed,
     DiskFailed,
     InvalidArgument,
-    NotAllowed,
     SubscriptionNotFound,
 )
 from txlog.receiving import Guard, Receiving
@@ -306,11 +305,14 @@ def test_closed_and_deleted_consumers_say_so(bench: Bench) -> None:
         consumer.receive()
 
 
-def test_what_cannot_have_watermarks_is_refused(bench: Bench) -> None:
+@pytest.mark.parametrize("given", ({}, {"durable": False}))
+def test_a_listener_of_nothing_is_refused(bench: Bench, given: dict[str, bool]) -> None:
     client = bench.client
-    with pytest.raises(NotAllowed, match="several"):
-        client.consumer(["t"], "s", create=True, enable_watermarking=True)
-    with pytest.raises(NotAllowed, match="not durable"):
-        client.consumer("t", "s", durable=False, enable_watermarking=True)
+    client.create_subscription("t", "s")
+    for topic in ("t", ["t"]) if not given else ("t",):
+        with pytest.raises(InvalidArgument, match="listener"):
+            client.consumer(topic, "s", listener=Told(), **given)  # type: ignore[call-overload]
     with pytest.raises(InvalidArgument, match="listener"):
-        client.consumer("t", "s", create=True, listener=Told())
+        client.reader("t", listener=Told())  # type: ignore[arg-type]
+    with client.consumer("t", "s") as consumer:
+        assert consumer.watermark_status is None

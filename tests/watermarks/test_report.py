@@ -18,6 +18,7 @@ from txlog.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
+from txlog.tracking import Subscribed
 from txlog.watermarking import WatermarkSession
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -46,7 +47,8 @@ def test_emitted_stays_where_materialized_falls(bench: Bench) -> None:
     """8: a late joiner; both are shown, with the producer that holds."""
     client = bench.client
     producer = client.producer("t")
-    session = WatermarkSession(client._store, lambda view: [(1, 1), (1, 2)])
+    ground = Subscribed(client._store, lambda view: [(1, 1), (1, 2)])
+    session = WatermarkSession(client._store, ground)
     assert picked(show(client, "s"), *FOUR) == ("unknown", None, None, None)
     say(client, "A", 50)
     client.flush()

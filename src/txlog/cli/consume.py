@@ -12,6 +12,7 @@ from txlog.cli.command import command, exclusive
 from txlog.cli.consume_request import Request, Target
 from txlog.cli.fields import RECORD_FIELDS
 from txlog.cli.options import Call
+from txlog.cli.percent import Format
 from txlog.cli.produce import encode, properties
 from txlog.errors import InvalidArgument, Usage
 from txlog.ids import MessageId, TopicName, check_name
@@ -44,6 +45,9 @@ def consume(
     ] = None,
     no_join: Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")] = False,
     consumer: Annotated[str | None, Option("--consumer", metavar="NAME")] = None,
+    watermarks: Annotated[
+        bool, Option("--watermarks", help="also tell of watermarks: JSON records of their own")
+    ] = False,
     range_: Annotated[str | None, Option("--offset", "-o", metavar="RANGE")] = None,
     n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N")] = None,
     follow: Annotated[bool, Option("--follow", "-F", help="go on at the end")] = False,
@@ -67,14 +71,21 @@ def consume(
         str | None, Option("--where", metavar="SQL", help="a condition on the fields of a record")
     ] = None,
 ) -> None:
-    """Read messages; with -s take what a subscription may get next, and acknowledge it."""
+    """Read messages; with -s take what a subscription may get next, and acknowledge it.
+
+    With --watermarks JSON has a record of kind "watermark" for each new one, where it stands
+    between the messages: {kind, topic, subscription, partition, watermark, status}; topic is null
+    for the least over several, partition for the least over those read. Messages say by `late`
+    whether they are older; %w is the last one. Who acknowledges nothing does not advance it.
+    """
     call.check_choice("--ack", ack, ("auto", "none", "on-exit"))
     call.check_choice("--type", type, TYPES)
     call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
     exclusive(follow=follow, until=until)
+    _check_format(call, watermarks=watermarks)
     if subscription is None:
         _refuse("needs -s", create=create, position=position, type=type, consumer=consumer)
-        _refuse("needs -s", txn_id=txn_id, ack=ack != "auto")
+        _refuse("needs -s", txn_id=txn_id, ack=ack != "auto", watermarks=watermarks)
     else:
         check_name("subscription", subscription)
         _refuse("does not go with -s", offset=range_, key=key, prop=prop, grep=grep, where=where)
@@ -98,6 +109,7 @@ def consume(
         ack=ack,
         join=None if subscription is None else call.txn_of(txn_id, no_join=no_join),
         consumer=None if consumer is None else check_name("consumer", consumer),
+        watermarks=watermarks,
         range=chosen,
         limit=n,
         follow=follow,
@@ -141,6 +153,7 @@ def peek(
 
     Nothing is changed, and messages not yet due are shown too.
     """
+    _check_format(call)
     counts = {"last": last, "first": first, "random": random}
     exclusive(**{name: n is not None for name, n in counts.items()}, at=at, around=around)
     if subscription is not None:
@@ -170,6 +183,12 @@ def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:
     if not out:
         raise InvalidArgument("no topic was given")
     return out
+
+
+def _check_format(call: Call, *, watermarks: bool = False) -> None:
+    """Refuse %w where there are no watermarks, before a store is opened."""
+    if "%" in call.output.form:
+        Format(call.output.form, watermarks=watermarks)
 
 
 def _refuse(why: str, **given: object) -> None:

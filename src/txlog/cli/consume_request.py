@@ -28,6 +28,7 @@ class Request:
     ack: str = "auto"
     join: TxnId | None = None
     consumer: str | None = None
+    watermarks: bool = False
     range: Range = field(default_factory=Range)
     limit: int | None = None
     follow: bool = False

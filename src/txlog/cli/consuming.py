@@ -82,8 +82,9 @@ class Job:
         self.out.each = request.unbuffered or is_terminal(1)
         columns = call.output.shown if call.flags.columns is not None else None
         self.records = Records(
-            call.output.form, columns, raw_strings=request.raw_strings, look=call.output.look
-        )
+            call.output.form, columns, raw_strings=request.raw_strings, look=call.output.look,
+            watermarks=request.watermarks,
+        )  # fmt: skip
         self.out.write(self.records.begin())
         if request.grep is not None:
             check_pattern(request.grep)
@@ -179,20 +180,33 @@ class Job:
         while not self.is_full():
             left = self.left()
             wanted = _BATCH_MESSAGES if left is None else min(left, _BATCH_MESSAGES)
+            before = consumer.get_last_watermark()
             with shielded():
                 table = consumer.receive_batch(wanted, 0)
+            now = consumer.get_last_watermark()
+            self.records.watermark = None if now is None else now.event_time
             if len(table):
                 yield table
                 idle_since = time.monotonic()
+            elif now is not None and now != before:
+                self._tell(consumer.watermark_status)
             elif not self._wait(idle_since):
                 return
+
+    def _tell(self, status: str | None) -> None:
+        """Print that there is a new watermark, where it stands between the messages."""
+        targets, subscription = self.request.targets, self.request.subscription
+        assert subscription is not None
+        topic = targets[0].topic if len(targets) == 1 else None
+        self.out.write(self.records.event(topic, subscription, status))
+        self.out.flush()
 
     def _consumer(self) -> Consumer | MultiTopicsConsumer:
         request, targets = self.request, self.request.targets
         assert request.subscription is not None
         options: ConsumerOptions = {
             "type": request.type, "name": request.consumer, "isolation": request.isolation,
-            "create": request.create,
+            "create": request.create, "enable_watermarking": request.watermarks,
         }  # fmt: skip
         if request.create:
             options["position"] = request.position

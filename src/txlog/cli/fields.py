@@ -59,7 +59,7 @@ MEANINGS: Final[dict[str, str]] = {
     "producer": "name of the producer",
     "sequence_id": "its sequence number",
     "redelivery_count": "how often it came before",
-    "late": "event time below the watermark",
+    "late": "event time below the watermark; null without --watermarks",
     "size_bytes": "bytes of payload; of a topic or store, bytes stored",
     "messages": "visible messages; of a transaction, its own",
     "open_txns": "unfinished transactions",

@@ -232,7 +232,8 @@ def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str
     elif command.changes:
         known = RESULT_FORMS
     if flags.format is not None and command.records and "%" in flags.format:
-        Format(flags.format)  # a bad format is told before a store is opened
+        # A bad format is told before a store is opened; who has no %w says so itself.
+        Format(flags.format, watermarks=True)
     if flags.json:
         return "json"
     if command.input_format:

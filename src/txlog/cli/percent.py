@@ -22,7 +22,7 @@ Part = Callable[[Row], bytes]
 
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _MEANT: Final = {"s": "%v", "e": "%o{entry}", "y": "%q", "a": "%x{state}"}
-_LATER: Final = {"g": "segment file", "r": "row", "w": "watermark"}
+_LATER: Final = {"g": "segment file", "r": "row"}
 _SIZES: Final = {"": "ascii", "ascii": "ascii"}
 _INSTANTS: Final = {
     "": "publish_time",
@@ -44,17 +44,20 @@ _LITERAL: Final = re.compile(r"[^%\\]+")
 
 
 class Format:
-    """A compiled format."""
+    """A compiled format.
 
-    def __init__(self, text: str) -> None:
-        self._parts = _compile(text)
+    watermarks: rows have one, for %w
+    """
+
+    def __init__(self, text: str, *, watermarks: bool = False) -> None:
+        self._parts = _compile(text, watermarks)
 
     def apply(self, row: Row) -> bytes:
         """Return the row in this format."""
         return b"".join([part(row) for part in self._parts])
 
 
-def _compile(text: str) -> list[Part]:
+def _compile(text: str, watermarks: bool) -> list[Part]:
     parts: list[Part] = []
     at = 0
     while at < len(text):
@@ -66,7 +69,7 @@ def _compile(text: str) -> list[Part]:
             data, at = _escape(text, at)
             parts.append(_constant(data))
         else:
-            part, at = _verb(text, at)
+            part, at = _verb(text, at, watermarks)
             parts.append(part)
     return parts
 
@@ -80,7 +83,7 @@ def _escape(text: str, at: int) -> tuple[bytes, int]:
     raise Usage(f"unknown escape \\{letter} in the format", hint="\\n \\t \\r \\0 \\\\ \\xNN")
 
 
-def _verb(text: str, at: int) -> tuple[Part, int]:
+def _verb(text: str, at: int, watermarks: bool) -> tuple[Part, int]:
     letter = text[at + 1 : at + 2]
     at += 2
     if letter in ("%", "{", "}") and letter:
@@ -92,6 +95,8 @@ def _verb(text: str, at: int) -> tuple[Part, int]:
     if letter == "h":
         inner, at = _braces(text, at) if text[at : at + 1] == "{" else ("%k=%v ", at)
         return _properties(Format(inner)), at
+    if letter == "w" and not watermarks:
+        raise Usage("%w, the watermark, is of consume -s SUB --watermarks")
     return _part(letter, options), at
 
 
@@ -104,6 +109,8 @@ def _part(letter: str, options: list[str]) -> Part:
         return _instant(options)
     if len(options) > 1:
         raise Usage(f"%{letter} takes one option")
+    if letter == "w":
+        return _instant_as("watermark", _form(option, "{rfc3339}") if option else "ms")
     if letter and letter in "VKTH":
         return _length(letter, option)
     if letter == "o":
@@ -251,13 +258,19 @@ def _instant(options: list[str]) -> Part:
     for option in options:
         if option in _INSTANTS:
             which = _INSTANTS[option]
-        elif option == "rfc3339" or re.fullmatch(r"strftime\[.+\]", option):
-            form = option
         else:
-            raise Usage(
-                f"no option {{{option[:40]}}}", hint="{event} {deliver} {visible} {rfc3339}"
-            )
+            form = _form(option, "{event} {deliver} {visible} {rfc3339}")
+    return _instant_as(which, form)
 
+
+def _form(option: str, hint: str) -> str:
+    """How an instant is written; hint: the options that there are."""
+    if option == "rfc3339" or re.fullmatch(r"strftime\[.+\]", option):
+        return option
+    raise Usage(f"no option {{{option[:40]}}}", hint=hint)
+
+
+def _instant_as(which: str, form: str) -> Part:
     def part(row: Row) -> bytes:
         value = row.get(which)
         if value is None:

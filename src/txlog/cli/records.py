@@ -22,19 +22,27 @@ from txlog.cli.tables import Look, cell
 from txlog.errors import printable
 
 _INSTANT_COLUMNS: Final = ("publish_time", "event_time", "deliver_at", "visible_time")
+_JSON_FORMS: Final = ("json", "ndjson")
 _BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 
 Row = dict[str, Any]
 
 
 class Records:
-    """Writes messages in one format; counts them."""
+    """Writes messages in one format; counts them.
+
+    watermarks: the consumer has some, for %w
+    watermark:  its last one
+    """
 
     def __init__(
-        self, form: str, columns: list[str] | None, *, raw_strings: bool = False, look: Look
-    ) -> None:
+        self, form: str, columns: list[str] | None, *, raw_strings: bool = False, look: Look,
+        watermarks: bool = False,
+    ) -> None:  # fmt: skip
         self.form = form
         self.count = 0
+        self.watermark: int | None = None
+        self._watermarks = watermarks
         self._columns = columns
         self._raw_strings = raw_strings
         self._look = look
@@ -68,14 +76,28 @@ class Records:
             return b""
         return output.delimited(self.form, self._columns or RECORD_FIELDS, []).encode()
 
+    def event(self, topic: str | None, subscription: str, status: str | None) -> bytes:
+        """Return the record of a new watermark; only JSON has one, with all its keys.
+
+        topic: None for the least of several
+        """
+        if self.form not in _JSON_FORMS:
+            return b""
+        record = {
+            "kind": "watermark", "topic": topic, "subscription": subscription, "partition": None,
+            "watermark": _time(self.watermark), "status": status,
+        }  # fmt: skip
+        return orjson.dumps(record) + b"\n"
+
     def _rows(self, table: pa.Table) -> Iterator[Row]:
         for row in rows_of(table):
             row["number"] = self.count
+            row["watermark"] = self.watermark
             self.count += 1
             yield row
 
     def _writer(self) -> Callable[[Row], bytes]:
-        if self.form in ("json", "ndjson"):
+        if self.form in _JSON_FORMS:
             return self._json
         if self.form == "envelope":
             return envelope
@@ -84,7 +106,7 @@ class Records:
         if self.form == "line":
             return self._terminal
         if "%" in self.form:
-            return Format(self.form).apply
+            return Format(self.form, watermarks=self._watermarks).apply
         return self._json
 
     def _json(self, row: Row) -> bytes:
@@ -173,7 +195,7 @@ def json_record(row: Row, *, embed: bool = True) -> dict[str, object]:
         "producer": row.get("producer"),
         "sequence_id": row.get("sequence_id"),
         "redelivery_count": row.get("redelivery_count"),
-        "late": row.get("late"),
+        "late": row.get("is_late"),
         "size_bytes": 0 if value is None else len(value),
     }
 

@@ -1,0 +1,313 @@
+"""Readers and consumers in memory with watermarks: their place is what they handed out.
+
+Source: spec/watermarks 6, 8, 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import Bench, begin, say
+from tests.watermarks.test_examples import post, times
+from txlog import Message, NonDurableConsumer, Reader, messages
+from txlog.errors import TopicNotFound
+from txlog.watermarking import Watermark
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+KINDS = ("reader", "in memory")
+Handle = Reader | NonDurableConsumer
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    yield bench
+    bench.close()
+
+
+def watch(bench: Bench, kind: str, start: Any = None, **given: Any) -> Handle:
+    topic = given.pop("topic", "t")
+    if kind == "reader":
+        return bench.client.reader(topic, start, enable_watermarking=True, **given)
+    return bench.client.consumer(
+        topic, "memory", durable=False, start=start, enable_watermarking=True, **given
+    )
+
+
+def step(handle: Handle) -> Message | int | None:
+    """The next message, or the value of an event, or None when there is nothing."""
+    before = handle.get_last_watermark()
+    message = handle.read_next() if isinstance(handle, Reader) else handle.receive()
+    now = handle.get_last_watermark()
+    if message is not None:
+        assert now in (before, None), "an event is not a message; a seek forgets the last one"
+        return message
+    is_event = now is not None and (before is None or now.number > before.number)
+    return now.event_time if is_event and now is not None else None
+
+
+def story(handle: Handle, limit: int = 100) -> list[int | str]:
+    """What comes: event times of messages as numbers, late ones as text with !, values as =N."""
+    out: list[int | str] = []
+    while len(out) < limit and (found := step(handle)) is not None:
+        if isinstance(found, int):
+            out.append(f"={found}")
+        else:
+            out.append(f"{found.event_time}!" if found.is_late else found.event_time or "-")
+    return out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_value_is_that_of_the_last_message_handed_out(bench: Bench, kind: str) -> None:
+    """One by one: what was read ahead does not count, rows that are no messages are passed."""
+    client = bench.client
+    post(client, 10)
+    say(client, "A", 20)
+    post(client, 25, 19)
+    say(client, "A", 30)
+    say(client, "A", 31)
+    with watch(bench, kind) as handle:
+        assert story(handle) == [10, "=20", 25, "19!", "=31"]
+        assert (handle.watermark_status, handle.late_messages) == ("active", 1)
+        post(client, 40)
+        say(client, "A", 35)
+        assert story(handle) == [40, "=35"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_handed_out_as_a_whole(bench: Bench, kind: str) -> None:
+    """Values passed on the way do not exist, the one behind it comes with the next call."""
+    client = bench.client
+    say(client, "A", 5)
+    post(client, 10)
+    say(client, "A", 20)
+    post(client, 15, 25)
+    say(client, "A", 22)
+    with watch(bench, kind) as handle:
+        assert handle.receive_batch().num_rows == 0
+        assert handle.get_last_watermark() == Watermark(5, 1)
+        table = handle.receive_batch(2)
+        assert table["is_late"].to_pylist() == [False, False]
+        assert handle.receive_batch(2).num_rows == 0
+        assert handle.get_last_watermark() == Watermark(20, 2)
+        assert times([*messages(handle.receive_batch())]) == [25]
+        table = handle.receive_batch()
+        assert (table.num_rows, table["is_late"].type) == (0, pa.bool_())
+        assert handle.get_last_watermark() == Watermark(22, 3)
+        assert handle.receive_batch().num_rows == 0
+        assert handle.get_last_watermark() == Watermark(22, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_marker_is_passed_when_its_last_message_is_handed_out(bench: Bench, kind: str) -> None:
+    """Section 6: a value in a transaction comes behind its messages, also out of the queue."""
+    client = bench.client
+    say(client, "A", 1)
+    txn = begin(client)
+    post(client, 10, 11, txn=txn)
+    say(client, "A", 10, txn=txn)
+    client.commit(txn)
+    post(client, 12)
+    with watch(bench, kind) as handle:
+        assert story(handle) == ["=1", 10, 11, "=10", 12]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_starts_with_the_value_of_its_place(bench: Bench, kind: str) -> None:
+    client = bench.client
+    say(client, "A", 10)
+    post(client, 20, 21)
+    say(client, "A", 20)
+    post(client, 22)
+    last = client.reader("t").get_last_message_id()
+    assert last is not None
+    with watch(bench, kind, last) as handle:
+        assert story(handle) == ["=20", 22]
+    with watch(bench, kind, "latest") as handle:
+        assert story(handle) == ["=20"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_value_stays_for_who_joins_late_and_while_all_are_idle(bench: Bench, kind: str) -> None:
+    """Example D, of who keeps the clamp in memory; two readers are handed values of their own."""
+    client = bench.client
+    with watch(bench, kind) as handle:
+        say(client, "A", 50)
+        assert story(handle) == ["=50"]
+        say(client, "A", None)
+        assert story(handle) == []
+        assert handle.watermark_status == "idle"
+        say(client, "C", 20)
+        post(client, 30, 50)
+        assert story(handle) == ["30!", 50]
+        with watch(bench, kind, "latest") as other:
+            assert story(other) == ["=20"]
+        say(client, "C", 70)
+        assert story(handle) == ["=70"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_written(bench: Bench, kind: str) -> None:
+    """Clamps are in memory: a client that may not write has watermarks, too."""
+    say(bench.client, "A", 10)
+    post(bench.client, 11)
+    bench.client = bench.another(read_only=True)
+    before = bench.client.status()["journal"]["lsn"]
+    with watch(bench, kind) as handle:
+        assert story(handle) == ["=10", 11]
+    assert bench.client.status()["journal"]["lsn"] == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_least_of_its_partitions_counts(bench: Bench, kind: str) -> None:
+    """Also of those that are added; and only of those that it reads."""
+    client = bench.client
+    client.create_topic("two", partitions=2)
+    producer = client.producer("two")
+    say(client, "A", 10, topic="two")
+    producer.send(b"", event_time=15, partition=0)
+    producer.send(b"", event_time=12, partition=1)
+    say(client, "A", 20, topic="two")
+    with watch(bench, kind, topic="two") as handle, watch(bench, kind, topic="two/1") as one:
+        assert story(handle, 2) == ["=10", 15]
+        assert story(one) == ["=10", 12, "=20"]
+        assert story(handle) == [12, "=20"]
+        client.admin.update_topic("two", partitions=3)
+        assert story(handle) == []
+        assert handle.watermark_status == "active"
+        producer.send(b"", event_time=21, partition=2)
+        say(client, "A", 21, topic="two")
+        assert story(handle) == [21, "=21"]
+        assert story(one) == ["=21"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_partition_that_is_away_holds_and_says_so(bench: Bench, kind: str) -> None:
+    client = bench.client
+    client.create_topic("two", partitions=2)
+    say(client, "A", 10, topic="two")
+    with watch(bench, kind, topic="two") as handle:
+        assert story(handle) == ["=10"]
+        client.admin.set_offline("two", 1)
+        client.producer("two").send(b"", event_time=20, partition=0)
+        assert times([*messages(handle.receive_batch())]) == [20]
+        client.admin.set_online("two", 1)
+        assert handle.watermark_status == "unavailable"
+        say(client, "A", 20, topic="two")
+        assert story(handle) == ["=20"]
+
+
+def test_seeking_begins_a_new_epoch_where_it_seeks(bench: Bench) -> None:
+    """The first value of it may be lower, and comes before its first message."""
+    client = bench.client
+    post(client, 5)
+    say(client, "A", 10)
+    post(client, 15)
+    say(client, "A", 20)
+    with client.reader("t", enable_watermarking=True) as reader:
+        assert story(reader) == [5, "=10", 15, "=20"]
+        last = reader.get_last_message_id()
+        assert last is not None
+        reader.seek(last)
+        assert reader.get_last_watermark() == Watermark(20, 2)
+        assert story(reader) == ["=10", 15, "=20"]
+        reader.seek("earliest")
+        assert step(reader) is not None
+        reader.seek("latest")  # drops what it had read ahead
+        assert story(reader) == ["=20"]
+
+
+def test_iterating_goes_on_behind_an_event_and_a_listener_is_told(bench: Bench) -> None:
+    client, told = bench.client, list[str]()
+
+    class Listener:
+        def received_watermark(self, reader: Reader, watermark: Watermark) -> None:
+            assert reader.get_last_watermark() == watermark
+            told.append(f"={watermark.event_time}")
+
+    say(client, "A", 1)
+    post(client, 10)
+    say(client, "A", 10)
+    post(client, 20)
+    say(client, "A", 20)
+    with client.reader("t", enable_watermarking=True, listener=Listener()) as reader:
+        for message in reader:
+            told.append(str(message.event_time))
+    assert told == ["=1", "10", "=10", "20", "=20"]
+
+
+def test_a_listener_of_a_consumer_in_memory_is_told(bench: Bench) -> None:
+    told = list[int]()
+
+    class Listener:
+        def received_watermark(self, consumer: NonDurableConsumer, watermark: Watermark) -> None:
+            assert consumer.name == "memory"
+            told.append(watermark.event_time)
+
+    with bench.client.consumer(
+        "t", "memory", durable=False, enable_watermarking=True, listener=Listener()
+    ) as consumer:
+        say(bench.client, "A", 10)
+        assert consumer.receive(timeout_ms=None) is None
+        assert consumer.receive_batch().num_rows == 0
+    assert told == [10]
+
+
+def test_without_the_flag_a_reader_has_no_watermarks(bench: Bench) -> None:
+    say(bench.client, "A", 10)
+    post(bench.client, 5)
+    with bench.client.reader("t") as reader:
+        assert "is_late" not in reader.receive_batch().column_names
+        assert (reader.get_last_watermark(), reader.watermark_status) == (None, None)
+    with bench.client.consumer("t", "memory", durable=False) as consumer:
+        assert "is_late" not in consumer.receive_batch().column_names
+        assert (consumer.get_last_watermark(), consumer.late_messages) == (None, 0)
+
+
+def test_in_memory_what_was_given_back_unseen_still_counts(bench: Bench) -> None:
+    """Read ahead, and given back with the rest: the value does not go ahead of it."""
+    client = bench.client
+    say(client, "A", 1)
+    post(client, 10)
+    say(client, "A", 10)
+    post(client, 11, 12)
+    say(client, "A", 13)
+    with client.consumer("t", "m", durable=False, enable_watermarking=True) as consumer:
+        assert story(consumer, 2) == ["=1", 10]
+        consumer.redeliver_unacknowledged_messages()
+        assert story(consumer, 3) == ["=10", 10, 11]
+        consumer.redeliver_unacknowledged_messages()
+        assert times([*messages(consumer.receive_batch(2))]) == [10, 11]
+        assert consumer.get_last_watermark() == Watermark(10, 2)
+        last = client.reader("t").get_last_message_id()
+        assert last is not None
+        consumer.acknowledge(last)  # 12: it never comes, nothing waits for it
+        assert story(consumer) == ["=13"]
+
+
+def test_in_memory_a_redelivery_is_judged_by_the_value_of_its_moment(bench: Bench) -> None:
+    """Acknowledgements do not hold the value: only what was handed out counts (section 6)."""
+    client = bench.client
+    post(client, 10, 11)
+    say(client, "A", 20)
+    with client.consumer("t", "m", durable=False, enable_watermarking=True) as consumer:
+        first = consumer.receive()
+        assert first is not None
+        assert story(consumer) == [11, "=20"]
+        consumer.negative_acknowledge(first)
+        assert story(consumer) == ["10!"]
+
+
+def test_a_topic_that_is_deleted_says_so(bench: Bench) -> None:
+    say(bench.client, "A", 10)
+    with bench.client.reader("t", enable_watermarking=True) as reader:
+        assert story(reader) == ["=10"]
+        bench.client.admin.delete_topic("t")
+        with pytest.raises(TopicNotFound):
+            reader.read_next()

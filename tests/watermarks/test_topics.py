@@ -1,0 +1,258 @@
+"""Consumers of several topics and of patterns: the least value over all partitions of all.
+
+Source: spec/watermarks 8 (late joiners), 9.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import Bench, say
+from txlog import Client, Message, MultiTopicsConsumer, messages
+from txlog.bounds import START
+from txlog.errors import TopicNotFound
+from txlog.watermarking import Watermark
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("one", partitions=2)
+    bench.client.create_topic("two")
+    yield bench
+    bench.close()
+
+
+def watch(
+    client: Client, *topics: str, pattern: str | None = None, kind: str = "exclusive"
+) -> MultiTopicsConsumer:
+    return client.consumer(
+        [*topics] if pattern is None else re.compile(pattern), "s", create=True, type=kind,
+        enable_watermarking=True,
+    )  # fmt: skip
+
+
+def post(client: Client, topic: str, *times: int, partition: int = 0) -> None:
+    for time in times:
+        client.producer(topic).send(b"", event_time=time, partition=partition)
+
+
+def drain(consumer: MultiTopicsConsumer) -> tuple[list[int], list[Message]]:
+    """Everything that is there now: values and messages."""
+    found: list[int] = []
+    got: list[Message] = []
+    while True:
+        before = consumer.get_last_watermark()
+        message = consumer.receive()
+        now = consumer.get_last_watermark()
+        if message is not None:
+            assert now in (before, None)
+            got.append(message)
+        elif now is not None and (before is None or now.number > before.number):
+            found.append(now.event_time)
+        else:
+            return found, got
+
+
+def clamps(client: Client, topic: str) -> list[int | None]:
+    """What binds subscription s in each partition of a topic."""
+    row = client.topic(topic).watermarks.show("s")
+    return [part["emitted"] for part in row["partition_list"]]
+
+
+def test_the_least_over_all_partitions_of_all_topics(bench: Bench) -> None:
+    client = bench.client
+    with watch(client, "one", "two") as consumer:
+        say(client, "A", 10, topic="one")
+        assert drain(consumer) == ([], [])
+        assert consumer.watermark_status == "unknown"
+        say(client, "B", 20, topic="two")
+        assert drain(consumer)[0] == [10]
+        assert consumer.watermark_status == "active"
+        assert (clamps(client, "one"), clamps(client, "two")) == ([10, 10], [10])
+        post(client, "one", 10, partition=1)
+        post(client, "two", 15)
+        say(client, "A", 30, topic="one")
+        values, got = drain(consumer)
+        assert (values, sorted((m.topic, m.is_late) for m in got)) == (
+            [], [("one", False), ("two", False)]
+        )  # fmt: skip
+        consumer.acknowledge(got)
+        assert drain(consumer)[0] == [20]
+        say(client, "B", 40, topic="two")
+        assert drain(consumer)[0] == [30]
+        say(client, "A", None, topic="one")
+        assert drain(consumer)[0] == [40]
+
+
+def test_batches_are_empty_on_a_change_and_judge_their_messages(bench: Bench) -> None:
+    client = bench.client
+    with watch(client, "one", "two") as consumer:
+        for topic in ("one", "two"):
+            say(client, "A", 20, topic=topic)
+            post(client, topic, 10, 30)
+        table = consumer.receive_batch()
+        assert (table.num_rows, "is_late" in table.column_names) == (0, True)
+        assert consumer.get_last_watermark() == Watermark(20, 1)
+        table = consumer.receive_batch()
+        assert table["is_late"].to_pylist() == [True, False] * 2
+        assert [message.is_late for message in messages(table)] == [True, False] * 2
+        assert consumer.late_messages == 2
+        assert consumer.acknowledge(table).acked == 4
+        table = consumer.receive_batch()
+        assert (table.num_rows, "is_late" in table.column_names) == (0, True)
+        assert consumer.get_last_watermark() == Watermark(20, 1)
+
+
+def test_a_listener_has_the_handle(bench: Bench) -> None:
+    told = list[tuple[list[str], int]]()
+
+    class Listener:
+        def received_watermark(self, consumer: MultiTopicsConsumer, watermark: Watermark) -> None:
+            assert consumer.get_last_watermark() == watermark
+            told.append((consumer.topics, watermark.event_time))
+
+    for topic in ("one", "two"):
+        say(bench.client, "A", 20, topic=topic)
+    with bench.client.consumer(
+        ["one", "two"], "s", create=True, enable_watermarking=True, listener=Listener()
+    ) as consumer:
+        assert consumer.receive(timeout_ms=None) is None
+        assert len(told) == 1
+        assert [event for _, event in told] == [20]
+        assert [sorted(name.rpartition("/")[2] for name in topics) for topics, _ in told] == [
+            ["one", "two"]
+        ]
+
+
+def test_who_attaches_again_begins_at_the_least_clamp(bench: Bench) -> None:
+    """Section 8: also when all are idle by then, and whatever raw has fallen to."""
+    client = bench.client
+    with watch(client, "one") as consumer:
+        say(client, "A", 50, topic="one")
+        assert drain(consumer)[0] == [50]
+    with watch(client, "one", "two") as consumer:
+        say(client, "A", 30, topic="two")
+        assert drain(consumer)[0] == [30]
+        for topic in ("one", "two"):
+            say(client, "A", None, topic=topic)
+        assert drain(consumer)[0] == []
+        assert consumer.watermark_status == "idle"
+    assert (clamps(client, "one"), clamps(client, "two")) == ([50, 50], [30])
+    with watch(client, "one", "two") as consumer:
+        assert drain(consumer)[0] == [30]
+
+
+def test_a_topic_that_joins_later_never_lowers_the_value(bench: Bench) -> None:
+    """A late joiner: it enters the minimum at once, the output stays until it is past it."""
+    client = bench.client
+    say(client, "A", 50, topic="one")
+    say(client, "A", 60, topic="two")
+    with watch(client, pattern="one|two|later") as consumer:
+        assert drain(consumer)[0] == [50]
+        client.create_topic("later")
+        assert drain(consumer)[0] == []
+        assert consumer.watermark_status == "unknown"
+        say(client, "A", 55, topic="one")
+        assert not drain(consumer)[0], "a topic of which nothing is known holds"
+        say(client, "C", 20, topic="later")
+        post(client, "later", 30, 52)
+        values, got = drain(consumer)
+        assert (values, [(m.event_time, m.is_late) for m in got]) == ([], [(30, True), (52, False)])
+        consumer.acknowledge(got)
+        assert clamps(client, "later") == [None]
+        say(client, "C", 54, topic="later")
+        assert drain(consumer)[0] == [54]
+        assert clamps(client, "later") == [54]
+
+
+def test_a_topic_that_is_gone_holds_nobody(bench: Bench) -> None:
+    client, other = bench.client, bench.another()
+    client.create_topic("slow")
+    for topic, time in (("one", 50), ("two", 60), ("slow", 10)):
+        say(client, "A", time, topic=topic)
+    with watch(client, pattern="one|two|slow") as consumer:
+        assert drain(consumer)[0] == [10]
+        other.admin.delete_topic("slow", force=True)
+        assert drain(consumer)[0] == [50]
+    with watch(client, "one", "two") as consumer:
+        assert drain(consumer)[0] == [50]
+        other.admin.delete_topic("one", force=True)
+        with pytest.raises(TopicNotFound):
+            consumer.receive()
+        assert consumer.receive() is None
+        assert consumer.get_last_watermark() == Watermark(60, 2)
+        with pytest.raises(TopicNotFound):
+            consumer.receive()
+
+
+def test_a_seek_of_one_topic_begins_an_epoch(bench: Bench) -> None:
+    """Its first value comes before its first message; the other topic keeps its clamp."""
+    client, other = bench.client, bench.another()
+    for topic in ("one", "two"):
+        say(client, "A", 10, topic=topic)
+        post(client, topic, 15)
+        say(client, "A", 20, topic=topic)
+    with watch(client, "one", "two") as consumer:
+        values, got = drain(consumer)
+        assert values == [10]
+        consumer.acknowledge(got)
+        assert drain(consumer)[0] == [20]
+        other.subscription("two", "s").seek(START)
+        values, got = drain(consumer)
+        assert (values, [m.topic for m in got]) == ([10], ["two"])
+        consumer.acknowledge(got)
+        assert drain(consumer)[0] == [20]
+
+
+def test_partitions_by_name_count_alone(bench: Bench) -> None:
+    client = bench.client
+    for topic in ("one", "two"):
+        say(client, "A", 10, topic=topic)
+    post(client, "one", 11, partition=1)
+    say(client, "A", 20, topic="one")
+    say(client, "A", 20, topic="two")
+    with watch(client, "one/0", "two") as consumer:
+        assert drain(consumer)[0] == [20]
+
+
+@pytest.mark.parametrize("kind", ("failover", "shared", "key-shared"))
+def test_every_consumer_ends_at_the_same_value(bench: Bench, kind: str) -> None:
+    client = bench.client
+    for topic in ("one", "two"):
+        say(client, "A", 10, topic=topic)
+    both = [watch(bench.another(), "one", "two", kind=kind) for _ in range(2)]
+    for topic in ("one", "two"):
+        post(client, topic, 11, 12)
+        say(client, "A", 20, topic=topic)
+    for _ in range(3):
+        for consumer in both:
+            _, got = drain(consumer)
+            assert not any(message.is_late for message in got)
+            consumer.acknowledge(got)
+    last = [consumer.get_last_watermark() for consumer in both]
+    if kind == "failover":  # a standby gets none
+        assert {one.event_time for one in last if one is not None} == {20}
+    else:
+        assert [None if one is None else one.event_time for one in last] == [20, 20]
+    for consumer in both:
+        consumer.close()
+
+
+def test_without_the_flag_nothing_changes(bench: Bench) -> None:
+    client = bench.client
+    for topic in ("one", "two"):
+        say(client, "A", 20, topic=topic)
+        post(client, topic, 10)
+    with client.consumer(["one", "two"], "s", create=True) as consumer:
+        table = consumer.receive_batch()
+        assert (table.num_rows, "is_late" in table.column_names) == (2, False)
+        assert consumer.receive() is None
+        assert (consumer.get_last_watermark(), consumer.watermark_status) == (None, None)
+    assert clamps(client, "two") == [None]
