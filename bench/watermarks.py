@@ -43,7 +43,6 @@ START_MS = 1_800_000_000_000
 PRODUCERS = 20
 VALUE_BYTES = 60
 INSTANT = pa.timestamp("ms", "UTC")
-FAR = 1_000_000_000
 Place = tuple[int, int]
 
 # Run in a process of its own: what it does first costs what it costs.
@@ -151,9 +150,9 @@ def committing(path: Path, partitions: int, total: int) -> tuple[float, float]:
 # --- a long log ------------------------------------------------------------------------------
 
 
-def fill(path: Path, messages: int, markers: int, **settings: int) -> list[tuple[Place, str, int]]:
+def fill(path: Path, messages: int, markers: int) -> list[tuple[Place, str, int]]:
     """Send everything; returns the rows of the producers: place, producer, time."""
-    client = new_client(path, **settings)
+    client = new_client(path)
     client.create_subscription("t", "s")
     client.checkpoint_automatically = True
     rng, batch, found = random.Random(3), messages // markers, []
@@ -323,18 +322,27 @@ def acknowledging(path: Path, total: int, every: int, batch: int) -> list[float]
     return [one / total for one in spent]
 
 
-def offering(path: Path, partitions: int, calls: int) -> float:
-    """Seconds of an offer when nothing moved."""
+def offering(path: Path, partitions: int, calls: int, *, beside: bool = False) -> float:
+    """Seconds of an offer when nothing moved; beside: another topic was written to before each."""
     client = new_client(path, partitions)
     client.producer("t", name="A").new_watermark().event_time(START_MS).send()
     with client.consumer("t", "s", create=True, enable_watermarking=True) as consumer:
         assert consumer.receive_batch().num_rows == 0
         session = consumer._session
         assert session is not None and session.last is not None and not session.moved()
-        began = time.perf_counter()
-        for _ in range(calls):
-            session.moved()
-        spent = time.perf_counter() - began
+        if beside:
+            client.create_topic("other")
+            other, spent = client.producer("other"), 0.0
+            for _ in range(calls):
+                other.send(b"x")
+                began = time.perf_counter()
+                session.moved()
+                spent += time.perf_counter() - began
+        else:
+            began = time.perf_counter()
+            for _ in range(calls):
+                session.moved()
+            spent = time.perf_counter() - began
     client.close()
     return spent / calls
 
@@ -389,6 +397,11 @@ def measure(work: Path, messages: int, markers: int, rounds: int) -> Iterator[tu
         )
         target = "≤ 2 us" if partitions == 1 else ""
         yield f"offer when nothing moved, {partitions} partitions", target, f"{cost * 1e6:.2f} us"
+        cost = median(
+            max(3, rounds),
+            lambda count=partitions: offering(work / "offer", count, small, beside=True),
+        )
+        yield "… when another topic was written to", "", f"{cost * 1e6:.2f} us"
     for batch, count in ((1, small), (100, 20 * small)):
         every = min(1_000, count)
         runs = [acknowledging(work / "ack", count, every, batch) for _ in range(rounds)]
@@ -410,17 +423,15 @@ def measure(work: Path, messages: int, markers: int, rounds: int) -> Iterator[tu
 def long_log(
     work: Path, messages: int, markers: int, rounds: int
 ) -> Iterator[tuple[str, str, str]]:
-    """The value at random places, with snapshots as usual and with those by markers only."""
+    """The value at random places of a long log, and of one full of markers."""
     store, peer = work / "store", work / "peer.sqlite"
     places_count = 100 * rounds
-    for name, settings in (
-        ("", {}),
-        (
-            ", snapshots by markers only",
-            {"watermark_snapshot_entries_max": FAR, "watermark_snapshot_bytes_max": 64 << 30},
-        ),
+    dense = messages // 10
+    for name, count, of in (
+        ("", messages, markers),
+        (f", a marker each 10 of {dense:,} messages", dense, dense // 10),
     ):
-        known = fill(store, messages, markers, **settings)
+        known = fill(store, count, of)
         make_peer(peer, known)
         count, share, ledgers = shares(store)
         yield (
