@@ -70,29 +70,30 @@ WHERE file_row_number NOT IN (SELECT line FROM late) GROUP BY start ORDER BY sta
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """shares: by till its messages in order, with `line` and `arrival`; stragglers: as these."""
+    """shares: by till its messages in order, with `line` and `arrival`; stragglers: as these.
+
+    arrivals: of all lines, in order
+    """
 
     lines: int
     bound_ms: int
     shares: dict[str, pa.Table]
     stragglers: pa.Table
-    first_ms: int
-    last_ms: int
-    first_event_ms: int
+    arrivals: pa.Array
 
     def arrival(self, part: float) -> int:
-        """The instant at which so much of the time of all arrivals is over."""
-        return self.first_ms + round(part * (self.last_ms + 1 - self.first_ms))
+        """The instant before which this part of all lines comes."""
+        last: int = self.arrivals[round(part * (self.lines - 1))].as_py()
+        return last + 1
 
 
 def make_plan(lines: int, bound_ms: int, seed: int) -> Plan:
     """Say what comes when, all of it decided by the seed."""
     with duckdb.connect() as db:
         db.execute(_LINES, [str(DATA), lines, str(seed), bound_ms])
-        [(count, first_ms, last_ms, first_event)] = db.execute(
-            "SELECT count(*), min(arrival), max(arrival), min(event_ms) FROM lines"
-        ).fetchall()
-        plan = Plan(count, bound_ms, {}, pa.table({}), first_ms, last_ms, first_event)
+        arrivals = db.sql("SELECT arrival FROM lines ORDER BY arrival").to_arrow_table()["arrival"]
+        count = len(arrivals)
+        plan = Plan(count, bound_ms, {}, pa.table({}), arrivals.combine_chunks())
         early = plan.arrival(STRAGGLERS_UNTIL)
         db.execute(_STRAGGLERS, [early, min(STRAGGLERS_MAX, count // 100)])
         until = plan.arrival(TILL_2_UNTIL)

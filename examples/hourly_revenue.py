@@ -1,6 +1,6 @@
 """Revenue an hour of the real invoices, while tills and the function that adds up are killed.
 
-    python examples/hourly_revenue.py                        the first 20,000 lines
+    python examples/hourly_revenue.py                        the first 12,000 lines
     python examples/hourly_revenue.py --lines 541909 --kills 20
     python examples/hourly_revenue.py --picture hourly.svg   with a picture of what happened
 
@@ -301,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--lines", type=int, default=20_000, help="of the file (20,000)")
+    parser.add_argument("--lines", type=int, default=12_000, help="of the file (12,000)")
     parser.add_argument("--kills", type=int, default=5, help="of the function (5)")
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw what happened")
     parser.add_argument("--seed", type=int, default=1, help="what is drawn: all of it (1)")
