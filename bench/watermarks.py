@@ -412,7 +412,7 @@ def measure(work: Path, messages: int, markers: int, rounds: int) -> Iterator[tu
             f"{us(plain)}; {us(quiet)}; {us(moving)}",
         )  # fmt: skip
     yield from long_log(work, messages, markers, rounds)
-    for producers in (20, 2_000):
+    for producers in (20, min(2_000, messages // 100)):
         count, share = only_watermarks(work / "share", producers, max(4 * producers, 2 * small))
         yield (
             f"snapshots and their share, {producers:,} producers, 10 messages each time",
