@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -107,6 +107,7 @@ class Function:
 
     def _start(self, *more: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
+            self.log_start = log.tell()
             return subprocess.Popen([*self.command, *more], stdout=log, stderr=log)
 
     def check(self) -> None:
@@ -114,6 +115,11 @@ class Function:
         if (status := self.process.poll()) is not None:
             tail = self.log.read_text().splitlines()[-20:]
             raise SystemExit("\n".join([*tail, f"the function ended by itself: {status}"]))
+
+    def is_started(self) -> bool:
+        """True when it has said that it began to work."""
+        self.check()
+        return b'"started"' in self.log.read_bytes()[self.log_start :]
 
     def kill(self) -> None:
         """End it with SIGKILL, and start another one."""
@@ -183,12 +189,12 @@ class Demonstration:
 
     def wait_beyond(self, instant: int, function: Function) -> None:
         """Wait until the function was handed a watermark above an instant."""
-        until = time.monotonic() + WAIT_S
-        while self.emitted() <= instant:
+
+        def is_beyond() -> bool:
             function.check()
-            if time.monotonic() > until:
-                raise SystemExit(f"the watermark is not above {instant} after {WAIT_S} seconds")
-            time.sleep(0.02)
+            return self.emitted() > instant
+
+        wait_for(is_beyond, f"a watermark above {instant}")
 
     # --- what happens -------------------------------------------------------------------------
 
@@ -282,13 +288,22 @@ class Demonstration:
 
     def _kill(self, function: Function) -> None:
         """Kill the function, at a moment of its life that the seed draws."""
-        function.check()
+        wait_for(function.is_started, "the function")
         time.sleep(draw(self.seed, f"moment {function.kills}") % 300 / 1000)
         self.story.killed(self.clock.now().wall_ms)
         function.kill()
 
     def _note(self, text: str) -> None:
         self.story.note(self.clock.now().wall_ms, text)
+
+
+def wait_for(is_there: Callable[[], bool], what: str) -> None:
+    """Wait until something is so."""
+    until = time.monotonic() + WAIT_S
+    while not is_there():
+        if time.monotonic() > until:
+            raise SystemExit(f"{what}: not there after {WAIT_S} seconds")
+        time.sleep(0.02)
 
 
 def draw(seed: int, purpose: str) -> int:
