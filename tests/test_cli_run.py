@@ -146,8 +146,8 @@ def test_run_says_what_was_done(tool: Tool) -> None:
     assert code == 0
     done = json.loads(out)
     assert list(done) == [
-        "input", "output", "transactions", "aborted", "skipped", "dead_lettered", "last_txn",
-        "elapsed_ms", "consumed", "produced",
+        "input", "output", "transactions", "aborted", "skipped", "dead_lettered", "late_messages",
+        "last_txn", "elapsed_ms", "consumed", "produced",
     ]  # fmt: skip
     assert done["last_txn"] and done["elapsed_ms"] >= 0
     assert (done["input"], done["output"], done["transactions"]) == ("in", "out", 3)

@@ -77,6 +77,16 @@ class TopicHandle:
         return list(range(topic.partitions))
 
     @property
+    def numbers(self) -> list[int]:
+        """The numbers of its partitions in the store, as the end of a transaction names them."""
+
+        def numbers(view: View) -> list[int]:
+            topic = self._topic(view)
+            return [number_of(topic, index) for index in self._indexes(topic)]
+
+        return look(self._store, numbers)
+
+    @property
     def watermarks(self) -> TopicWatermarks:
         """Its event-time watermarks: look at them, set a producer's, declare one idle."""
         return TopicWatermarks(self._store, self._asked)

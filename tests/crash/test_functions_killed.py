@@ -38,7 +38,7 @@ import os, signal, sys
 import txlog
 from txlog import functions
 from txlog.consumer import Consumer
-from txlog.functions import FunctionOptions, Hooks, runner
+from txlog.functions import FunctionOptions, Hooks, committing
 from txlog.producer import Producer
 
 path, step, nth, mode = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -63,7 +63,7 @@ behind(Producer, "send_batch_async", "produced")
 behind(Consumer, "acknowledge_async", "acknowledged")
 behind(Consumer, "receive_batch", "received")
 behind(Consumer, "close", "closing")
-behind(runner.Runner, "_begin", "begun")
+behind(committing.Work, "_begin", "begun")
 
 def one(message, context):
     at("called")

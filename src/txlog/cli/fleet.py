@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 
 _GRACE_S: Final = 10
 _DEATHS_MAX: Final = 5  # in a row without a commit: then it is the function that kills
-_COUNTS: Final = ("consumed", "produced", "transactions", "aborted", "skipped", "dead_lettered")
+_COUNTS: Final = {  # what an instance reports, and where Summary has it
+    **{name: name for name in (
+        "consumed", "produced", "transactions", "aborted", "skipped", "dead_lettered",
+    )},
+    "late_messages": "late",
+}  # fmt: skip
 _STOPPED: Final = frozenset({130, 143})
 _SOURCE: Final = str(Path(__file__).absolute().parents[2])
 
@@ -180,9 +185,9 @@ class Fleet:
         return None
 
     def _count(self, before: dict[str, Any], facts: dict[str, Any]) -> None:
-        for name in _COUNTS:
+        for name, attribute in _COUNTS.items():
             more = facts.get(name, 0) - before.get(name, 0)
-            setattr(self._summary, name, getattr(self._summary, name) + more)
+            setattr(self._summary, attribute, getattr(self._summary, attribute) + more)
         last = facts.get("last_txn")
         if last not in (None, "None"):
             self._summary.last_txn = TxnId.parse(last)

@@ -132,6 +132,7 @@ def counts(summary: Summary) -> dict[str, object]:
         "aborted": summary.aborted,
         "skipped": summary.skipped,
         "dead_lettered": summary.dead_lettered,
+        "late_messages": summary.late,
     }
 
 
@@ -142,6 +143,7 @@ def figures(summary: Summary) -> str:
         (summary.aborted, "aborted"),
         (summary.skipped, "skipped"),
         (summary.dead_lettered, "dead-lettered"),
+        (summary.late, "late"),
     ):
         if count:
             text += f", {count:,} {word}"

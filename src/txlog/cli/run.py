@@ -16,7 +16,8 @@ from txlog.errors import InvalidArgument, Usage
 from txlog.ids import TopicName, check_name
 
 _FIELDS = (
-    "input output transactions aborted skipped dead_lettered last_txn elapsed_ms consumed produced"
+    "input output transactions aborted skipped dead_lettered late_messages last_txn elapsed_ms "
+    "consumed produced"
 )
 _TYPES = ("exclusive", "failover", "shared", "key-shared")
 _TO_COMMAND = ("lines", "ndjson", "envelope", "raw", "null")

@@ -9,11 +9,14 @@ repeats and loses nothing in the store. What a function does elsewhere may happe
     options    what a run is asked to do, what it did, and who listens
     outputs    what functions give back, as one Arrow batch a topic
     context    what functions get beside their input
-    batch      one attempt at one transaction; inputs that fail again and again
+    attempt    one attempt at one transaction; inputs that fail again and again
     handlers   a message at a time, or a table
     windows    tumbling windows by count and by event time
+    watermarked, windowstate    windows that close on watermarks, and where their messages wait
     loading    MODULE:FUNCTION and FILE.py:FUNCTION
-    runner     the loop of transactions, under a key that fences what ran before
+    inputs     the consumers
+    committing    the transactions, under a key that fences what ran before
+    runner     the loop
 """
 
 from __future__ import annotations

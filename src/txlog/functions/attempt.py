@@ -43,9 +43,15 @@ class Unsettled(Exception):
 
 
 class Attempt:
-    """The outputs of one transaction, and the inputs given up in it."""
+    """The outputs of one transaction, and the inputs given up in it.
 
-    __slots__ = ("_options", "_tell", "context", "dead_lettered", "outbox", "skipped")
+    late:  messages whose window was closed
+    aside: rows in the outbox that are no outputs of the function: inputs that it did not take
+    """
+
+    __slots__ = (
+        "_options", "_tell", "aside", "context", "dead_lettered", "late", "outbox", "skipped",
+    )  # fmt: skip
 
     def __init__(
         self, options: FunctionOptions, context: Context, outbox: Outbox, tell: Tell
@@ -54,8 +60,7 @@ class Attempt:
         self._tell = tell
         self.context = context
         self.outbox = outbox
-        self.skipped = 0
-        self.dead_lettered = 0
+        self.skipped = self.dead_lettered = self.late = self.aside = 0
         context.begin(outbox)
 
     def repeat(
@@ -89,6 +94,7 @@ class Attempt:
             letters = dead_letters(rows, self.context.subscription, error, attempts)
             self.outbox.add_table(options.dead_letter_topic, letters)
             self.dead_lettered += rows.num_rows
+            self.aside += rows.num_rows
         else:
             self.skipped += rows.num_rows
         self._tell(

@@ -16,18 +16,23 @@ if TYPE_CHECKING:
 
 
 class Window(NamedTuple):
-    """What a window covers: messages, and for one of time its bounds, ms since 1970 UTC."""
+    """What a window covers: messages, and for one of time its bounds, ms since 1970 UTC.
+
+    is_late: it was closed before; these are messages that came too late for it
+    """
 
     messages: int
     start: int | None
     end: int | None
+    is_late: bool = False
 
 
 class Context:
     """What a function knows of itself, its input, and where it may publish.
 
     The names are those of Pulsar Functions without `get_`. `message` and what is of it are None in
-    a function of batches; `window` is None outside of one.
+    a function of batches; `window` is None outside of one, `watermark` (ms) but for windows that
+    close on watermarks.
 
     >>> from txlog.functions import Context
     >>> def total(message, context):
@@ -37,7 +42,7 @@ class Context:
 
     __slots__ = (
         "_held", "_outbox", "attempt", "function_name", "input_topics", "instance_id", "is_quiet",
-        "logger", "message", "output_topic", "subscription", "window",
+        "logger", "message", "output_topic", "subscription", "watermark", "window",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +58,7 @@ class Context:
         self.attempt = 1  # of this input
         self.message: Message | None = None
         self.window: Window | None = None
+        self.watermark: int | None = None
         self.is_quiet = False  # nothing more was waiting when this batch was received
         self._outbox: Outbox | None = None
         self._held: pa.Array | None = None

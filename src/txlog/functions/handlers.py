@@ -25,11 +25,16 @@ UserFunction: TypeAlias = Callable[..., object]
 
 
 class Handled(NamedTuple):
-    """What became of rows; None: there are none."""
+    """What became of rows; None: there are none.
+
+    held: they come first in the next batch; left: it did not come to them
+    kept: of those that are done, what goes to the state of windows
+    """
 
     done: pa.Table
     held: pa.Table | None = None
     left: pa.Table | None = None
+    kept: pa.Table | None = None
 
 
 class Handler(Protocol):
@@ -39,9 +44,8 @@ class Handler(Protocol):
     def wants_quiet(self) -> bool:
         """Whether it wants to be called once more, without rows, when nothing is left."""
 
-    @property
-    def may_split(self) -> bool:
-        """Whether a batch that failed may be tried again in parts."""
+    def parts(self, rows: pa.Table) -> list[pa.Table]:
+        """What of rows that failed together is tried again by itself; one part: all of it."""
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
         """Call the function. Raises GivenUp, Unsettled."""
@@ -52,12 +56,15 @@ class MessageHandler:
 
     __slots__ = ("_call", "_stop", "_txn_time_ms")
     wants_quiet = False
-    may_split = True
 
     def __init__(self, function: UserFunction, txn_time_ms: int, stop: Callable[[], bool]) -> None:
         self._call = with_context(function)
         self._txn_time_ms = txn_time_ms
         self._stop = stop
+
+    def parts(self, rows: pa.Table) -> list[pa.Table]:
+        """Its halves."""
+        return halves(rows)
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
         """Call it for each message, until the time of the transaction is up."""
@@ -89,10 +96,13 @@ class BatchHandler:
 
     __slots__ = ("_call",)
     wants_quiet = False
-    may_split = True
 
     def __init__(self, function: UserFunction) -> None:
         self._call = with_context(function)
+
+    def parts(self, rows: pa.Table) -> list[pa.Table]:
+        """Its halves."""
+        return halves(rows)
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
         """Call it for all rows."""
@@ -153,6 +163,12 @@ def _checked(mask: object, rows: int) -> pa.Array | None:
         raise InvalidMessage(f"hold_back takes {rows} booleans, one a row of the batch")
     mask = pc.fill_null(mask, False)
     return mask if pc.any(mask).as_py() else None
+
+
+def halves(rows: pa.Table) -> list[pa.Table]:
+    """Rows in two parts; one row is one part."""
+    half = rows.num_rows // 2
+    return [rows.slice(0, half), rows.slice(half)] if half else [rows]
 
 
 def message_list(rows: pa.Table) -> list[Message]:

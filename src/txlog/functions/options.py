@@ -69,7 +69,10 @@ class FunctionOptions:
 
 @dataclass(slots=True)
 class Summary:
-    """What a run has done so far; the messages are those of committed transactions."""
+    """What a run has done so far; the messages are those of committed transactions.
+
+    late: messages that came when their window was closed, by watermarks
+    """
 
     consumed: int = 0
     produced: int = 0
@@ -77,6 +80,7 @@ class Summary:
     aborted: int = 0
     skipped: int = 0
     dead_lettered: int = 0
+    late: int = 0
     last_txn: TxnId | None = None
 
 

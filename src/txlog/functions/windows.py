@@ -9,12 +9,15 @@ A window of time closes when a message has an event time at or behind its end pl
 that is allowed; while more is waiting, every partition must have such a message, so that one read
 ahead of the others closes nothing. A message that comes later still makes a window of its own,
 with the same bounds: nothing is lost. A message without event time counts by its publish time.
+
+With `watermarks` windows of time close when the watermark says so: watermarked.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +26,7 @@ from txlog.errors import InvalidArgument
 from txlog.functions.attempt import FAILURES, Attempt
 from txlog.functions.context import Window
 from txlog.functions.handlers import Handled, UserFunction, message_list, name_of, with_context
+from txlog.ids import TopicName
 
 _INT = pa.int64()
 
@@ -35,6 +39,8 @@ class Windowed:
     count: int | None
     duration_ms: int | None
     lateness_ms: int
+    watermarks: bool = False
+    late_topic: str | None = None
     __name__: str = "window"
 
     def __call__(self, items: object, context: object = None) -> object:
@@ -43,11 +49,17 @@ class Windowed:
 
 
 def tumbling(
-    *, count: int | None = None, duration_ms: int | None = None, lateness_ms: int = 0
-) -> Callable[[UserFunction], Windowed]:
+    *, count: int | None = None, duration_ms: int | None = None, lateness_ms: int = 0,
+    watermarks: bool = False, late_topic: str | None = None,
+) -> Callable[[UserFunction], Windowed]:  # fmt: skip
     """Call a function once a window of so many messages, or of so much event time.
 
-    lateness_ms: how much older than the newest a message may be and still find its window open
+    lateness_ms: how much older than the newest, or than the watermark, a message may be and still
+                 find its window open
+    watermarks:  windows of time close when the watermark has passed their end and the lateness,
+                 not by the newest message
+    late_topic:  where messages go then whose window is closed; None: the function is called again,
+                 with them alone (context.window.is_late)
 
     >>> import txlog
     >>> from txlog import functions
@@ -63,10 +75,17 @@ def tumbling(
         raise InvalidArgument("a window has at least one message, or one millisecond")
     if lateness_ms < 0 or (lateness_ms and duration_ms is None):
         raise InvalidArgument("lateness_ms is not negative and belongs to a duration_ms")
+    if watermarks and duration_ms is None:
+        raise InvalidArgument("watermarks close windows of time: they need a duration_ms")
+    if late_topic is not None and not watermarks:
+        raise InvalidArgument("a late_topic belongs to windows with watermarks")
+    late = None if late_topic is None else TopicName.parse(late_topic).short
 
     def wrap(function: UserFunction) -> Windowed:
         with_context(function)  # refused here, where it is written
-        return Windowed(function, count, duration_ms, lateness_ms, name_of(function))
+        return Windowed(
+            function, count, duration_ms, lateness_ms, watermarks, late, name_of(function)
+        )
 
     return wrap
 
@@ -78,7 +97,6 @@ class WindowHandler:
     """
 
     __slots__ = ("_batch", "_call", "_newest", "_partitions", "_windowed")
-    may_split = False
 
     def __init__(self, windowed: Windowed, partitions: Mapping[str, int], *, batch: bool) -> None:
         self._windowed = windowed
@@ -91,6 +109,10 @@ class WindowHandler:
     def wants_quiet(self) -> bool:
         """Windows of time may close when nothing is waiting."""
         return self._windowed.duration_ms is not None
+
+    def parts(self, rows: pa.Table) -> list[pa.Table]:
+        """They stay together: windows are made of all of them."""
+        return [rows]
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
         """Call it for each window that is full, in order; the rest is held back."""
@@ -111,43 +133,22 @@ class WindowHandler:
     def _run_by_time(self, rows: pa.Table, starts: pa.Array, attempt: Attempt) -> None:
         duration = self._windowed.duration_ms
         assert duration is not None
-        order = pc.sort_indices(starts)  # stable: messages of a window keep their order
-        rows, encoded = rows.take(order), pc.run_end_encode(starts.take(order))
-        at = 0
-        for start, end in zip(
-            encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True
-        ):
-            window = Window(end - at, start, start + duration)
-            self._run(rows.slice(at, end - at), window, attempt)
-            at = end
+        for start, mine in by_window(rows, starts):
+            self._run(mine, Window(mine.num_rows, start, start + duration), attempt)
 
     def _run(self, rows: pa.Table, window: Window, attempt: Attempt) -> None:
-        context, outbox = attempt.context, attempt.outbox
-
-        def call() -> None:
-            outbox.add(self._call(rows if self._batch else message_list(rows), context))
-
-        mark = outbox.mark()
-        context.window, context.attempt = window, 1
-        try:
-            call()
-        except FAILURES as error:
-            attempt.repeat(rows, call, mark, error)
-        finally:
-            context.window = None
+        call_window(self._call, rows, window, attempt, batch=self._batch)
 
     def _starts(self, rows: pa.Table) -> pa.Array:
         """The start of each row's window; remembers the newest time of each partition."""
-        duration = pa.scalar(self._windowed.duration_ms, _INT)
-        times = pc.coalesce(rows["event_time"], rows["publish_time"]).cast(_INT).combine_chunks()
+        duration = self._windowed.duration_ms
+        assert duration is not None
+        times = times_of(rows)
         table = pa.table({"t": rows["topic"], "p": rows["partition"], "at": times})
         for found in table.group_by(["t", "p"]).aggregate([("at", "max")]).to_pylist():
             place = (found["t"], found["p"])
             self._newest[place] = max(found["at_max"], self._newest.get(place, found["at_max"]))
-        quotient = pc.divide(times, duration)  # towards zero: before 1970 that is one too high
-        floor = pc.multiply(quotient, duration)
-        below = pc.if_else(pc.greater(floor, times), duration, pa.scalar(0, _INT))
-        return pc.subtract(floor, below)
+        return starts_of(times, duration)
 
     def _closed_up_to(self, is_quiet: bool) -> int:
         """The last start of a window that is closed."""
@@ -160,6 +161,50 @@ class WindowHandler:
         else:
             reached = min(newest.values())
         return reached - windowed.duration_ms - windowed.lateness_ms
+
+
+def call_window(
+    function: Callable[[Any, Any], object], rows: pa.Table, window: Window, attempt: Attempt, *,
+    batch: bool,
+) -> None:  # fmt: skip
+    """Call a function with the messages of a window, as often as allowed. Raises GivenUp."""
+    context, outbox = attempt.context, attempt.outbox
+
+    def call() -> None:
+        outbox.add(function(rows if batch else message_list(rows), context))
+
+    mark = outbox.mark()
+    context.window, context.attempt = window, 1
+    try:
+        call()
+    except FAILURES as error:
+        attempt.repeat(rows, call, mark, error)
+    finally:
+        context.window = None
+
+
+def times_of(rows: pa.Table) -> pa.Array:
+    """The time of each row: of its event, else of its publication; int64 ms."""
+    return pc.coalesce(rows["event_time"], rows["publish_time"]).cast(_INT).combine_chunks()
+
+
+def starts_of(times: pa.Array, duration_ms: int) -> pa.Array:
+    """The start of the window of each time."""
+    duration = pa.scalar(duration_ms, _INT)
+    quotient = pc.divide(times, duration)  # towards zero: before 1970 that is one too high
+    floor = pc.multiply(quotient, duration)
+    below = pc.if_else(pc.greater(floor, times), duration, pa.scalar(0, _INT))
+    return pc.subtract(floor, below)
+
+
+def by_window(rows: pa.Table, starts: pa.Array) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each window in order of their starts; within one they keep their order."""
+    order = pc.sort_indices(starts)  # stable
+    rows, encoded = rows.take(order), pc.run_end_encode(starts.take(order))
+    at = 0
+    for start, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
+        yield start, rows.slice(at, end - at)
+        at = end
 
 
 def _some(rows: pa.Table) -> pa.Table | None:

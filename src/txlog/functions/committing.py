@@ -1,0 +1,317 @@
+"""Owns the transactions of a run: one a batch, under a key that fences what ran before.
+
+    connect     the transaction key: what an older instance has open is aborted, and whatever it
+                does later is refused
+    begin       under the key
+    call        the handler calls the user's function
+    send, acknowledge, commit     one frame
+
+A batch that fails without telling which input is to blame is tried again in parts, so that the good
+ones go through; an input that fails alone as often as allowed is given up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import Event
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import pyarrow as pa
+
+from txlog.client import Client
+from txlog.engine.flow.dispatch import RECEIVED
+from txlog.errors import (
+    ConsumerBusy,
+    ExpiredTransaction,
+    InvalidArgument,
+    InvalidMessage,
+    LimitExceeded,
+    NotFound,
+    OutcomeUnknown,
+    ProducerFenced,
+    TopicNotFound,
+    TransactionConflict,
+    TransactionTimedOut,
+    TxlogError,
+)
+from txlog.functions.attempt import Attempt, GivenUp, Unsettled, as_ours, reason
+from txlog.functions.context import Context
+from txlog.functions.handlers import Handled, Handler
+from txlog.functions.options import STOP, FunctionOptions, Hooks, Summary
+from txlog.functions.outputs import Outbox
+from txlog.producer import Producer
+from txlog.transaction import Transaction
+
+_CONFLICTS_MAX: Final = 10
+_TAKE_OVER_POLL_S: Final = 0.05
+T = TypeVar("T")
+
+
+class Source(Protocol):
+    """Where the rows of a batch come from, and what goes with the transaction that ends them."""
+
+    def settle(self, handled: Handled, txn: Transaction) -> None:
+        """Acknowledge what is done, in the transaction; with what else has to happen in it."""
+
+    def settled(self, handled: Handled, txn: Transaction) -> int:
+        """The transaction is committed; returns how many inputs were consumed by it."""
+
+    def renew(self) -> None:
+        """Somebody else acknowledged what is in hand: begin anew with what is still there."""
+
+
+class _Piece(NamedTuple):
+    """Rows to be processed together, and how often they failed alone."""
+
+    rows: pa.Table
+    attempts: int
+
+
+class _Failed(Exception):
+    """An attempt was aborted; its inputs are to be tried again."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Work:
+    """The transactions of one run.
+
+    held: rows that the function held back; they come first in the next batch
+    """
+
+    __slots__ = (
+        "_client", "_conflicts", "_context", "_epoch", "_hooks", "_key", "_options", "_output",
+        "_producers", "held", "summary",
+    )  # fmt: skip
+
+    def __init__(
+        self, client: Client, context: Context, output: str | None, options: FunctionOptions,
+        hooks: Hooks,
+    ) -> None:  # fmt: skip
+        self._client, self._options, self._hooks = client, options, hooks
+        self._context = context
+        self._output = output
+        self._key = options.transaction_key or (
+            f"function:{context.function_name}:{options.instance}"
+        )
+        self._epoch = 0
+        self._conflicts = 0
+        self._producers: dict[str, Producer] = {}
+        self.held: pa.Table | None = None
+        self.summary = Summary()
+
+    # --- the key -----------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Take the key."""
+        with self._hooks.guard():
+            self._epoch = self._client.connect(self._key)["epoch"]
+
+    def started(self) -> None:
+        """Say that the run has begun."""
+        self._hooks.tell("started", {"transaction_key": self._key, "epoch": self._epoch})
+
+    def take_over(self, make: Callable[[], T], until: float, what: Mapping[str, object]) -> T:
+        """Open what an older instance may still have; it is given until then to let it go.
+
+        raises: ConsumerBusy, ExpiredTransaction (there is a newer instance)
+        """
+        said = False
+        while True:
+            try:
+                with self._hooks.guard():
+                    return make()
+            except ConsumerBusy:
+                # Under a new key there was nobody before: the consumer is a stranger.
+                if not self._epoch or time.monotonic() >= until or self._hooks.stop():
+                    raise
+            if not said:
+                self._hooks.tell("waiting", what)
+                said = True
+            Event().wait(_TAKE_OVER_POLL_S)
+            self.check_fence()
+
+    def check_fence(self) -> None:
+        """Notice a newer instance also while there is nothing to do; raises ExpiredTransaction."""
+        try:
+            with self._hooks.guard():
+                epoch = self._client.admin.transaction_key(self._key)["epoch"]
+        except NotFound as error:
+            raise self._fenced() from error
+        if epoch != self._epoch:
+            raise self._fenced()
+
+    def _fenced(self) -> ExpiredTransaction:
+        return ExpiredTransaction(
+            f"a newer instance runs under transaction key {self._key}",
+            hint="this one stops; what it had open was aborted", transaction_key=self._key,
+            epoch=self._epoch,
+        )  # fmt: skip
+
+    # --- a batch -----------------------------------------------------------------------------
+
+    def process(self, rows: pa.Table, handler: Handler, source: Source) -> None:
+        """Bring rows to their end: in one transaction if all goes well, else in ever smaller ones.
+
+        raises: GivenUp
+        """
+        todo = [_Piece(rows, 0)]
+        while todo and not self._hooks.stop():
+            rows, attempts = todo.pop()
+            try:
+                handled = self._run(handler, source, joined(self.held, rows), attempts + 1)
+            except TransactionConflict as error:
+                self._conflict(error, source)
+                return
+            except _Failed as failed:
+                todo += self._again(rows, attempts, failed.error, handler, source)
+                continue
+            self.held = handled.held
+            self._conflicts = 0
+            if handled.left is not None:
+                todo.append(_Piece(handled.left, 0))
+
+    def _again(
+        self, rows: pa.Table, attempts: int, error: BaseException, handler: Handler, source: Source
+    ) -> list[_Piece]:
+        """What to do after a failure, the first thing last."""
+        options = self._options
+        if options.on_error == STOP and not options.retries:
+            raise GivenUp(as_ours(self._context.function_name, error)) from error
+        parts = handler.parts(rows)
+        if len(parts) > 1:
+            self._hooks.tell("split", {"messages": rows.num_rows, "reason": reason(error)})
+            return [_Piece(part, 0) for part in reversed(parts)]
+        attempts += 1
+        if attempts <= options.retries:
+            self._hooks.tell("retry", {"attempt": attempts + 1, "reason": reason(error)})
+            return [_Piece(rows, attempts)]
+        culprits = joined(self.held, rows)
+        self.held = None
+        self._run(_Resigned(error, attempts), source, culprits, 1)
+        return []
+
+    def _conflict(self, error: TransactionConflict, source: Source) -> None:
+        """Somebody else acknowledged what we have in hand: go on with what is still ours."""
+        self._conflicts += 1
+        self._hooks.tell("conflict", {"reason": error.message})
+        if self._conflicts > _CONFLICTS_MAX:
+            raise error
+        self.held = None
+        with self._hooks.guard():
+            source.renew()
+
+    # --- one transaction ---------------------------------------------------------------------
+
+    def _run(self, handler: Handler, source: Source, rows: pa.Table, number: int) -> Handled:
+        """Process rows in one transaction.
+
+        raises: _Failed, GivenUp, TransactionConflict
+        """
+        with self._hooks.guard():
+            txn = self._begin()
+        outbox = Outbox(self._output, self._client.settings.max_message_bytes, self.producer)
+        attempt = Attempt(self._options, self._context, outbox, self._hooks.tell)
+        self._context.attempt = number
+        try:
+            handled = handler.handle(rows, attempt)
+            with self._hooks.guard():
+                self._finish(txn, attempt, handled, source)
+        except BaseException as error:
+            if not isinstance(error, OutcomeUnknown):  # nobody may decide before it is asked
+                self._abort(txn)
+            if isinstance(error, ExpiredTransaction):
+                raise self._fenced() from error
+            if isinstance(error, Unsettled | _Unsendable):
+                raise _Failed(error.error) from error
+            if isinstance(error, TransactionTimedOut):
+                raise _Failed(error) from error
+            raise
+        return handled
+
+    def _begin(self) -> Transaction:
+        try:
+            return self._client.transaction(
+                self._options.txn_timeout_ms, key=self._key, epoch=self._epoch
+            )
+        except ProducerFenced as error:
+            raise self._fenced() from error
+
+    def _finish(self, txn: Transaction, attempt: Attempt, handled: Handled, source: Source) -> None:
+        """Produce, acknowledge and commit by one lock and one frame; nothing to do is aborted."""
+        batches = attempt.outbox.batches()
+        if not (batches or handled.done.num_rows):
+            txn.abort()
+            return
+        produced = sum([table.num_rows for _, table in batches]) - attempt.aside
+        try:
+            for topic, table in batches:
+                self.producer(topic).send_batch_async(table, txn=txn)
+            source.settle(handled, txn)
+            self._hooks.committing(self.summary, produced)
+            txn.commit()
+        except (InvalidMessage, InvalidArgument, LimitExceeded, TopicNotFound) as error:
+            raise _Unsendable(error) from error
+        summary = self.summary
+        summary.consumed += source.settled(handled, txn)
+        summary.produced += produced
+        summary.transactions += 1
+        summary.skipped += attempt.skipped
+        summary.dead_lettered += attempt.dead_lettered
+        summary.late += attempt.late
+        summary.last_txn = txn.id
+        self._hooks.committed(summary)
+
+    def _abort(self, txn: Transaction) -> None:
+        if txn.state in ("COMMITTING", "COMMITTED"):
+            return  # what is raised came behind the commit
+        self.summary.aborted += 1
+        if txn.state != "OPEN":
+            return
+        # It may be gone already, by a conflict, its time-out or a fence; the first error counts.
+        with suppress(TxlogError), self._hooks.guard():
+            txn.abort()
+
+    def producer(self, topic: str) -> Producer:
+        """The producer of a topic. Raises TopicNotFound."""
+        if topic not in self._producers:
+            self._producers[topic] = self._client.producer(topic)
+        return self._producers[topic]
+
+
+class _Unsendable(Exception):
+    """Outputs that the store refuses: the function's fault."""
+
+    def __init__(self, error: TxlogError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class _Resigned:
+    """A handler that calls nothing: it gives its rows up."""
+
+    wants_quiet = False
+
+    def __init__(self, error: BaseException, attempts: int) -> None:
+        self._error, self._attempts = error, attempts
+
+    def parts(self, rows: pa.Table) -> list[pa.Table]:
+        """They are given up together."""
+        return [rows]
+
+    def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
+        """Do with the rows what on_error says. Raises GivenUp."""
+        attempt.give_up(rows, self._error, self._attempts)
+        return Handled(rows)
+
+
+def joined(*tables: pa.Table | None) -> pa.Table:
+    """Rows one after the other."""
+    some = [table for table in tables if table is not None and table.num_rows]
+    if not some:
+        return RECEIVED.empty_table()
+    return some[0] if len(some) == 1 else pa.concat_tables(some)

@@ -1,0 +1,148 @@
+"""Owns the input side of a run: a consumer a topic, asked in turn, and its acknowledgements."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.client import Client
+from txlog.consumer import Consumer
+from txlog.functions.committing import Work, joined
+from txlog.functions.context import Context
+from txlog.functions.handlers import Handled
+from txlog.functions.options import FunctionOptions, Hooks
+from txlog.transaction import Transaction
+
+_NAME_MAX: Final = 100
+
+
+class Inputs:
+    """The consumers of a run.
+
+    watermarks: they hand out watermarks, and a receive ends where there is a new one
+    received:   messages so far, of the limit
+    has_moved:  the last receive ended at a new watermark
+    """
+
+    __slots__ = (
+        "_client", "_consumers", "_context", "_hooks", "_options", "_topics", "_watermarks",
+        "has_moved", "received",
+    )  # fmt: skip
+
+    def __init__(
+        self, client: Client, topics: Sequence[str], context: Context, options: FunctionOptions,
+        hooks: Hooks, *, watermarks: bool,
+    ) -> None:  # fmt: skip
+        self._client, self._options, self._hooks = client, options, hooks
+        self._topics = topics
+        self._context = context
+        self._watermarks = watermarks
+        self._consumers: list[Consumer] = []
+        self.received = 0
+        self.has_moved = False
+
+    def open(self, work: Work) -> None:
+        """Take the subscriptions; an older instance is given time to let them go."""
+        until = time.monotonic() + self._options.take_over_ms / 1000
+        for topic in self._topics:
+
+            def make(topic: str = topic) -> Consumer:
+                return self._client.consumer(
+                    topic, self._context.subscription, isolation="committed",
+                    name=consumer_name(self._context, self._options),
+                    enable_watermarking=self._watermarks,
+                )  # fmt: skip
+
+            what = {"topic": topic, "subscription": self._context.subscription}
+            self._consumers.append(work.take_over(make, until, what))
+
+    def close(self) -> None:
+        """Let the subscriptions go; what was not acknowledged comes again."""
+        with self._hooks.guard():
+            for consumer in self._consumers:
+                consumer.close()
+            self._consumers = []
+
+    @property
+    def kinds(self) -> set[str]:
+        """The types of the subscriptions."""
+        return {consumer.kind for consumer in self._consumers}
+
+    @property
+    def is_blocked(self) -> bool:
+        """A consumer has as many messages in hand as it may have."""
+        return any(consumer.blocked for consumer in self._consumers)
+
+    @property
+    def is_full(self) -> bool:
+        """There were as many messages as were wanted."""
+        return self._options.limit is not None and self.received >= self._options.limit
+
+    @property
+    def watermark(self) -> int | None:
+        """The least over the topics, of those that are idle only if all are; None: not known."""
+        held = [
+            (consumer.watermark_status == "idle", consumer.get_last_watermark())
+            for consumer in self._consumers
+        ]
+        counted = [last for is_idle, last in held if not is_idle] or [last for _, last in held]
+        times = [last.event_time for last in counted if last is not None]
+        return min(times) if times and len(times) == len(counted) else None
+
+    def receive(self) -> tuple[pa.Table, bool]:
+        """The next messages, and whether nothing more was waiting."""
+        wanted = self._options.txn_size
+        if self._options.limit is not None:
+            wanted = min(wanted, self._options.limit - self.received)
+        left, tables = wanted, []
+        self.has_moved = False
+        for consumer in self._consumers:
+            if left <= 0:
+                break
+            before = consumer.get_last_watermark()
+            with self._hooks.guard():
+                table = consumer.receive_batch(left, 0)
+            if table.num_rows:
+                tables.append(table.drop_columns("is_late") if self._watermarks else table)
+                left -= table.num_rows
+            if consumer.get_last_watermark() != before:
+                self.has_moved = True  # what it closes is closed before more is taken
+                break
+        if len(self._consumers) > 1:  # one that is full must not keep the others from their turn
+            self._consumers.append(self._consumers.pop(0))
+        rows = joined(*tables)
+        self.received += rows.num_rows
+        return rows, left > 0
+
+    # --- as a source -------------------------------------------------------------------------
+
+    def settle(self, handled: Handled, txn: Transaction) -> None:
+        """Acknowledge in the transaction."""
+        rows = handled.done
+        if len(self._consumers) == 1:
+            self._consumers[0].acknowledge_async(rows, txn=txn)
+            return
+        for consumer in self._consumers:
+            mine = rows.filter(pc.equal(rows["topic"], consumer.short))
+            if mine.num_rows:
+                consumer.acknowledge_async(mine, txn=txn)
+
+    def settled(self, handled: Handled, txn: Transaction) -> int:
+        """All of it was consumed."""
+        rows: int = handled.done.num_rows
+        return rows
+
+    def renew(self) -> None:
+        """Receive anew what is still ours."""
+        for consumer in self._consumers:
+            consumer.redeliver_unacknowledged_messages()
+
+
+def consumer_name(context: Context, options: FunctionOptions) -> str:
+    """The name of the consumers of an instance."""
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in context.function_name)
+    return f"{name[:_NAME_MAX]}-{options.instance}"

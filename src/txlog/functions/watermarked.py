@@ -1,0 +1,228 @@
+"""Owns windows of event time that close when the watermark has passed their end.
+
+A subscription's watermark waits for its oldest message that is not acknowledged, so these windows
+cannot hold their messages back: they would wait for themselves. The messages move instead:
+
+    receive   in one transaction the inputs are acknowledged and sent to the state (windowstate.py);
+              those whose window is closed are late: to the late topic, or the function is called
+              at once with them alone
+    w         each window with end + lateness <= w is closed, in the order of their starts: in a
+              transaction the function is called, its outputs are sent, its messages in the state
+              are acknowledged, and w is stored there
+
+So a window that was given never opens again, whatever value is handed out first after a restart.
+To go over the inputs again, delete the topic of the state with the subscription's seek.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.client import Client
+from txlog.errors import NotAllowed
+from txlog.functions.attempt import Attempt
+from txlog.functions.committing import Work
+from txlog.functions.context import Context, Window
+from txlog.functions.handlers import Handled, halves, with_context
+from txlog.functions.inputs import Inputs, consumer_name
+from txlog.functions.options import FunctionOptions, Hooks
+from txlog.functions.windows import Windowed, by_window, call_window, starts_of, times_of
+from txlog.functions.windowstate import WindowState, without_own
+from txlog.transaction import Transaction
+
+_NONE_MS: Final = -(1 << 62)  # no window begins so early
+
+
+class WatermarkedWindows:
+    """What a run does with its inputs when its windows close on watermarks."""
+
+    def __init__(
+        self, client: Client, windowed: Windowed, context: Context, inputs: Inputs, work: Work,
+        options: FunctionOptions, hooks: Hooks,
+    ) -> None:  # fmt: skip
+        assert windowed.duration_ms is not None, "tumbling has checked it"
+        self._context, self._inputs, self._work = context, inputs, work
+        self._options, self._hooks = options, hooks
+        self._span_ms = windowed.duration_ms + windowed.lateness_ms
+        self._state = WindowState(
+            client, min(context.input_topics), context.subscription, options.instance,
+            windowed.duration_ms,
+        )  # fmt: skip
+        if windowed.late_topic is not None:
+            work.producer(windowed.late_topic)
+        self._closed: int | None = None  # every window up to here is closed; it never falls
+        self._take = _Take(windowed, self._last_closed, batch=options.batch)
+        self._give = _Give(windowed, options, hooks.stop)
+
+    def open(self) -> None:
+        """Take the state, then: nobody else has it, and what an older instance did is known."""
+        with self._hooks.guard():
+            self._state.make()
+        until = time.monotonic() + self._options.take_over_ms / 1000
+        name = consumer_name(self._context, self._options)
+        what = {"topic": self._state.topic, "subscription": self._context.subscription}
+        self._work.take_over(lambda: self._state.opened(name), until, what)
+        self._closed = self._state.closed
+
+    def ended(self) -> None:
+        """Say what stays in the state."""
+        if self._state.windows:
+            self._hooks.tell("open-windows", {
+                "windows": self._state.windows, "messages": self._state.messages,
+                "watermark": self._closed, "topic": self._state.topic,
+            })  # fmt: skip
+
+    def close(self) -> None:
+        """Let the state go."""
+        with self._hooks.guard():
+            self._state.close()
+
+    def turn(self) -> bool:
+        """Give windows that are closed; if there is none, receive."""
+        self._context.watermark = self._closed
+        rows = self._state.take_until(self._last_closed(), self._options.txn_size)
+        if rows is not None:
+            assert self._closed is not None
+            self._work.process(rows, self._give, _Giving(self._state, self._work, self._closed))
+            return True
+        if "failover" in self._inputs.kinds and self._options.instance:
+            raise NotAllowed(
+                "windows on watermarks under parallelism need a shared or key-shared subscription",
+                hint="with failover a partition changes hands, and its open windows do not",
+                subscription=self._context.subscription,
+            )  # fmt: skip
+        rows, _ = self._inputs.receive()
+        if rows.num_rows:
+            self._work.process(rows, self._take, _Taking(self._inputs, self._state, self._work))
+        watermark = self._inputs.watermark
+        if watermark is not None and (self._closed is None or watermark > self._closed):
+            self._closed = watermark
+        return bool(rows.num_rows) or self._inputs.has_moved
+
+    def _last_closed(self) -> int:
+        """The last start of a window that is closed."""
+        return _NONE_MS if self._closed is None else max(_NONE_MS, self._closed - self._span_ms)
+
+
+class _Take:
+    """Tells the messages of open windows from late ones."""
+
+    wants_quiet = False
+
+    def __init__(self, windowed: Windowed, last_closed: Callable[[], int], *, batch: bool) -> None:
+        assert windowed.duration_ms is not None
+        self._call = with_context(windowed.function)
+        self._duration_ms = windowed.duration_ms
+        self._late_topic = windowed.late_topic
+        self._last_closed = last_closed
+        self._batch = batch
+
+    def parts(self, rows: pa.Table) -> list[pa.Table]:
+        """Its halves."""
+        return halves(rows)
+
+    def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
+        """Late ones go to their topic or to the function, the others into the state."""
+        starts = starts_of(times_of(rows), self._duration_ms)
+        order = pc.sort_indices(starts)  # of one window together: they are acknowledged together
+        starts, sorted_rows = starts.take(order), rows.take(order)
+        is_late = pc.less_equal(starts, pa.scalar(self._last_closed(), pa.int64()))
+        count = pc.sum(is_late).as_py()
+        if count:
+            self._late(rows, sorted_rows.slice(0, count), starts.slice(0, count), attempt)
+        return Handled(rows, kept=sorted_rows.slice(count))
+
+    def _late(self, rows: pa.Table, late: pa.Table, starts: pa.Array, attempt: Attempt) -> None:
+        attempt.late += late.num_rows
+        if self._late_topic is not None:
+            whole = late.select(["value", "key", "properties", "event_time"])
+            attempt.outbox.add_table(self._late_topic, whole)
+            attempt.aside += late.num_rows
+            return
+        for start, mine in by_window(late, starts):
+            window = Window(mine.num_rows, start, start + self._duration_ms, is_late=True)
+            call_window(self._call, mine, window, attempt, batch=self._batch)
+
+
+class _Taking:
+    """The source of messages that move into the state."""
+
+    def __init__(self, inputs: Inputs, state: WindowState, work: Work) -> None:
+        self._inputs, self._state, self._work = inputs, state, work
+
+    def settle(self, handled: Handled, txn: Transaction) -> None:
+        """Acknowledge the inputs, and send those of open windows to the state."""
+        self._inputs.settle(handled, txn)
+        if handled.kept is not None and handled.kept.num_rows:
+            self._state.keep(handled.kept, self._work.producer(self._state.topic), txn)
+
+    def settled(self, handled: Handled, txn: Transaction) -> int:
+        """Remember them."""
+        if handled.kept is not None and handled.kept.num_rows:
+            self._state.kept(handled.kept, txn)
+        return self._inputs.settled(handled, txn)
+
+    def renew(self) -> None:
+        """Receive anew what is still ours."""
+        self._inputs.renew()
+
+
+class _Give:
+    """Calls the function once a window."""
+
+    wants_quiet = False
+
+    def __init__(
+        self, windowed: Windowed, options: FunctionOptions, stop: Callable[[], bool]
+    ) -> None:
+        assert windowed.duration_ms is not None
+        self._call: Callable[[Any, Any], object] = with_context(windowed.function)
+        self._duration_ms = windowed.duration_ms
+        self._batch, self._txn_time_ms = options.batch, options.txn_time_ms
+        self._stop = stop
+
+    def parts(self, rows: pa.Table) -> list[pa.Table]:
+        """Its windows."""
+        return [mine for _, mine in by_window(rows, self._starts(rows))]
+
+    def _starts(self, rows: pa.Table) -> pa.Array:
+        return starts_of(times_of(rows), self._duration_ms)
+
+    def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
+        """Call it for whole windows in order, until the time of the transaction is up."""
+        until = time.monotonic() + self._txn_time_ms / 1000
+        done = 0
+        for start, mine in by_window(rows, self._starts(rows)):
+            window = Window(mine.num_rows, start, start + self._duration_ms)
+            call_window(self._call, without_own(mine), window, attempt, batch=self._batch)
+            done += mine.num_rows
+            if time.monotonic() >= until or self._stop():
+                break
+        left = rows.slice(done) if done < rows.num_rows else None
+        return Handled(rows.slice(0, done), left=left)
+
+
+class _Giving:
+    """The source of windows: their messages are in the state."""
+
+    def __init__(self, state: WindowState, work: Work, closed: int) -> None:
+        self._state, self._work, self._closed = state, work, closed
+
+    def settle(self, handled: Handled, txn: Transaction) -> None:
+        """Acknowledge the messages, and store the value up to which windows are closed."""
+        self._state.acknowledge(handled.done, txn)
+        self._state.close_up_to(self._closed, self._work.producer(self._state.topic), txn)
+
+    def settled(self, handled: Handled, txn: Transaction) -> int:
+        """Remember the value; the messages were consumed when they came."""
+        self._state.closed_up_to(self._closed, txn)
+        return 0
+
+    def renew(self) -> None:
+        """Read the state anew."""
+        self._state.load()
