@@ -437,8 +437,9 @@ def section(found: list[tuple[str, str, str]], messages: int) -> str:
 def put(text: str, path: Path = RESULTS) -> None:
     """Put the section into the file, in the place of the one before."""
     known = path.read_text() if path.exists() else ""
-    before = known.partition(HEADING)[0].rstrip()
-    path.write_text(f"{before}\n\n{text}")
+    before, _, behind = known.partition(HEADING + "\n")
+    _, mark, rest = behind.partition("\n## ")
+    path.write_text(f"{before.rstrip()}\n\n{text}" + (f"\n## {rest}" if mark else ""))
 
 
 def main() -> None:

@@ -1,0 +1,519 @@
+"""What event-time watermarks cost: asserting, finding a value anywhere, acknowledging, snapshots.
+
+    PYTHONPATH=src python bench/watermarks.py               10,000,000 messages, minutes
+    PYTHONPATH=src python bench/watermarks.py --messages 200000 --markers 200 --rounds 1
+    PYTHONPATH=src python bench/watermarks.py --results     also into bench/RESULTS.md
+
+A row of a producer stands behind each thousandth message. The peer is a SQLite table of the same
+rows with an index by producer and place: the least over the latest row of each producer. Both are
+asked at the same places, in turn. Stores are made with durability `os` but where it says flushed;
+what is opened cold is opened in a process of its own, the page cache is warm for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import shutil
+import sqlite3
+import statistics
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import txlog
+from txlog.client import Client
+from txlog.engine.flow.watermark_at import WatermarkGenerator
+from txlog.engine.folds.catalog import numbers, topic_of
+from txlog.ids import MessageId
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "RESULTS.md"
+HEADING = "## Watermarks"
+START_MS = 1_800_000_000_000
+PRODUCERS = 20
+VALUE_BYTES = 60
+INSTANT = pa.timestamp("ms", "UTC")
+Place = tuple[int, int]
+
+# Run in a process of its own: what it does first costs what it costs.
+COLD = """
+import json, sys, time
+import txlog, txlog.client, txlog.engine.store, pyarrow.parquet, pyarrow.compute
+began = time.perf_counter()
+client = txlog.open(sys.argv[1])
+opened = time.perf_counter()
+with client.consumer("t", "s", enable_watermarking=True) as consumer:
+    rows = consumer.receive_batch(1).num_rows
+    value = consumer.get_last_watermark()
+    done = time.perf_counter()
+assert not rows and value is not None, (rows, value)
+read = client.reading()
+print(json.dumps({"open_s": opened - began, "value_s": done - opened, "value": value.event_time,
+                  "rows": read["rows_read"], "groups": read["row_groups_decoded"]}))
+"""
+COLD_PEER = """
+import json, sys, time
+import sqlite3
+began = time.perf_counter()
+db = sqlite3.connect(sys.argv[1])
+(value,) = db.execute(sys.argv[2], {"place": int(sys.argv[3])}).fetchone()
+print(json.dumps({"value_s": time.perf_counter() - began, "value": value}))
+"""
+PEER = """
+SELECT min((SELECT event_time FROM watermarks
+            WHERE producer = known.producer AND place <= :place ORDER BY place DESC LIMIT 1))
+FROM (SELECT DISTINCT producer FROM watermarks WHERE place <= :place) AS known
+"""
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def new_client(path: Path, partitions: int = 1, **settings: int | str) -> Client:
+    """A store with a topic, and a client that writes no checkpoint in the middle of a figure."""
+    shutil.rmtree(path, ignore_errors=True)
+    given: dict[str, Any] = {"durability": "os", **settings}
+    txlog.init(str(path), **given)
+    client = txlog.open(str(path))
+    client.create_topic("t", partitions)
+    client.checkpoint_automatically = False
+    return client
+
+
+def rows(rng: random.Random, count: int, first_ms: int) -> pa.Table:
+    """Messages with an event time each, a millisecond apart."""
+    data = rng.randbytes(count * VALUE_BYTES)
+    ends = array("i", range(0, (count + 1) * VALUE_BYTES, VALUE_BYTES))
+    values = pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    )
+    times = array("q", range(first_ms, first_ms + count))
+    at = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(times)]).cast(INSTANT)
+    return pa.table({"value": values, "event_time": at})
+
+
+def median(rounds: int, look: Callable[[], float]) -> float:
+    """The middle of some rounds."""
+    return statistics.median(look() for _ in range(rounds))
+
+
+# --- asserting -------------------------------------------------------------------------------
+
+
+def asserting(path: Path, partitions: int, total: int, durability: str) -> tuple[float, float]:
+    """Seconds a plain send and a plain watermark, taking turns."""
+    client = new_client(path, partitions, durability=durability)
+    producer = client.producer("t", name="A")
+    [table] = [rows(random.Random(1), 1, START_MS)]
+    spent = [0.0, 0.0]
+    for step in range(total):
+        began = time.perf_counter()
+        producer.send_batch(table)
+        between = time.perf_counter()
+        producer.new_watermark().event_time(START_MS + step).send()
+        spent[1] += time.perf_counter() - between
+        spent[0] += between - began
+    client.close()
+    return spent[0] / total, spent[1] / total
+
+
+def committing(path: Path, partitions: int, total: int) -> tuple[float, float]:
+    """Seconds a transaction of ten messages, without and with a watermark, taking turns."""
+    client = new_client(path, partitions)
+    producer = client.producer("t", name="A")
+    table = rows(random.Random(2), 10, START_MS)
+    spent = [0.0, 0.0]
+    for step in range(2 * total):
+        began = time.perf_counter()
+        with client.transaction() as txn:
+            producer.send_batch(table, txn=txn)
+            if step % 2:
+                producer.new_watermark(txn).event_time(START_MS + step).send()
+        spent[step % 2] += time.perf_counter() - began
+    client.close()
+    return spent[0] / total, spent[1] / total
+
+
+# --- a long log ------------------------------------------------------------------------------
+
+
+def fill(path: Path, messages: int, markers: int) -> list[tuple[Place, str, int]]:
+    """Send everything; returns the rows of the producers: place, producer, time."""
+    client = new_client(path)
+    client.create_subscription("t", "s")
+    client.checkpoint_automatically = True
+    rng, batch, found = random.Random(3), messages // markers, []
+    producers = [client.producer("t", name=f"till-{number}") for number in range(PRODUCERS)]
+    for step in range(markers):
+        producer = producers[rng.randrange(PRODUCERS)]
+        producer.send_batch(rows(rng, batch, START_MS + step * batch))
+        placed = producer.new_watermark().event_time(START_MS + step * batch).send()
+        place = placed.positions[0]
+        found.append(
+            ((place.ledger, place.entry), str(producer.producer_name), START_MS + step * batch)
+        )
+    client.checkpoint(roll_all=True)
+    client.close()
+    return found
+
+
+def shares(path: Path) -> tuple[int, float, int]:
+    """Snapshots, their share of the bytes of the partition, and ledgers."""
+    client = txlog.open(str(path))
+
+    def look(view: Any) -> tuple[int, float, int]:
+        [number] = numbers(topic_of(view.catalog, 1))
+        figures, ledgers = view.watermark(number).figures, view.topic(number).ledgers
+        size = sum(end.payload_bytes for end in ledgers)
+        return figures.snapshots, figures.snapshot_bytes / size, len(ledgers)
+
+    found = client._store.read(look)
+    client.close()
+    return found
+
+
+def seeking(path: Path, places: list[Place]) -> list[tuple[int | None, int, float]]:
+    """By place: the value, the rows read for it, seconds; each time by a new generator."""
+    client = txlog.open(str(path))
+    found = []
+    for place in places:
+
+        def look(view: Any, place: Place = place) -> tuple[int | None, int, float]:
+            [number] = numbers(topic_of(view.catalog, 1))
+            generator = WatermarkGenerator(number)
+            began = time.perf_counter()
+            generator.seek(view, place)
+            spent = time.perf_counter() - began
+            return generator.get_watermark(), generator.rows_folded, spent
+
+        found.append(client._store.read(look))
+    client.close()
+    return found
+
+
+def make_peer(path: Path, known: list[tuple[Place, str, int]]) -> None:
+    """The rows in SQLite, with an index that serves the question."""
+    path.unlink(missing_ok=True)
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE watermarks (place INTEGER PRIMARY KEY, producer TEXT, event_time INT)")
+    db.executemany(
+        "INSERT INTO watermarks VALUES (?, ?, ?)",
+        [(flat(place), producer, at) for place, producer, at in known],
+    )
+    db.execute("CREATE INDEX by_producer ON watermarks (producer, place, event_time)")
+    db.commit()
+    db.execute("ANALYZE")
+    db.close()
+
+
+def flat(place: Place) -> int:
+    """A place as one number."""
+    return place[0] << 32 | place[1]
+
+
+def asking_peer(path: Path, places: list[Place]) -> list[tuple[int | None, float]]:
+    """By place: the value, seconds; the statement is prepared once."""
+    db = sqlite3.connect(path)
+    found = []
+    for place in places:
+        began = time.perf_counter()
+        (value,) = db.execute(PEER, {"place": flat(place)}).fetchone()
+        found.append((value, time.perf_counter() - began))
+    db.close()
+    return found
+
+
+def places_of(path: Path, count: int, seed: int) -> list[Place]:
+    """Random places of the partition."""
+    client = txlog.open(str(path))
+
+    def look(view: Any) -> list[tuple[int, int]]:
+        [number] = numbers(topic_of(view.catalog, 1))
+        return [(end.ledger, end.entries) for end in view.topic(number).ledgers if end.entries]
+
+    ledgers = client._store.read(look)
+    client.close()
+    rng, total = random.Random(seed), sum(entries for _, entries in ledgers)
+    found = []
+    for _ in range(count):
+        at = rng.randrange(total // 100, total)
+        for ledger, entries in ledgers:
+            if at < entries:
+                found.append((ledger, at))
+                break
+            at -= entries
+    return found
+
+
+def child(script: str, *given: str) -> dict[str, Any]:
+    """What a process says."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *given], capture_output=True, text=True,
+        env=dict(os.environ),
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def cold(path: Path, peer: Path, place: Place) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first value of a consumer that stands behind a place, and the peer's."""
+    client = txlog.open(str(path))
+    client.subscription("t", "s").seek(MessageId(*place))
+    standing = client._store.read(
+        lambda view: view.cursor(next(iter(view.catalog.subscriptions)), 1).mark_delete
+    )
+    client.close()
+    return child(COLD, str(path)), child(COLD_PEER, str(peer), PEER, str(flat(standing[:2])))
+
+
+# --- consuming -------------------------------------------------------------------------------
+
+
+def acknowledging(path: Path, total: int, every: int, batch: int) -> list[float]:
+    """Seconds a message to receive and acknowledge: plain; with watermarks, none to come; with.
+
+    Each on a topic of its own, in turn: the third has a watermark behind so many messages.
+    """
+    client = new_client(path)
+    rng = random.Random(4)
+    consumers = []
+    for name, has_rows in (("plain", False), ("quiet", False), ("marked", True)):
+        client.create_topic(name)
+        producer = client.producer(name, name="A")
+        if name != "plain":
+            producer.new_watermark().event_time(START_MS).send()
+        for first in range(0, total, every):
+            producer.send_batch(rows(rng, every, START_MS + first))
+            if has_rows:
+                producer.new_watermark().event_time(START_MS + first + every).send()
+        consumers.append(
+            client.consumer(name, "s", create=True, enable_watermarking=name != "plain")
+        )
+    spent, counts = [0.0] * 3, [0] * 3
+    while min(counts) < total:
+        for at, consumer in enumerate(consumers):
+            began = time.perf_counter()
+            taken = 0
+            while taken < every and counts[at] + taken < total:
+                table = consumer.receive_batch(batch)
+                if table.num_rows:
+                    consumer.acknowledge(table)
+                taken += table.num_rows
+            counts[at] += taken
+            spent[at] += time.perf_counter() - began
+    for consumer in consumers:
+        consumer.close()
+    client.close()
+    return [one / total for one in spent]
+
+
+def offering(path: Path, partitions: int, calls: int, *, beside: bool = False) -> float:
+    """Seconds of an offer when nothing moved; beside: another topic was written to before each."""
+    client = new_client(path, partitions)
+    client.producer("t", name="A").new_watermark().event_time(START_MS).send()
+    with client.consumer("t", "s", create=True, enable_watermarking=True) as consumer:
+        assert consumer.receive_batch().num_rows == 0
+        session = consumer._session
+        assert session is not None and session.last is not None and not session.moved()
+        if beside:
+            client.create_topic("other")
+            other, spent = client.producer("other"), 0.0
+            for _ in range(calls):
+                other.send(b"x")
+                began = time.perf_counter()
+                session.moved()
+                spent += time.perf_counter() - began
+        else:
+            began = time.perf_counter()
+            for _ in range(calls):
+                session.moved()
+            spent = time.perf_counter() - began
+    client.close()
+    return spent / calls
+
+
+def only_watermarks(path: Path, producers: int, total: int) -> tuple[int, float]:
+    """Snapshots and their share of the bytes where many producers assert beside small messages."""
+    client = new_client(path, watermark_producers_max=0)
+    rng = random.Random(5)
+    known = [client.producer("t", name=f"sensor-{number:05}") for number in range(producers)]
+    for step in range(total):
+        producer = known[step % producers]
+        producer.send_batch(rows(rng, 10, START_MS + step))
+        producer.new_watermark().event_time(START_MS + step).send()
+    client.close()
+    count, share, _ = shares(path)
+    return count, share
+
+
+# --- all of it -------------------------------------------------------------------------------
+
+
+def us(seconds: float) -> str:
+    """A figure in microseconds."""
+    return f"{seconds * 1e6:,.1f} us"
+
+
+def measure(work: Path, messages: int, markers: int, rounds: int) -> Iterator[tuple[str, str, str]]:
+    """(what, target, figure)."""
+    small = min(5_000, max(50, messages // 2_000))
+    for durability, count in (("os", small), ("sync", max(20, small // 5))):
+        for partitions in (1, 8):
+            pairs = [
+                asserting(work / "assert", partitions, count, durability) for _ in range(rounds)
+            ]
+            sent, marked = (statistics.median(one) for one in zip(*pairs, strict=True))
+            yield (
+                f"send one message; a watermark on {partitions} partitions"
+                f"{', both flushed' if durability == 'sync' else ''}", "",
+                f"{us(sent)}; {us(marked)}",
+            )  # fmt: skip
+    for partitions in (1, 8):
+        pairs = [committing(work / "commit", partitions, small) for _ in range(rounds)]
+        plain, with_mark = (statistics.median(one) for one in zip(*pairs, strict=True))
+        yield (
+            f"transaction of 10 messages on {partitions} partitions; with a watermark in it", "",
+            f"{us(plain)}; {us(with_mark)}",
+        )  # fmt: skip
+    for partitions in (1, 8):
+        cost = median(
+            max(3, rounds),
+            lambda count=partitions: offering(work / "offer", count, 10 * small),
+        )
+        target = "≤ 2 us" if partitions == 1 else ""
+        yield f"offer when nothing moved, {partitions} partitions", target, f"{cost * 1e6:.2f} us"
+        cost = median(
+            max(3, rounds),
+            lambda count=partitions: offering(work / "offer", count, small, beside=True),
+        )
+        yield "… when another topic was written to", "", f"{cost * 1e6:.2f} us"
+    for batch, count in ((1, small), (100, 20 * small)):
+        every = min(1_000, count)
+        runs = [acknowledging(work / "ack", count, every, batch) for _ in range(rounds)]
+        plain, quiet, moving = (statistics.median(one) for one in zip(*runs, strict=True))
+        yield (
+            f"receive and acknowledge {batch} at a time, a message: without; "
+            f"with; with one each {every:,}", "",
+            f"{us(plain)}; {us(quiet)}; {us(moving)}",
+        )  # fmt: skip
+    yield from long_log(work, messages, markers, rounds)
+    for producers in (20, min(2_000, messages // 100)):
+        count, share = only_watermarks(work / "share", producers, max(4 * producers, 2 * small))
+        yield (
+            f"snapshots and their share, {producers:,} producers, 10 messages each time",
+            "≤ 10 %", f"{count:,}; {share:.2%}",
+        )  # fmt: skip
+
+
+def long_log(
+    work: Path, messages: int, markers: int, rounds: int
+) -> Iterator[tuple[str, str, str]]:
+    """The value at random places of a long log, and of one full of markers."""
+    store, peer = work / "store", work / "peer.sqlite"
+    places_count = 100 * rounds
+    dense = messages // 10
+    for name, count, of in (
+        ("", messages, markers),
+        (f", a marker each 10 of {dense:,} messages", dense, dense // 10),
+    ):
+        known = fill(store, count, of)
+        make_peer(peer, known)
+        count, share, ledgers = shares(store)
+        yield (
+            f"snapshots; share of the bytes; ledgers{name}", "≤ 10 %",
+            f"{count:,}; {share:.3%}; {ledgers}",
+        )  # fmt: skip
+        places = places_of(store, places_count, seed=6)
+        found, asked = seeking(store, places), asking_peer(peer, places)
+        assert [one[0] for one in found] == [one[0] for one in asked]
+        read = [one[1] for one in found]
+        yield (
+            f"value at {places_count} random places, rows read: median, most{name}",
+            "≤ 1,001", f"{statistics.median(read):,.0f}, {max(read):,}",
+        )  # fmt: skip
+        for what, of in (("", found), (" of the peer", asked)):
+            spent = sorted(one[-1] for one in of)
+            yield (
+                f"… milliseconds{what}: median, most", "" if what else "≤ 20 ms",
+                f"{statistics.median(spent) * 1e3:.2f}, {spent[-1] * 1e3:.2f}",
+            )  # fmt: skip
+        pairs = [cold(store, peer, place) for place in places[: 3 * rounds]]
+        assert all(ours["value"] == theirs["value"] for ours, theirs in pairs)
+        opened, first, rows_read, groups = (
+            statistics.median(one[0][what] for one in pairs)
+            for what in ("open_s", "value_s", "rows", "groups")
+        )
+        yield (
+            "first value of a consumer in a new process: open the store",
+            "",
+            (f"{opened * 1e3:.1f} ms"),
+        )
+        yield (
+            "… then attach and be handed it, rows read, row groups decoded", "≤ 20 ms",
+            f"{first * 1e3:.1f} ms, {rows_read:,.0f}, {groups:.0f}",
+        )  # fmt: skip
+        theirs = statistics.median(one[1]["value_s"] for one in pairs)
+        yield "… the peer, opened and asked", "", f"{theirs * 1e3:.1f} ms"
+        shutil.rmtree(store)
+
+
+def section(found: list[tuple[str, str, str]], messages: int, markers: int) -> str:
+    """The figures as a section of RESULTS.md."""
+    lines = [
+        HEADING, "",
+        f"{messages:,} messages of {VALUE_BYTES} bytes, {markers:,} watermark rows of {PRODUCERS} "
+        f"producers; `PYTHONPATH=src python bench/watermarks.py {' '.join(sys.argv[1:])}`; Python "
+        f"{platform.python_version()}, pyarrow {pa.__version__}, SQLite {sqlite3.sqlite_version}. "
+        "The peer is a SQLite table of the watermark rows alone, with an index.", "",
+        "| what | target | figure |", "|---|---|---:|",
+        *(f"| {what} | {target} | {figure} |" for what, target, figure in found), "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def put(text: str, path: Path = RESULTS) -> None:
+    """Put the section into the file, in the place of the one before."""
+    known = path.read_text() if path.exists() else ""
+    before, _, behind = known.partition(HEADING + "\n")
+    _, mark, rest = behind.partition("\n## ")
+    path.write_text(f"{before.rstrip()}\n\n{text}" + (f"\n## {rest}" if mark else ""))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--markers", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--work", type=Path, default=HERE / ".work")
+    parser.add_argument("--results", action="store_true", help="write into bench/RESULTS.md")
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    found: list[tuple[str, str, str]] = []
+    try:
+        for row in measure(given.work, given.messages, given.markers, given.rounds):
+            found.append(row)
+            say(f"{row[0]:80} {row[1]:10} {row[2]}")
+    finally:
+        shutil.rmtree(given.work, ignore_errors=True)
+    if given.results:
+        put(section(found, given.messages, given.markers))
+
+
+if __name__ == "__main__":
+    main()

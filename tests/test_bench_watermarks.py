@@ -1,0 +1,69 @@
+"""The bench of watermarks at a small size: its figures are of what it says, and its peer agrees."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.source_tree import ROOT
+
+MESSAGES, MARKERS = 6_000, 300
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_w", ROOT / "bench" / "watermarks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_value_anywhere_is_what_sql_says(bench: ModuleType, tmp_path: Path) -> None:
+    """Least over the latest row of each producer, at places all over the log; rows read bounded."""
+    known = bench.fill(tmp_path / "store", MESSAGES, MARKERS)
+    assert len(known) == MARKERS
+    bench.make_peer(tmp_path / "peer.sqlite", known)
+    places = bench.places_of(tmp_path / "store", 200, seed=7)
+    found = bench.seeking(tmp_path / "store", places)
+    asked = bench.asking_peer(tmp_path / "peer.sqlite", places)
+    assert [one[0] for one in found] == [one[0] for one in asked]
+    assert len({one[0] for one in found}) > 5
+    assert 0 < max(one[1] for one in found) <= MARKERS
+    count, share, ledgers = bench.shares(tmp_path / "store")
+    assert count < 5 and 0 <= share < 0.1 and ledgers == 2
+    ours, theirs = bench.cold(tmp_path / "store", tmp_path / "peer.sqlite", places[0])
+    assert ours["value"] == theirs["value"]
+
+
+def test_every_way_gives_a_figure(bench: ModuleType, tmp_path: Path) -> None:
+    figures = [
+        *bench.asserting(tmp_path / "a", 2, 3, "os"),
+        *bench.committing(tmp_path / "b", 2, 3),
+        *bench.acknowledging(tmp_path / "c", 40, 10, 5),
+        bench.offering(tmp_path / "d", 2, 5),
+        bench.offering(tmp_path / "d", 2, 5, beside=True),
+    ]
+    assert len(figures) == 9 and min(figures) > 0
+    assert bench.only_watermarks(tmp_path / "e", 3, 12)[1] < 0.1
+
+
+def test_sections_take_the_place_of_the_one_before(bench: ModuleType, tmp_path: Path) -> None:
+    """What stands around them stays, in whatever order they come."""
+    path = tmp_path / "RESULTS.md"
+    path.write_text("# Results\n\nfirst\n")
+    spec = importlib.util.spec_from_file_location("bench_d", ROOT / "bench" / "delayed.py")
+    assert spec is not None and spec.loader is not None
+    other = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(other)
+    steps = [bench, other, bench, other, other, bench]
+    for step, module in zip(itertools.count(), steps, strict=False):
+        module.put(f"{module.HEADING}\n\nfigure {step}\n", path)
+    text = path.read_text()
+    assert text.startswith("# Results\n\nfirst\n\n## ")
+    assert text.count("## Watermarks") == text.count("## Delayed messages") == 1
+    assert text.count("figure 5") == text.count("figure 4") == 1 and "figure 0" not in text
