@@ -12,6 +12,7 @@ from tests.engine_kit import Bench, begin, ids, say, send
 from txlog import TxnId, conditions, waiting
 from txlog.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound, TransactionNotFound
 from txlog.settings import EVENT_TIME_MAX
+from txlog.tracking import Subscribed
 from txlog.watermarking import WatermarkSession
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -92,7 +93,9 @@ def test_a_watermark_where_a_subscription_is(bench: Bench) -> None:
     client.acknowledge("t", "s", [first])
     assert at(50)
     assert not at(51)
-    session = WatermarkSession(client._store, lambda view: [(1, 1), (1, 2)])
+    session = WatermarkSession(
+        client._store, Subscribed(client._store, lambda view: [(1, 1), (1, 2)])
+    )
     assert session.moved()
     say(client, "B", 20)
     assert at(50)
