@@ -70,6 +70,7 @@ def test_of_a_subscription_what_was_handed_out_and_what_is(bench: Bench) -> None
         assert values(consumer) == [START_MS - 5000]
         say(client, "A", START_MS - 3000)
         assert values(consumer) == [START_MS - 3000]
+        assert figures(client)["held t 0 s"] == 0
         say(client, "B", START_MS - 4000)
         found = figures(client)
         for index in "01":
