@@ -149,6 +149,7 @@ class Asserting:
                 topic=self._short, txn=named, least_event_time=least, event_time=event_time,
             )  # fmt: skip
         self.ahead += 1
+        self._store.tally.ahead[self._number] += 1
         if not self._warned:
             self._warned = True
             warnings.warn(f"{text}: it will be late", WatermarkAheadWarning, stacklevel=5)

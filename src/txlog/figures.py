@@ -27,6 +27,7 @@ from txlog.family import Family, Sample
 from txlog.ids import TopicName
 from txlog.keyfigures import key_families, living_keys
 from txlog.partitionstats import sidecar_bytes
+from txlog.watermarkfigures import watermark_families
 
 REASONS = ("user", "admin", "conflict", "timeout", "fenced", "recovery")
 
@@ -43,6 +44,7 @@ def families(view: View, store: Store) -> list[Family]:
         *_partition_families(view),
         *_subscription_families(view),
         *delay_families(view, store, _topics(view)),
+        *watermark_families(view, store, _topics(view)),
         *key_families(living_keys(view)),
     ]
 

@@ -236,18 +236,29 @@ class WatermarkSession:
         """A message as it is handed out now: late when it is older than the last value."""
         if self._value is None or message.event_time is None or message.event_time >= self._value:
             return message
-        self.late_messages += 1
+        self._count_late(message.topic, message.partition, 1)
         return replace(message, is_late=True)
 
     def marked(self, table: pa.Table) -> pa.Table:
         """Messages as they are handed out now, with the column is_late."""
         late = self._late(table.column("event_time"))
+        found = table.select(["topic", "partition"]).filter(late)
+        for topic, partition, count in zip(
+            *found.group_by(found.column_names).aggregate([([], "count_all")]).to_pydict().values(),
+            strict=True,
+        ):
+            self._count_late(topic, partition, count)
         return table.append_column(pa.field("is_late", pa.bool_(), nullable=False), late)
 
     def _late(self, event_times: pa.ChunkedArray) -> pa.ChunkedArray:
         if self._value is None:
             return pa.chunked_array([pa.repeat(pa.scalar(False), len(event_times))])
         value = pa.scalar(self._value, pa.int64())
-        found = pc.fill_null(pc.less(event_times.cast(pa.int64()), value), False)
-        self.late_messages += pc.sum(found).as_py() or 0
-        return found
+        return pc.fill_null(pc.less(event_times.cast(pa.int64()), value), False)
+
+    def _count_late(self, topic: str, partition: int, count: int) -> None:
+        self.late_messages += count
+        assert self._view is not None
+        subscriptions = self._view.catalog.subscriptions
+        held = {subscriptions[pair[0]].name for pair in self._standings if pair[0] in subscriptions}
+        self._store.tally.late[(topic, partition, min(held, default=""))] += count

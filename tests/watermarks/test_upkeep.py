@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine_kit import Bench, begin, say, send
+from tests.engine_kit import Bench, begin, read, say, send
 from tests.watermarks.test_examples import drain, post, times, values
 from tests.watermarks.test_history import end_of, positions
-from txlog import Client
+from txlog import Bound, Client
 from txlog.engine.flow.watermark_at import WatermarkGenerator
 from txlog.engine.folds import watermark as fold
 from txlog.engine.folds.watermark import Position, Snapshot, Watermark, net_effect, read_snapshot
@@ -281,11 +281,15 @@ def test_the_clamps_of_a_deleted_subscription_go(bench: Bench) -> None:
 
 
 def test_a_topic_without_watermarks_has_no_state(bench: Bench) -> None:
-    """13: no dump, whatever is done to its subscriptions."""
-    send(bench.client, b"x")
-    bench.client.create_subscription("t", "s")
-    bench.client.subscription("t", "s").delete()
-    bench.client.checkpoint()
+    """13: no dump, whatever is done to its subscriptions and ledgers."""
+    client = bench.client
+    send(client, b"x")
+    client.create_subscription("t", "s")
+    client.acknowledge("t", "s", [one.message_id for one in read(client) if one.message_id])
+    client.subscription("t", "s").delete()
+    client.checkpoint(roll_all=True)
+    assert client.admin.trim("t", Bound("end"))["messages"] == 1
+    client.checkpoint()
     kinds = bench.client._store.read(lambda view: {key[0] for key in view.dumped()})
     assert "watermark" not in kinds
 

@@ -376,7 +376,7 @@ class View:
     def no_silence_before(self, now: Instant) -> bool:
         """True when no producer can have been silent for too long since the last look."""
         boot, due_ms = self._silence
-        return boot != "" and boot == now.boot_id and now.boot_ms < due_ms
+        return boot == now.boot_id and now.boot_ms < due_ms
 
     def note_silence(self, now: Instant, again_ms: int) -> None:
         """After a look that found nobody: after how many ms there may be somebody."""

@@ -78,18 +78,22 @@ class WatermarkGenerator:
         """The first of these snapshots that can be read, and its state."""
         for ledger, last in before:
             (table,) = view.rows([(ledger, last + 1, last + 2)], ["value"])
-            self.rows_folded += 1
+            self._count(view, 1)
             found = read_snapshot(table.column(0)[0].as_py())
             if found is not None:
                 return (ledger, last), found.state
         return START, State()
+
+    def _count(self, view: View, rows: int) -> None:
+        self.rows_folded += rows
+        view.files.tally.rows_folded[self.partition] += rows
 
     def _fold(self, view: View, state: State, requests: list[Request]) -> None:
         """Fold rows of `moves`, in order."""
         if not requests:
             return
         places = [(ledger, row) for ledger, low, high in requests for row in range(low, high)]
-        self.rows_folded += len(places)
+        self._count(view, len(places))
         rows: Iterator[tuple[int, str, int, bytes, int]] = (
             row
             for table in view.rows(requests, _COLUMNS)

@@ -300,8 +300,8 @@ def _ledger_trimmed(state: Watermark, lsn: int, time_ms: int, op: LedgerTrimmed)
     if op.role != "p":
         raise unexpected("watermark", lsn, op)
     for rows in (state.silent, state.moves, state.snapshots):
-        rows.pop(op.ledger, None)
-    state.changes += 1
+        if rows.pop(op.ledger, None) is not None:
+            state.changes += 1  # a topic without watermarks stays as new: it has no dump
 
 
 class _Dumped(msgspec.Struct, array_like=True):

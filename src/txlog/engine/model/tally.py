@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 
 class Tally:
     """Counters of one process; they only rise.
@@ -9,11 +11,18 @@ class Tally:
     rows_read:      rows that were taken out of files and frames, each time that they were
     groups_decoded: row groups of sealed files and parts that were decoded
     handed_out:     messages that consumers and readers gave to their callers
+    late:           of these, older than the watermark that was handed out before, by topic,
+                    partition and subscription (empty: a reader)
+    rows_folded:    rows that were read for watermarks, by partition (its number in the store)
+    ahead:          watermarks ahead of their producer's own open transaction, by topic (its number)
     """
 
-    __slots__ = ("groups_decoded", "handed_out", "rows_read")
+    __slots__ = ("ahead", "groups_decoded", "handed_out", "late", "rows_folded", "rows_read")
 
     def __init__(self) -> None:
         self.rows_read = 0
         self.groups_decoded = 0
         self.handed_out = 0
+        self.late: Counter[tuple[str, int, str]] = Counter()
+        self.rows_folded: Counter[int] = Counter()
+        self.ahead: Counter[int] = Counter()

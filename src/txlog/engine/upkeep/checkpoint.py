@@ -41,7 +41,7 @@ from txlog.engine.storage.segment import FileRef, encode_part, make_ref
 from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep import history
 from txlog.engine.upkeep.paths import ledger_dir, part_path
-from txlog.engine.view import STATE_HEAD, STATE_MAGIC, View
+from txlog.engine.view import FOLDS, STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import StoreFull
 
 # A state file is rewritten once less than this share of it is still named.
@@ -50,6 +50,7 @@ FRAMES_READ = 1024
 # Rows that are kept from the one reading of the journal until they are in parts; those of frames
 # beyond are read, and checked, a second time.
 ROWS_KEPT_BYTES = 64 << 20
+NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
 
 
 @dataclass(slots=True)
@@ -139,7 +140,11 @@ def _state_at_cut(view: View) -> Cut:
     manifest, kept = view.manifest, view.dumped()
     if manifest.cut_lsn >= view.lsn:
         return Cut(manifest, [], {}, {}, {}, {}, set(), [])
-    changed = {key: view.dump(key) for key in view.changed()}
+    changed: dict[Component, bytes] = {}
+    for key in view.changed():
+        blob = view.dump(key)
+        if key in kept or blob != NOTHING[key[0]]:  # whoever has no dump is as new
+            changed[key] = blob
     for key in changed:
         kept.pop(key, None)
     for key in _worth_moving(view.disk, kept):

@@ -1,0 +1,178 @@
+"""The metrics of watermarks. Source: spec/watermarks 13."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import START_MS, Bench, begin, say
+from tests.watermarks.test_examples import drain, post, values
+from txlog import Client
+from txlog.asserting import WatermarkAheadWarning
+from txlog.metrics import exposition
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+LAST = (1 << 63) - 1
+NAMES = {
+    "event_time_ms": "gauge", "materialized_ms": "gauge", "lag_seconds": "gauge",
+    "status": "gauge", "held": "gauge", "emitted_total": "counter",
+    "late_messages_total": "counter", "active_producers": "gauge",
+    "pending_transactions": "gauge", "regressions_total": "counter",
+    "snapshots_total": "counter", "snapshot_bytes_total": "counter",
+    "rows_folded_total": "counter", "ahead_of_open_txn_total": "counter",
+}  # fmt: skip
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t", 2)
+    made.client.create_topic("quiet")
+    made.client.create_subscription("quiet", "s")
+    yield made
+    made.close()
+
+
+def figures(client: Client) -> dict[str, float]:
+    """Every sample by its name, without the prefix, and the values of its labels."""
+    client.flush()
+    return {
+        " ".join((family.name.removeprefix("txlog_watermark_") + suffix, *labels.values())): value
+        for family in client.admin.metrics() if family.name.startswith("txlog_watermark_")
+        for suffix, labels, value in family.samples
+    }  # fmt: skip
+
+
+def test_names_and_types_are_those_of_the_specification(bench: Bench) -> None:
+    """13; a topic that never saw a watermark has no sample, and no state is made for it."""
+    bench.client.create_subscription("t", "s")
+    families = bench.client.admin.metrics()
+    found = {
+        family.name.removeprefix("txlog_watermark_"): family.type
+        for family in families if family.name.startswith("txlog_watermark")
+    }  # fmt: skip
+    assert found == NAMES
+    assert figures(bench.client) == {}
+    known = bench.client._store.read(lambda view: {key[0] for key in view.known()})
+    assert "watermark" not in known
+    assert "# TYPE txlog_watermark_emitted_total counter" in exposition(families)
+
+
+def test_of_a_subscription_what_was_handed_out_and_what_is(bench: Bench) -> None:
+    client = bench.client
+    with client.consumer("t", "s", create=True, enable_watermarking=True) as consumer:
+        say(client, "A", START_MS - 5000)
+        assert figures(client)["status t 0 s"] == 1
+        assert "event_time_ms t 0 s" not in figures(client)
+        assert values(consumer) == [START_MS - 5000]
+        say(client, "A", START_MS - 3000)
+        assert values(consumer) == [START_MS - 3000]
+        assert figures(client)["held t 0 s"] == 0
+        say(client, "B", START_MS - 4000)
+        found = figures(client)
+        for index in "01":
+            assert found[f"event_time_ms t {index} s"] == START_MS - 3000
+            assert found[f"materialized_ms t {index} s"] == START_MS - 4000
+            assert found[f"lag_seconds t {index} s"] == 3
+            assert found[f"held t {index} s"] == 1
+            assert found[f"emitted_total t {index} s"] == 2
+            assert found[f"active_producers t {index}"] == 2
+        say(client, "A", None)
+        say(client, "B", None)
+        found = figures(client)
+        assert (found["status t 0 s"], found["held t 0 s"]) == (2, 0)
+        assert "materialized_ms t 0 s" not in found
+        client.admin.set_offline("t", 1)
+        found = figures(client)
+        assert (found["status t 0 s"], found["status t 1 s"]) == (2, 3)
+        client.admin.set_online("t", 1)
+        say(client, "A", LAST)
+        assert values(consumer) == [LAST]
+        found = figures(client)
+        assert found["event_time_ms t 0 s"] == LAST
+        assert "lag_seconds t 0 s" not in found
+        consumer.seek("earliest")
+        found = figures(client)
+        assert (found["status t 0 s"], found["emitted_total t 0 s"]) == (1, 3)
+        assert "event_time_ms t 0 s" not in found  # a new epoch
+    other = figures(bench.reopen())
+    assert (other["emitted_total t 0 s"], other["active_producers t 1"]) == (3, 1)
+
+
+def test_an_unknown_place_is_told_from_one_that_is_active(bench: Bench) -> None:
+    client = bench.client
+    client.create_subscription("t", "s")
+    post(client, 10)
+    say(client, "A", 20)
+    found = figures(client)
+    assert (found["status t 0 s"], found["status t 1 s"]) == (0, 1)
+    assert found["materialized_ms t 1 s"] == 20
+
+
+def test_what_is_counted_of_a_partition_survives(bench: Bench) -> None:
+    client = bench.client
+    for time in (20, 10, 15, 30):
+        say(client, "A", time)
+    txns = [begin(client) for _ in range(3)]
+    for txn, time in zip(txns, (40, 5, 50), strict=True):
+        say(client, "B", time, txn=txn)
+    client.commit(txns[0])
+    client.commit(txns[1])
+    client.topic("t").watermarks.snapshot()
+    for _ in range(2):
+        found = figures(client)
+        assert found["regressions_total t 0"] == 3
+        assert found["pending_transactions t 0"] == 1
+        assert found["snapshots_total t 0"] == 1
+        assert 20 < found["snapshot_bytes_total t 0"] < 200
+        client.checkpoint()
+        client = bench.reopen()
+    client.abort(txns[2])
+    assert figures(client)["pending_transactions t 1"] == 0
+
+
+def test_late_messages_are_counted_where_they_were_handed_out(bench: Bench) -> None:
+    """By partition and subscription, single messages and batches; in this process."""
+    client = bench.client
+    for name in ("one", "many"):
+        client.create_subscription("t", name)
+    say(client, "A", 100)
+    post(client, 10, 100, 20, partition=0)
+    post(client, 30, 200, partition=1)
+    client.producer("t").send(b"timeless", partition=1)
+    with client.consumer("t", "one", enable_watermarking=True) as consumer:
+        found, got = drain(consumer)
+        assert (found, sum(message.is_late for message in got)) == ([100], 3)
+    with client.consumer("t", "many", enable_watermarking=True) as consumer:
+        assert consumer.receive_batch().num_rows == 0
+        assert consumer.receive_batch().num_rows == 6
+        assert consumer.late_messages == 3
+    after = figures(client)
+    for name in ("one", "many"):
+        assert after[f"late_messages_total t 0 {name}"] == 2
+        assert after[f"late_messages_total t 1 {name}"] == 1
+    assert "late_messages_total t 0 one" not in figures(bench.another())
+
+
+def test_rows_folded_and_assertions_ahead_are_those_of_the_process(bench: Bench) -> None:
+    client = bench.client
+    client.create_subscription("t", "s")
+    producer = client.producer("t", name="A")
+    txn = begin(client)
+    producer.send(b"x", event_time=5, txn=txn, partition=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WatermarkAheadWarning)
+        for time in (10, 11, 12):
+            producer.new_watermark().event_time(time).send()
+    post(client, 30)
+    say(client, "A", 20)
+    before = figures(client)
+    assert before["ahead_of_open_txn_total t 0"] == before["ahead_of_open_txn_total t 1"] == 3
+    after = figures(client)
+    # a look at the value of the subscription reads the rows up to the message that it waits for
+    assert after["rows_folded_total t 0"] - before["rows_folded_total t 0"] == 3
+    assert after["rows_folded_total t 1"] == before["rows_folded_total t 1"] == 0
+    assert figures(bench.another())["ahead_of_open_txn_total t 0"] == 0
