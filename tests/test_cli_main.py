@@ -279,7 +279,7 @@ def test_field_help_needs_no_store(
             "admin coordinator-stats": [], "admin locks": [], "policy delayed get": [],
             "watermark set": ["x", "now", "--producer", "x"],
             "watermark idle": ["x", "--producer", "x"], "policy delayed set": ["--active"],
-            "policy delayed remove": [],
+            "policy delayed remove": [], "wait": [],
             "run": ["m:f", "--input", "x", "-s", "x"], "transform": ["x", "y", "z", "-s", "x"],
         }  # fmt: skip
         words = needed.get(path, ["x"])
