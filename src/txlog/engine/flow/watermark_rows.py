@@ -60,14 +60,14 @@ def read_rows(view: View, requests: Sequence[Request]) -> Iterator[Row]:
     if not requests:
         return
     places = [(ledger, row) for ledger, low, high in requests for row in range(low, high)]
-    columns = [
-        [cell for table in view.rows(requests, _COLUMNS) for cell in _cells(table, name)]
-        for name in _COLUMNS
-    ]
+    tables = view.rows(requests, _COLUMNS)
+    columns = [[cell for table in tables for cell in _cells(table, name)] for name in _COLUMNS]
     told = [place for place, kind in zip(places, columns[0], strict=True)
             if kind in (TXN_COMMIT, W_IDLE)]  # fmt: skip
-    tables = view.rows([(ledger, row, row + 1) for ledger, row in told], ("value",))
-    found = [cell for table in tables for cell in table.column("value").to_pylist()]
+    asked = [(ledger, row, row + 1) for ledger, row in told]
+    found = [
+        cell for table in view.rows(asked, ("value",)) for cell in table.column("value").to_pylist()
+    ]
     values: dict[Position, bytes | None] = dict(zip(told, found, strict=True))
     for where, kind, producer, event_time, time_ms, lsn, most, least in zip(
         places, *columns, strict=True
