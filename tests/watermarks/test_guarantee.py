@@ -35,8 +35,11 @@ class Honest:
     said: by producer, the greatest time that it asserted anywhere; open: least time by transaction
     """
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(
+        self, chance: random.Random, topic: str = "t", partitions: int = PARTITIONS
+    ) -> None:
         self.chance = chance
+        self.topic, self.partitions = topic, partitions
         self.said = dict.fromkeys(PRODUCERS, 1)
         self.open: dict[TxnId, dict[str, int]] = {}
         self.sent = 0
@@ -47,9 +50,9 @@ class Honest:
         if txn is not None:
             held = self.open[txn]
             held[who] = min(held.get(who, time), time)
-        client.producer("t").send(
+        client.producer(self.topic).send(
             b"%d" % self.sent, event_time=time, txn=txn, properties={"by": who},
-            partition=self.chance.randrange(PARTITIONS),
+            partition=self.chance.randrange(self.partitions),
         )  # fmt: skip
         self.sent += 1
 
@@ -61,7 +64,7 @@ class Honest:
             time = self.open[txn][who] + 5  # ahead of the messages of its own transaction
         time = min([time, *held])
         self.said[who] = max(self.said[who], time)
-        say(client, who, time, txn=txn)
+        say(client, who, time, txn=txn, topic=self.topic)
 
 
 class Watched:

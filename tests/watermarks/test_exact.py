@@ -1,0 +1,446 @@
+"""Readers, consumers in memory and of several topics, against a model that looks at every row.
+
+Before each turn the model says from the rows alone, folded from the start of the log, what the
+handle has to be handed: that value, and nothing else. Messages have to be late just if they are
+older than the last value, and those of honest producers never are. Histories are random:
+transactions that overlap, small ledgers, snapshots, checkpoints, seeks, redeliveries, and topics and
+partitions that are added.
+Source: spec/watermarks 4, 6, 8, 9.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.engine_kit import Bench, begin, say
+from tests.watermarks.test_guarantee import PARTITIONS, PRODUCERS, Honest, ids
+from txlog import (
+    Client,
+    Message,
+    MessageId,
+    MultiTopicsConsumer,
+    NonDurableConsumer,
+    Reader,
+    TxnId,
+    messages,
+)
+from txlog.bounds import END, START
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.folds.catalog import numbers
+from txlog.engine.folds.watermark import Position, read_snapshot
+from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET, W_SNAPSHOT
+from txlog.engine.model.watermark_ops import read_effects
+from txlog.engine.view import View
+from txlog.ids import TopicName
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SEED = int(os.environ.get("TXLOG_SEED", "20260102"))
+HISTORIES = int(os.environ.get("TXLOG_HISTORIES", "1"))
+STEPS = 160
+Place = tuple[str, int]  # topic, partition
+
+
+class Wild(Honest):
+    """Producers that promise nothing: times fall, they are idle and come back."""
+
+    def post(self, client: Client, txn: TxnId | None) -> None:
+        client.producer(self.topic).send(
+            b"", event_time=self.chance.choice((None, *range(1, 60, 7))), txn=txn,
+            partition=self.chance.randrange(self.partitions),
+        )  # fmt: skip
+
+    def say(self, client: Client, txn: TxnId | None) -> None:
+        time = None if self.chance.random() < 0.25 else self.chance.randrange(1, 60)
+        say(client, self.chance.choice(PRODUCERS), time, txn=txn, topic=self.topic)
+
+
+class Raw(NamedTuple):
+    """The status of a place, and its value while it is active."""
+
+    status: str
+    value: int | None
+
+
+def folded(view: View, number: int, position: Position) -> Raw:
+    """The rows of a partition up to a position, folded from its start."""
+    seen, active = False, dict[str, int]()
+    for end in view.topic(number).ledgers:
+        stop = end.entries if end.ledger < position[0] else min(end.entries, position[1] + 1)
+        if end.ledger > position[0] or not stop:
+            continue
+        columns = ("kind", "producer", "event_time", "value")
+        for table in view.rows([(end.ledger, 0, stop)], columns):
+            times = table.column("event_time").cast("int64")
+            rows = table.set_column(2, "event_time", times).to_pylist()
+            for kind, name, time, value in (row.values() for row in rows):
+                effects = []
+                if kind == W_SET:
+                    effects = [(name, False, time)]
+                elif kind == W_IDLE:
+                    effects = [(name, True, None)]
+                elif kind == TXN_COMMIT and value is not None:
+                    effects = read_effects(value)
+                elif kind == W_SNAPSHOT and not seen:
+                    known = read_snapshot(value)
+                    assert known is not None
+                    effects = [(who, False, one.event_time)
+                               for who, one in known.state.active.items()]  # fmt: skip
+                    seen = known.state.seen
+                for who, is_idle, to in effects:
+                    seen = True
+                    if is_idle:
+                        active.pop(who, None)
+                    if to is not None:
+                        active[who] = max(to, active.get(who, to))
+    if active:
+        return Raw("active", min(active.values()))
+    return Raw("idle" if seen else "unknown", None)
+
+
+def raws(client: Client, topic: str, done: dict[int, set[MessageId]]) -> dict[int, Raw]:
+    """The value before the first message of each partition that is not done."""
+    firsts: dict[int, MessageId] = {}
+    for table in client.read(topic):
+        for message in messages(table):
+            one = message.message_id
+            assert one is not None
+            if one not in done.get(message.partition, ()):
+                firsts.setdefault(message.partition, one)
+
+    def look(view: View) -> dict[int, Raw]:
+        found = find_topic(view, TopicName.parse(topic))
+        out = {}
+        for index, number in enumerate(numbers(found)):
+            last = view.topic(number).ledgers[-1]
+            first = firsts.get(index)
+            where = (
+                (last.ledger, last.entries) if first is None else (first.ledger, first.entry - 1)
+            )
+            out[index] = folded(view, number, where)
+        return out
+
+    return client._store.read(look, fresh=False)
+
+
+def expected(standings: dict[Place, Raw], clamps: dict[Place, int], last: int | None) -> int | None:
+    """Section 8, as it is written there."""
+    if not standings or any(raw.status == "unknown" for raw in standings.values()):
+        return None
+    active = {at: raw.value for at, raw in standings.items() if raw.value is not None}
+    if active:
+        value = min(max(raw, clamps.get(at, raw)) for at, raw in active.items())
+    elif last is None and all(at in clamps for at in standings):
+        value = min(clamps[at] for at in standings)
+    else:
+        return None
+    return value if last is None or value > last else None
+
+
+class Follower:
+    """A reader or a consumer in memory, and what it has to be handed."""
+
+    def __init__(self, client: Client, kind: str, chance: random.Random) -> None:
+        self.client, self.kind, self.chance = client, kind, chance
+        where = chance.choice(("earliest", "latest"))
+        self.handle: Reader | NonDurableConsumer = (
+            client.reader("t", where, enable_watermarking=True) if kind == "reader" else
+            client.consumer("t", "m", durable=False, start=where, enable_watermarking=True)
+        )  # fmt: skip
+        self.done: dict[int, set[MessageId]] = {}
+        if where == "latest":
+            self.done = everything(client, "t")
+        self.clamps: dict[Place, int] = {}
+        self.last: int | None = None
+        self.number = 0
+        self.held: list[Message] = []
+        self.events = 0
+
+    def turn(self, is_honest: bool) -> bool:
+        """Receive once, as the model says; returns whether there was anything."""
+        standings = {("t", at): one for at, one in raws(self.client, "t", self.done).items()}
+        want = expected(standings, self.clamps, self.last)
+        handle, limit = self.handle, self.chance.choice((None, None, 1, 3, 100))
+        if limit is not None:
+            got = [*messages(handle.receive_batch(limit))]
+        else:
+            one = handle.read_next() if isinstance(handle, Reader) else handle.receive()
+            got = [] if one is None else [one]
+        now = handle.get_last_watermark()
+        if want is not None:
+            assert now is not None
+            assert (now.event_time, now.number, got) == (want, self.number + 1, [])
+            self.last, self.number = want, now.number
+            for at in standings:
+                self.clamps[at] = max(want, self.clamps.get(at, 0))
+            self.events += 1
+            return True
+        assert (None if now is None else now.event_time) == self.last
+        for message in got:
+            check_late(message, self.last)
+            place, done = message.message_id, self.done.setdefault(message.partition, set())
+            assert place is not None
+            assert place not in done or self.kind != "reader", "handed out twice"
+            assert not (is_honest and message.is_late and place not in done), message
+            done.add(place)
+        self.held += got
+        return bool(got)
+
+    def seek(self) -> None:
+        assert isinstance(self.handle, Reader)
+        if self.held and self.chance.random() < 0.5:
+            message = self.chance.choice(self.held)
+            one, index = message.message_id, message.partition
+            assert one is not None
+            self.handle.seek(one)
+            self.done[index] = {
+                other for other in everything(self.client, "t").get(index, ())
+                if (other.ledger, other.entry, other.index) < (one.ledger, one.entry, one.index)
+            }  # fmt: skip
+            self.clamps.pop(("t", index), None)
+        else:
+            where = self.chance.choice(("earliest", "latest"))
+            self.handle.seek(where)
+            self.done = everything(self.client, "t") if where == "latest" else {}
+            self.clamps = {}
+        self.last, self.held = None, []
+
+    def give_back(self) -> None:
+        assert isinstance(self.handle, NonDurableConsumer)
+        act = self.chance.random()
+        if act < 0.3:
+            self.handle.redeliver_unacknowledged_messages()
+        elif self.held:
+            some = self.chance.sample(self.held, self.chance.randint(1, len(self.held)))
+            if act < 0.6:
+                self.handle.negative_acknowledge(some)
+            else:
+                self.handle.acknowledge(some)
+            self.held = [one for one in self.held if one not in some]
+
+
+def check_late(message: Message, last: int | None) -> None:
+    time = message.event_time
+    assert message.is_late is (time is not None and last is not None and time < last)
+
+
+def everything(client: Client, topic: str) -> dict[int, set[MessageId]]:
+    out: dict[int, set[MessageId]] = {}
+    for table in client.read(topic):
+        for message in messages(table):
+            assert message.message_id is not None
+            out.setdefault(message.partition, set()).add(message.message_id)
+    return out
+
+
+def happen(honest: Honest, client: Client, act: float) -> bool:
+    """Let a producer or a transaction do something, below 0.5; returns whether it did."""
+    txn = honest.chance.choice([None, *honest.open])
+    if act < 0.15:
+        honest.post(client, txn)
+    elif act < 0.33:
+        honest.say(client, txn)
+    elif act < 0.4:
+        honest.open[begin(client, 600_000)] = {}
+    elif act < 0.48 and txn is not None:
+        del honest.open[txn]
+        (client.commit if honest.chance.random() < 0.7 else client.abort)(txn)
+    elif act < 0.5:
+        client.checkpoint(roll_all=honest.chance.random() < 0.5)
+    return act < 0.5
+
+
+def made(tmp_path: Path, chance: random.Random) -> Bench:
+    return Bench(
+        tmp_path / "store", ledger_entries_max=chance.choice((10, 1000)),
+        watermark_snapshot_markers_max=chance.choice((1, 5)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["reader", "in memory"])
+@pytest.mark.parametrize("producers", [Honest, Wild])
+@pytest.mark.parametrize("number", range(HISTORIES))
+def test_who_has_no_subscription_is_handed_what_the_model_says(
+    tmp_path: Path, kind: str, producers: type[Honest], number: int
+) -> None:
+    is_honest = producers is Honest
+    label = f"{SEED} {kind} {producers.__name__} {number}"
+    print("seed", label)
+    chance = random.Random(label)
+    bench = made(tmp_path, chance)
+    client = bench.client
+    client.create_topic("t", partitions=PARTITIONS)
+    if is_honest:
+        for who in PRODUCERS:
+            say(client, who, 1)
+    honest = producers(chance)
+    followers = [Follower(client, kind, chance)]
+    for _ in range(STEPS):
+        act, one = chance.random(), chance.choice(followers)
+        if happen(honest, client, act):
+            continue
+        if act < 0.9:
+            one.turn(is_honest)
+        elif act < 0.96:
+            (one.seek if kind == "reader" else one.give_back)()
+        elif act < 0.98 and len(followers) < 3:
+            followers.append(Follower(client, kind, chance))
+        elif client.describe_topic("t")["partitions"] < 4:
+            client.admin.update_topic("t", partitions=client.describe_topic("t")["partitions"] + 1)
+    for txn in honest.open:
+        client.commit(txn)
+    for one in followers:
+        for _ in range(1000):
+            if not one.turn(is_honest):
+                break
+        else:
+            pytest.fail("it never ends")
+        one.handle.close()
+    assert sum(one.events for one in followers)
+    bench.close()
+
+
+class Several:
+    """A consumer of several topics, and what it has to be handed.
+
+    clamps, acked: of the subscription, shared with other consumers
+    """
+
+    def __init__(
+        self, client: Client, kind: str, chance: random.Random, clamps: dict[Place, int],
+        acked: dict[str, dict[int, set[MessageId]]],
+    ) -> None:  # fmt: skip
+        self.client, self.kind, self.chance = client, kind, chance
+        self.clamps, self.acked = clamps, acked
+        self.open()
+
+    def open(self) -> None:
+        self.consumer: MultiTopicsConsumer = self.client.consumer(
+            re.compile("t[0-9]"), "s", type=self.kind, create=True, enable_watermarking=True
+        )
+        self.last: int | None = None
+        self.number = 0
+        self.held: list[Message] = []
+
+    def turn(self) -> bool:
+        """Receive once, as the model says; returns whether there was anything."""
+        topics, consumer = self.consumer.topics, self.consumer
+        standings = {
+            (topic, at): one for topic in topics
+            for at, one in raws(self.client, topic, self.acked[topic]).items()
+        }  # fmt: skip
+        want = expected(standings, self.clamps, self.last)
+        limit = self.chance.choice((None, None, 1, 3, 100))
+        if limit is not None:
+            got = [*messages(consumer.receive_batch(limit))]
+        else:
+            one = consumer.receive()
+            got = [] if one is None else [one]
+        now = consumer.get_last_watermark()
+        if now is not None and now.number > self.number:
+            if consumer.topics == topics:
+                assert now.event_time == want
+            assert not got
+            assert self.last is None or now.event_time > self.last
+            self.last, self.number = now.event_time, now.number
+            for topic in consumer.topics:
+                for at in range(self.client.describe_topic(topic)["partitions"]):
+                    most = self.clamps.get((topic, at), 0)
+                    self.clamps[topic, at] = max(most, now.event_time)
+            return True
+        assert want is None or consumer.topics != topics
+        assert (None if now is None else now.event_time) == self.last
+        for message in got:
+            check_late(message, self.last)
+        self.held += got
+        return bool(got)
+
+    def acknowledge(self, some: list[Message]) -> None:
+        self.consumer.acknowledge(ids(some))
+        for one in some:
+            assert one.message_id is not None
+            self.acked[one.topic].setdefault(one.partition, set()).add(one.message_id)
+        self.held = [one for one in self.held if one not in some]
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+@pytest.mark.parametrize("producers", [Honest, Wild])
+@pytest.mark.parametrize("number", range(HISTORIES))
+def test_a_consumer_of_a_pattern_is_handed_what_the_model_says(
+    tmp_path: Path, kind: str, producers: type[Honest], number: int
+) -> None:
+    """Topics join in the middle: their messages may be late, those of the others are not."""
+    is_honest = producers is Honest
+    label = f"{SEED} pattern {kind} {producers.__name__} {number}"
+    print("seed", label)
+    chance = random.Random(label)
+    bench = made(tmp_path, chance)
+    client = bench.client
+    worlds: list[Honest] = []
+    clamps, acked = dict[Place, int](), dict[str, dict[int, set[MessageId]]]()
+
+    def add() -> None:
+        topic, partitions = f"t{len(worlds)}", chance.choice((1, 2))
+        client.create_topic(topic, partitions=partitions)
+        acked[topic] = {}
+        worlds.append(producers(chance, topic, partitions))
+        if is_honest:
+            for who in PRODUCERS:
+                say(client, who, 1, topic=topic)
+
+    add()
+    add()
+    count = 1 if kind == "exclusive" else 2
+    several = [Several(client, kind, chance, clamps, acked) for _ in range(count)]
+    for _ in range(STEPS):
+        act, one = chance.random(), chance.choice(several)
+        if happen(chance.choice(worlds), client, act):
+            continue
+        if act < 0.7:
+            held = len(one.held)
+            one.turn()
+            for message in one.held[held:]:
+                is_first = message.topic in ("t0", "t1")
+                assert not (is_honest and is_first and message.is_late), message
+        elif act < 0.87 and one.held:
+            one.acknowledge(chance.sample(one.held, chance.randint(1, len(one.held))))
+        elif act < 0.91:
+            some = chance.sample(one.held, chance.randint(0, len(one.held)))
+            one.consumer.negative_acknowledge(some, 0)
+            one.held = [message for message in one.held if message not in some]
+        elif act < 0.94:
+            one.consumer.close()
+            one.open()
+        elif act < 0.97:
+            topic, to = chance.choice([*acked]), chance.choice((START, END))
+            if all(topic in other.consumer.topics for other in several):
+                client.subscription(topic, "s").seek(to)
+                acked[topic] = everything(client, topic) if to is END else {}
+                for at in [at for at in clamps if at[0] == topic]:
+                    del clamps[at]
+                for other in several:
+                    other.last = None
+                    other.held = [message for message in other.held if message.topic != topic]
+        elif len(worlds) < 4:
+            add()
+    for world in worlds:
+        for txn in world.open:
+            client.commit(txn)
+    for _ in range(1000):
+        busy = [one.turn() for one in several]
+        for one in several:
+            one.acknowledge(one.held)
+        if not any(busy):
+            break
+    else:
+        pytest.fail("it never ends")
+    last = {one.last for one in several}
+    assert len(last) == 1
+    if is_honest:
+        assert None not in last
+    bench.close()
