@@ -194,6 +194,7 @@ class Panel:
     def _notes(self, notes: Iterable[tuple[int, str]]) -> None:
         """What happened, as lines with labels above the panel, in rows so that none overlap."""
         ends: list[float] = []
+        labels: list[svg.Element] = []
         for at, said in notes:
             if not self.is_across(at):
                 continue
@@ -203,7 +204,11 @@ class Panel:
             ends[row:] = [left + width, *ends[row + 1 :]]
             y = self.top - 6 - row * LABEL_HEIGHT
             self._path([svg.M(x, y - 9), svg.V(self.bottom)], FAINT, 1, dashes=[5, 3])
-            self.parts.append(text(left + 4, y, said, size=12))
+            labels += [
+                svg.Rect(x=round(left + 2, 1), y=y - 11, width=width - 6, height=14, fill="white"),
+                text(left + 4, y, said, size=12),
+            ]
+        self.parts += labels
 
     def _axes(self) -> None:
         for at, said in seconds(self.across, self.began_ms):
