@@ -29,6 +29,8 @@ from txlog.cli.run_request import Request
 from txlog.cli.signals import shielded
 from txlog.errors import CommandFailed, NotAllowed, SubscriptionNotFound, TxlogError
 from txlog.functions import Summary
+from txlog.functions.watermarked import windows_need_shared
+from txlog.functions.windows import Windowed
 from txlog.ids import TxnId
 
 if TYPE_CHECKING:
@@ -46,9 +48,10 @@ _STOPPED: Final = frozenset({130, 143})
 _SOURCE: Final = str(Path(__file__).absolute().parents[2])
 
 
-def check(client: Client, topics: list[str], request: Request) -> None:
+def check(client: Client, topics: list[str], request: Request, windowed: Windowed | None) -> None:
     """Refuse a subscription that cannot have several consumers.
 
+    windowed: a function whose windows close on watermarks
     raises: NotAllowed, SubscriptionNotFound
     """
     for topic in topics:
@@ -64,6 +67,8 @@ def check(client: Client, topics: list[str], request: Request) -> None:
                 hint="--parallelism needs failover, shared or key-shared",
                 topic=topic, subscription=request.subscription,
             )  # fmt: skip
+        if windowed is not None and rows[0]["type"] == "failover":
+            raise windows_need_shared(request.subscription)
 
 
 @dataclass
@@ -85,9 +90,11 @@ class Fleet:
     """
 
     def __init__(
-        self, call: Call, request: Request, log: JobLog, client: Client, topics: list[str]
-    ) -> None:
+        self, call: Call, request: Request, log: JobLog, client: Client, topics: list[str],
+        windowed: Windowed | None = None,
+    ) -> None:  # fmt: skip
         self._client, self._topics = client, topics
+        self._windowed = windowed
         self._call = call
         self._request = request
         self._log = log
@@ -103,10 +110,9 @@ class Fleet:
             for number in range(self._request.parallelism):
                 self._start(number)
             error = self._watch()
-            if error is None and self._backlog():
-                # An instance may have ended because another one had in hand what was to be its
-                # own next. One alone finds what is left, if it is not held back on purpose.
-                self._start(0)
+            if error is None and (again := self._unfinished()):
+                for number in again:
+                    self._start(number)
                 error = self._watch()
         finally:
             self._stop()
@@ -119,6 +125,17 @@ class Fleet:
             for key, _ in self._selector.select():
                 error = self._hear(key.data) or error
         return error
+
+    def _unfinished(self) -> range:
+        """Which instances have to look again when all have ended.
+
+        One may have ended because another one had in hand what was to be its own next: one alone
+        finds what is left, if it is not held back on purpose. And the watermark waited for what
+        the others had in hand: each looks whether windows of its own are closed now.
+        """
+        if self._windowed is not None:
+            return range(self._request.parallelism)
+        return range(bool(self._backlog()))
 
     def _backlog(self) -> int:
         return sum(

@@ -25,6 +25,7 @@ from txlog.errors import PartlyDone, TxlogError
 from txlog.functions import FunctionOptions, Hooks, Summary, load, run
 from txlog.functions.handlers import name_of
 from txlog.functions.options import DEAD_LETTER
+from txlog.functions.windows import Windowed
 from txlog.ids import TopicName
 
 if TYPE_CHECKING:
@@ -42,10 +43,11 @@ def start(call: Call, request: Request) -> None:
     if request.instance is not None:
         _run_instance(call, request, client, function, log)
         return
-    _create(request, client, topics)
+    windowed = function if isinstance(function, Windowed) and function.watermarks else None
+    _create(request, client, topics, windowed)
     if request.parallelism > 1:
-        fleet.check(client, topics, request)
-        summary, error = fleet.Fleet(call, request, log, client, topics).run()
+        fleet.check(client, topics, request, windowed)
+        summary, error = fleet.Fleet(call, request, log, client, topics, windowed).run()
     else:
         summary, error = _run_here(request, client, function, log)
     log.erase()
@@ -87,13 +89,18 @@ def _leave_working_directory() -> None:
         del sys.path[0]
 
 
-def _create(request: Request, client: Client, topics: list[str]) -> None:
-    """Make what --create allows: output topics, and the subscription."""
+def _create(request: Request, client: Client, topics: list[str], windowed: Windowed | None) -> None:
+    """Make what --create allows: output topics, and the subscription.
+
+    windowed: a function whose windows close on watermarks
+    """
     if not request.create:
         return
-    kind = request.type or ("failover" if request.parallelism > 1 else "exclusive")
+    several = "failover" if windowed is None else "key-shared"
+    kind = request.type or (several if request.parallelism > 1 else "exclusive")
+    late_topic = None if windowed is None else windowed.late_topic
     with shielded():
-        for topic in (request.output, request.dead_letter_topic):
+        for topic in (request.output, request.dead_letter_topic, late_topic):
             if topic is not None:
                 client.create_topic(topic, 1, if_not_exists=True)
         for topic in topics:

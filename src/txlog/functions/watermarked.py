@@ -91,11 +91,7 @@ class WatermarkedWindows:
             self._work.process(rows, self._give, _Giving(self._state, self._work, self._closed))
             return True
         if "failover" in self._inputs.kinds and self._options.instance:
-            raise NotAllowed(
-                "windows on watermarks under parallelism need a shared or key-shared subscription",
-                hint="with failover a partition changes hands, and its open windows do not",
-                subscription=self._context.subscription,
-            )  # fmt: skip
+            raise windows_need_shared(self._context.subscription)
         rows, _ = self._inputs.receive()
         if rows.num_rows:
             self._work.process(rows, self._take, _Taking(self._inputs, self._state, self._work))
@@ -107,6 +103,15 @@ class WatermarkedWindows:
     def _last_closed(self) -> int:
         """The last start of a window that is closed."""
         return _NONE_MS if self._closed is None else max(_NONE_MS, self._closed - self._span_ms)
+
+
+def windows_need_shared(subscription: str) -> NotAllowed:
+    """Several instances on a failover subscription are refused."""
+    return NotAllowed(
+        "several instances with windows on watermarks need a shared or key-shared subscription",
+        hint="with failover a partition changes hands, and its open windows do not",
+        subscription=subscription,
+    )
 
 
 class _Take:
