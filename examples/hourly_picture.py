@@ -11,14 +11,14 @@ import svg
 from hourly_plan import HOUR_MS, TILLS
 from hourly_story import Moment, Story
 
-WIDTH, LEFT, RIGHT = 1200, 116, 24
+WIDTH, LEFT, RIGHT = 1200, 128, 24
 TITLE_HEIGHT, LABEL_HEIGHT, AXIS_HEIGHT, LEGEND_HEIGHT = 66, 17, 56, 76
 FONT = "Helvetica, Arial, sans-serif"
 INK, FAINT, GRID, SHUT = "#222222", "#666666", "#e4e4e4", "#f3f1ea"
 DAY_MS, SHUT_HOURS = 24 * HOUR_MS, 0.5
 LINE, LATE, WINDOW, EMITTED = "#9aa5b1", "#d55e00", "#b6579a", "#000000"
 COLOURS = dict(zip(TILLS, ("#0072b2", "#e69f00", "#009e73"), strict=True))
-DOTS_MAX = 5_000
+DOTS_MAX = 3_000
 LETTER_WIDTH = 6.4  # of the labels, on average
 
 
@@ -51,18 +51,19 @@ class Hours:
         """Hours with their names, some gap apart; the first hour of a day before others."""
         names = [(self.heights[at], start) for at, start in enumerate(self.starts)]
         names = [one for one in names if low <= one[0] <= high]
+        firsts = [
+            one for at, one in enumerate(names)
+            if not at or names[at - 1][1] // DAY_MS != one[1] // DAY_MS
+        ]  # fmt: skip
+        is_wide = len(firsts) * gap > high - low  # days, and not all of them
         taken: list[float] = []
-        day = 0
-        firsts, others = [], []
-        for height, start in names:
-            (firsts if start // DAY_MS != day else others).append((height, start))
-            day = start // DAY_MS
-        for is_first, found in ((True, firsts), (False, others)):
+        for is_first, found in ((True, firsts), (False, [] if is_wide else names)):
             for height, start in found:
                 if all(abs(height - other) >= gap for other in taken):
                     taken.append(height)
                     at = datetime.fromtimestamp(start / 1000, UTC)
-                    yield height, f"{at:%b} {at.day}, {at:%H:%M}" if is_first else f"{at:%H:%M}"
+                    day, hour = f"{at:%b} {at.day}", f"{at:%H:%M}"
+                    yield height, day if is_wide else f"{day}, {hour}" if is_first else hour
 
 
 @dataclass
@@ -110,14 +111,16 @@ class Panel:
     # --- what it shows ----------------------------------------------------------------------
 
     def draw(self, story: Story) -> svg.Element:
-        """All of it, in the order in which it lies on one another."""
+        """All of it, in the order in which it lies on one another; below its labels."""
+        placed = [*self._placed(story.notes)]
+        self.top += LABEL_HEIGHT * max([2, *(row + 1 for _, _, row, _ in placed)])
         self._axes()
         clip = svg.Rect(
             x=LEFT, y=self.top, width=WIDTH - LEFT - RIGHT, height=self.height
         )  # fmt: skip
         frame = svg.G(elements=self.parts)
         self.parts = []
-        self._notes(story.notes)
+        self._notes(placed)
         notes = svg.G(elements=self.parts)
         self.parts = []
         self._dots(story.lines, LINE, 1.8)
@@ -144,9 +147,10 @@ class Panel:
         return svg.G(elements=[mask, frame, inside, border, notes])
 
     def _window(self, at: int, start: int, end: int, lines: int) -> None:
+        top, bottom = self.y(end), self.y(start)
         box = svg.Rect(
-            x=self.x(at) - 2.5, y=self.y(end), width=5, height=self.y(start) - self.y(end),
-            fill=WINDOW, fill_opacity=0.75, stroke="white", stroke_width=0.4,
+            x=self.x(at) - 2.5, y=top, width=5, height=round(max(1.0, bottom - top), 1),
+            fill=WINDOW, fill_opacity=0.75, stroke="white", stroke_width=0.4 * (bottom - top > 3),
             elements=[svg.Title(text=f"{moment(start)}: {lines:,} lines")],
         )  # fmt: skip
         self.parts.append(box)
@@ -191,19 +195,28 @@ class Panel:
                 )
             )  # fmt: skip
 
-    def _notes(self, notes: Iterable[tuple[int, str]]) -> None:
-        """What happened, as lines with labels above the panel, in rows so that none overlap."""
+    def _placed(self, notes: Iterable[tuple[int, str]]) -> Iterator[tuple[float, float, int, str]]:
+        """What happened: its place, that of its label, and a row so that no labels overlap."""
         ends: list[float] = []
         for at, said in notes:
-            if not self.is_across(at):
-                continue
-            x, width = self.x(at), LETTER_WIDTH * len(said) + 10
-            left = min(x, WIDTH - RIGHT - width)
-            row = next((row for row, end in enumerate(ends) if end < left), len(ends))
-            ends[row:] = [left + width, *ends[row + 1 :]]
+            if self.is_across(at):
+                x, width = self.x(at), label_width(said)
+                left = min(x, WIDTH - RIGHT - width)
+                row = next((row for row, end in enumerate(ends) if end < left), len(ends))
+                ends[row:] = [left + width, *ends[row + 1 :]]
+                yield x, left, row, said
+
+    def _notes(self, placed: Iterable[tuple[float, float, int, str]]) -> None:
+        """Lines with labels above the panel."""
+        labels: list[svg.Element] = []
+        for x, left, row, said in placed:
             y = self.top - 6 - row * LABEL_HEIGHT
             self._path([svg.M(x, y - 9), svg.V(self.bottom)], FAINT, 1, dashes=[5, 3])
-            self.parts.append(text(left + 4, y, said, size=12))
+            box = svg.Rect(
+                x=round(left + 2, 1), y=y - 11, width=label_width(said) - 6, height=14, fill="white"
+            )
+            labels += [box, text(left + 4, y, said, size=12)]
+        self.parts += labels
 
     def _axes(self) -> None:
         for at, said in seconds(self.across, self.began_ms):
@@ -243,8 +256,7 @@ def picture(story: Story) -> str:
     times = [time for _, time in story.lines]
     whole = (story.began_ms, max(at for at, _ in moments) + 150)
     hours = Hours(time - time % HOUR_MS for time in times)
-    top = TITLE_HEIGHT + 2 * LABEL_HEIGHT
-    upper = Panel("all", top, 520, whole, (min(times), max(times)), hours, story.began_ms)
+    upper = Panel("all", TITLE_HEIGHT, 520, whole, (min(times), max(times)), hours, story.began_ms)
     parts: list[svg.Element] = [
         svg.Rect(x=0, y=0, width="100%", height="100%", fill="white"),
         text(LEFT, 30, "Revenue an hour, closed by watermarks", size=20, weight="bold"),
@@ -253,7 +265,7 @@ def picture(story: Story) -> str:
     ]
     bottom = upper.bottom
     if (near := _near(story)) is not None:
-        top = bottom + AXIS_HEIGHT + 24 + 2 * LABEL_HEIGHT
+        top = bottom + AXIS_HEIGHT + 24
         parts.append(
             text(LEFT, bottom + AXIS_HEIGHT + 20, "The same while till-3 was away", size=15,
                  weight="bold")
@@ -323,6 +335,11 @@ def _sign(kind: str, colour: str, x: float, y: float) -> Iterator[svg.Element]:
     else:
         width = 2.6 if kind == "thick" else 1.6
         yield svg.Line(x1=x, y1=y, x2=x + 28, y2=y, stroke=colour, stroke_width=width)
+
+
+def label_width(said: str) -> float:
+    """How much room a label takes."""
+    return LETTER_WIDTH * len(said) + 10
 
 
 def text(

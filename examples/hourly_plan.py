@@ -18,8 +18,8 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from hourly_till import numbers
 
 import txlog
 
@@ -30,7 +30,6 @@ TILLS = ("till-1", "till-2", "till-3")
 TILL_2_UNTIL = 0.66  # of the arrivals: then it has nothing more to send
 STRAGGLERS_UNTIL = 0.4  # they are lines of this part of the event time
 STRAGGLERS_MAX = 50
-NUMBER = r'^\{"Line":(?P<number>[0-9]+),'
 
 # What is drawn is a digest of the seed and the number of the line: the same on every machine.
 _LINES = """
@@ -113,16 +112,6 @@ def _messages(found: duckdb.DuckDBPyRelation) -> pa.Table:
 def write_share(share: pa.Table, path: Path) -> None:
     """Put a till's list where its process finds it."""
     pq.write_table(share, path)
-
-
-def numbers(client: txlog.Client, topic: str) -> list[int]:
-    """The numbers of the lines in a topic."""
-    found: list[int] = []
-    for table in client.read(topic):
-        text = table["value"].cast(pa.string())
-        number = pc.struct_field(pc.extract_regex(text, NUMBER), "number")
-        found += pc.cast(number, pa.int64()).to_pylist()
-    return found
 
 
 @dataclass(frozen=True, slots=True)

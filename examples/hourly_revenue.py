@@ -48,6 +48,7 @@ SUBSCRIPTION = "hourly"
 FUNCTION = f"{HERE / 'hourly.py'}:hourly"
 PARTITIONS = 8
 BOUND_MS = 3 * HOUR_MS
+LINES_MIN = 4_000
 STEPS = 100
 # After so many steps: till-3 is killed, is declared idle, comes back; till-2 says that it is idle;
 # the stragglers come.
@@ -257,7 +258,7 @@ class Demonstration:
             )  # fmt: skip
             self.story.asserted(self.clock.now().wall_ms, "till-3", None)
             self._note("declared idle")
-            self.wait_beyond(before + HOUR_MS, function)
+            self.wait_beyond(before, function)
         elif step == BACK:
             self.successor = self._overdue()
             tills["till-3"] = self.till("till-3", "again")
@@ -274,7 +275,7 @@ class Demonstration:
         """Lines of till-3 that may come late: not later ones, as it has joined again by then."""
         mine = self.plan.shares["till-3"]
         before = pc.less(mine["arrival"], self.plan.arrival((BACK + 1) / STEPS))
-        sent = set(hourly_plan.numbers(self.client, LINES))
+        sent = set(hourly_till.numbers(self.client, LINES))
         return [line for line in mine.filter(before)["line"].to_pylist() if line not in sent]
 
     def _straggle(self, function: Function) -> None:
@@ -322,6 +323,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1, help="what is drawn: all of it (1)")
     parser.add_argument("--seconds", type=float, default=12, help="the tills take so long (12)")
     given = parser.parse_args(arguments)
+    if given.lines < LINES_MIN:
+        parser.error(f"--lines is {given.lines}, the story takes two days: {LINES_MIN} or more")
     plan = hourly_plan.make_plan(given.lines, BOUND_MS, given.seed)
     with tempfile.TemporaryDirectory() as folder:
         demonstration = Demonstration(Path(folder), plan, given.kills, given.seed)
