@@ -161,6 +161,8 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
             elif act == 22:
                 client.subscription("t", chance.choice("sh")).skip(chance.randint(1, 3))
             elif act == 23 and chance.random() < 0.4:
+                with client.consumer("t", "s", enable_watermarking=True) as consumer:
+                    consumer.receive_batch(1)
                 client.subscription("t", "s").delete()
                 client.create_subscription("t", "s", max_redeliver_count=chance.randint(1, 3))
             elif act == 24:
@@ -175,10 +177,17 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                     fixed_delivery_delay_ms=later.choice((0, 0, 200)),
                     ttl_from=later.choice(("publish", "deliver_at")),
                 )  # fmt: skip
+                client.admin.remove_watermark_policies([], topic, space)
+                client.admin.set_watermark_policies(
+                    topic, space, producer_idle_timeout_ms=later.choice((0, 600)),
+                    snapshot_markers_max=later.choice((2, 1000)),
+                )  # fmt: skip
                 client.admin.delete_topic(f"more-{chance.randrange(step + 1)}")
             elif act == 11 and chance.random() < 0.3:
                 client.create_topic(f"more-{step}", chance.randint(1, 2))
-                with client.consumer("t", "s") as consumer:
+                told = later.random() < 0.7
+                with client.consumer("t", "s", enable_watermarking=told) as consumer:
+                    consumer.receive_batch(1)  # with watermarks an event comes first
                     consumer.acknowledge(consumer.receive_batch(chance.randint(1, 5)))
             elif 17 <= act <= 20:
                 lease(client, chance, consumers, act - 17, txn)
