@@ -12,7 +12,7 @@ from typing import Any
 from txlog import watermarkreport
 from txlog.delaycounts import DelayCounts
 from txlog.engine.flow import lookup
-from txlog.engine.flow.acksets import backlog
+from txlog.engine.flow.acksets import backlog, first_entry
 from txlog.engine.flow.end_txn import EndAnswer
 from txlog.engine.flow.participants import (
     participants,
@@ -104,10 +104,9 @@ def topic(view: View, found: Topic, store: Store) -> Answer:
     counts = DelayCounts(view, store)
     for index, number in enumerate(numbers(found)):
         state, side = view.topic(number), view.buffer(number)
-        used = [end for end in state.ledgers if end.entries]
         rows.append({
             "partition": index, "online": number not in view.catalog.unavailable,
-            "first": MessageId(used[0].ledger, 0) if used else None,
+            "first": None if (first := first_entry(view, number)) is None else MessageId(*first),
             "last": None if state.last_message is None else MessageId(*state.last_message),
             "messages": state.messages, "size_bytes": state.payload_bytes,
             "ledgers": len(state.ledgers), "open_ledger": state.ledgers[-1].ledger,

@@ -155,6 +155,37 @@ def test_a_trimmed_head_counts_from_what_is_left(bench: Bench) -> None:
     assert before[-1]["regressed"]
 
 
+def test_a_large_message_is_judged_as_any_other(tmp_path: Path) -> None:
+    """Its row is made of its file; its value is not read."""
+    bench = Bench(tmp_path / "store", max_message_bytes=1024)
+    client = bench.client
+    client.create_topic("t", 2)
+    say(client, "A", 10)
+    producer = client.producer("t", chunking=True)
+    for time in (9, 10):
+        producer.send(b"x" * 5000, event_time=time, partition=0)
+    send(bench, 3)
+    client.checkpoint(roll_all=True)
+    assert figures(bench) == (10, 2)
+
+
+def test_a_damaged_file_leaves_the_figures_out(bench: Bench) -> None:
+    """12: the value needs no message; what they say is not known, and not made up."""
+    client = bench.client
+    say(client, "A", 10)
+    send(bench, 9)
+    client.checkpoint(roll_all=True)
+    (path,) = Path(bench.path).rglob("partition=0/ledger-*.parquet")
+    client.close()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(bytes(data))
+    answer = bench.another().topic("t").watermarks.show()
+    assert (answer["watermark"], answer["status"]) == (10, "active")
+    assert (answer["max_event_time"], answer["late_messages"]) == (None, None)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories_equal_a_walk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

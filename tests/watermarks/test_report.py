@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, ids, say
-from txlog import Client, MessageId, Position
+from txlog import Bound, Client, MessageId, Position
 from txlog.bounds import START
 from txlog.errors import (
     InvalidArgument,
@@ -282,3 +282,27 @@ def test_the_columns_of_status_and_describe_say_what_show_says(bench: Bench) -> 
     say(client, "A", None)
     say(client, "B", None)
     assert check() is None
+
+
+def test_the_first_message_of_a_partition_is_no_watermark_row(bench: Bench) -> None:
+    """3: rows that are not data are no messages anywhere."""
+    client = bench.client
+
+    def first() -> list[Any]:
+        client.flush()
+        return [row["first"] for row in client.describe_topic("t")["partition_list"]]
+
+    assert first() == [None, None]
+    for time in (1, 2, 3):
+        say(client, "A", time)
+    assert first() == [None, None]
+    client.producer("t").send(b"x", partition=0)
+    say(client, "A", 4)
+    client.producer("t").send(b"y", partition=0)
+    assert first() == [MessageId(1, 3), None]
+    client.checkpoint(roll_all=True)  # the next ledger begins with a snapshot
+    known = client.producer("t").send(b"z", partition=0).message_id
+    assert known is not None
+    client.admin.trim("t", Bound("id", known), force_unacked=True)
+    assert first()[0] == known
+    assert known.entry == 1

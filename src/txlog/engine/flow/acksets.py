@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from functools import partial
 
 from pyroaring import BitMap, BitMap64
 
@@ -24,6 +25,23 @@ from txlog.ids import MessageId
 def ledger_entries(view: View, partition: int) -> list[tuple[int, int]]:
     """(ledger, entries) of a partition, in order; the last is the open one."""
     return [(end.ledger, end.entries) for end in view.topic(partition).ledgers]
+
+
+def first_entry(view: View, partition: int) -> tuple[int, int] | None:
+    """The first (ledger, entry) of a partition that is a message, or a marker with some."""
+    silent = view.watermark(partition).silent
+    for ledger, entries in ledger_entries(view, partition):
+        entry, rows = 0, silent.get(ledger)
+        if rows is not None:
+            entry = bisect_left(range(entries), True, key=partial(_has_message, rows))
+        if entry < entries:
+            return (ledger, entry)
+    return None
+
+
+def _has_message(silent: BitMap64, entry: int) -> bool:
+    """True when not all of the rows up to an entry are no data."""
+    return bool(silent.rank(entry) <= entry)
 
 
 def checked_run(view: View, partition: int, run: Run) -> Run:
