@@ -439,8 +439,9 @@ def test_a_consumer_of_a_pattern_is_handed_what_the_model_says(
             break
     else:
         pytest.fail("it never ends")
-    if is_honest:  # else one that is new is handed nothing while others keep what they had
-        last = {one.last for one in several}
-        assert len(last) == 1
+    last = {one.last for one in several}
+    if is_honest:
         assert None not in last
+        # who attaches when a topic that is behind has joined begins below what others keep
+        assert len(last) == 1 or len(worlds) > 2
     bench.close()
