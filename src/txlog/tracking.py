@@ -8,6 +8,7 @@ Source: spec/watermarks 6, 8.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.watermark_at import tracking_position
 from txlog.engine.flow.watermark_offer import Offer, Pair, clamp_of, emit
 from txlog.engine.folds.watermark import Position
-from txlog.engine.model.idset import IdSet, before
+from txlog.engine.model.idset import Id, before
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.store import Store
 from txlog.engine.view import View
@@ -108,13 +109,14 @@ class HandedOut:
     find: where it stands by now: (index of the partition, its number) -> mark
     """
 
-    __slots__ = ("_ahead", "_clamps", "_epochs", "_find", "_indexes", "_places", "moves")
+    __slots__ = ("_ahead", "_clamps", "_epochs", "_find", "_gone", "_indexes", "_places", "moves")
 
     def __init__(self, find: Callable[[View], Mapping[tuple[int, int], Mark]]) -> None:
         self._find = find
         self._indexes: dict[int, int] = {}  # of a partition, by number
         self._places: dict[int, Mark] = {}  # the same
-        self._ahead: dict[int, IdSet] = {}  # read, and not handed out; by index
+        self._ahead: dict[int, deque[Id]] = {}  # read, in order, and not handed out; by index
+        self._gone: dict[int, set[Id]] = {}  # of these, what was handed out before those below it
         self._epochs: dict[int, int] = {}
         self._clamps: dict[int, int] = {}
         self.moves = 0
@@ -138,9 +140,18 @@ class HandedOut:
         return self._places[pair[1]] if first is None else first
 
     def _first_ahead(self, number: int) -> Mark | None:
-        known = self._ahead.get(self._indexes[number])
-        first = None if known is None else known.first()
+        first = self._next(self._indexes[number])
         return None if first is None else before(first)
+
+    def _next(self, index: int) -> Id | None:
+        """The first message that was read ahead."""
+        ahead, gone = self._ahead.get(index), self._gone.get(index)
+        if gone:
+            while ahead and ahead[0] in gone:
+                ahead.popleft()
+            if not ahead:
+                gone.clear()
+        return ahead[0] if ahead else None
 
     def position(self, view: View, pair: Pair) -> Position:
         """As Ground."""
@@ -174,19 +185,28 @@ class HandedOut:
             self._epochs[index] = self._epochs.get(index, 0) + 1
             self._clamps.pop(index, None)
             self._ahead.pop(index, None)
+            self._gone.pop(index, None)
         self.moves += 1
 
     def read_ahead(self, messages: Iterable[Message]) -> None:
-        """Messages were read that nobody has received yet."""
+        """Messages were read that nobody has received yet; they are behind those read before."""
         for message in messages:
-            if (run := _run(message)) is not None:
-                self._ahead.setdefault(message.partition, IdSet()).add(run)
+            if (one := _id(message)) is not None:
+                self._ahead.setdefault(message.partition, deque()).append(one)
         self.moves += 1
 
     def handed_out(self, message: Message) -> None:
-        """A message was received."""
-        if (run := _run(message)) is not None:
-            self.gone(message.partition, run)
+        """A message was received; if the next one follows it directly, no watermark was passed."""
+        one, index = _id(message), message.partition
+        if one is None:
+            return
+        ahead = self._ahead.get(index)
+        if ahead and ahead[0] == one:
+            ahead.popleft()
+        elif ahead:
+            self._gone.setdefault(index, set()).add(one)
+        then = self._next(index)
+        self.moves += then is None or not _follows(one, then)
 
     @property
     def is_ahead(self) -> bool:
@@ -195,15 +215,24 @@ class HandedOut:
 
     def gone(self, index: int, run: Run) -> None:
         """Nothing waits for these messages to be received: they were, or never will be."""
-        known = self._ahead.get(index)
-        if known is not None:
-            known.discard(run)
+        ledger, first, last, index_first, index_last = run
+        ahead = self._ahead.get(index)
+        if ahead and (ledger, last, index_last) >= ahead[0]:
+            self._gone.setdefault(index, set()).update(
+                one for one in ahead
+                if one[0] == ledger and first <= one[1] <= last
+                and index_first <= one[2] <= index_last
+            )  # fmt: skip
         self.moves += 1
 
 
-def _run(message: Message) -> Run | None:
-    """What a message is to an acknowledgement; None without an id: it is not committed."""
+def _id(message: Message) -> Id | None:
+    """The id of a message; None when it is not committed."""
     one = message.message_id
-    if one is None:
-        return None
-    return (one.ledger, one.entry, one.entry, one.index, one.index)
+    return None if one is None else (one.ledger, one.entry, one.index)
+
+
+def _follows(one: Id, then: Id) -> bool:
+    """True when no row lies between two messages, and passing the first one ends no marker."""
+    ledger, entry, index = one
+    return then[:2] == (ledger, entry if index else entry + 1)

@@ -223,6 +223,24 @@ def test_seeking_begins_a_new_epoch_where_it_seeks(bench: Bench) -> None:
         assert story(reader) == ["=20"]
 
 
+def test_seeking_one_partition_leaves_the_clamp_of_the_others(bench: Bench) -> None:
+    """Who joined late and lower does not come in where nobody sought."""
+    client = bench.client
+    client.create_topic("two", partitions=2)
+    say(client, "A", 50, topic="two")
+    with client.reader("two", enable_watermarking=True) as reader:
+        assert story(reader) == ["=50"]
+        client.producer("two").send(b"", event_time=60, partition=0)
+        say(client, "C", 20, topic="two")
+        assert story(reader) == [60]
+        last = reader.get_last_message_ids()[0]
+        assert last is not None
+        reader.seek(last)
+        assert story(reader) == ["=50", 60]
+        reader.seek("earliest")
+        assert story(reader) == ["=20", 60], "a start of its own epoch: partition 1 is behind C"
+
+
 def test_iterating_goes_on_behind_an_event_and_a_listener_is_told(bench: Bench) -> None:
     client, told = bench.client, list[str]()
 
@@ -289,6 +307,19 @@ def test_in_memory_what_was_given_back_unseen_still_counts(bench: Bench) -> None
         assert last is not None
         consumer.acknowledge(last)  # 12: it never comes, nothing waits for it
         assert story(consumer) == ["=13"]
+
+
+def test_in_memory_what_comes_again_holds_nothing_back(bench: Bench) -> None:
+    """It was handed out before: a value does not wait until it is again."""
+    client = bench.client
+    say(client, "A", 1)
+    post(client, 10, 11)
+    with client.consumer("t", "m", durable=False, enable_watermarking=True) as consumer:
+        assert story(consumer) == ["=1", 10, 11]
+        consumer.redeliver_unacknowledged_messages()
+        assert story(consumer, 1) == [10]
+        say(client, "A", 12)
+        assert story(consumer) == ["=12", "11!"]
 
 
 def test_in_memory_a_redelivery_is_judged_by_the_value_of_its_moment(bench: Bench) -> None:

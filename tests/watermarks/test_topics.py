@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench, say
 from txlog import Client, Message, MultiTopicsConsumer, messages
 from txlog.bounds import START
 from txlog.errors import TopicNotFound
+from txlog.receiving import Guard, Receiving
 from txlog.watermarking import Watermark
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -209,6 +211,35 @@ def test_a_seek_of_one_topic_begins_an_epoch(bench: Bench) -> None:
         assert (values, [m.topic for m in got]) == ([10], ["two"])
         consumer.acknowledge(got)
         assert drain(consumer)[0] == [20]
+
+
+def test_a_seek_between_the_value_and_the_messages_is_noticed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of the new epoch are not judged by the value of the old one; none is kept back."""
+    client, other = bench.client, bench.another()
+    post(client, "two", 11)
+    for topic in ("one", "two"):
+        say(client, "A", 20, topic=topic)
+    with watch(client, "one", "two") as consumer:
+        consumer.acknowledge(drain(consumer)[1])
+        assert drain(consumer)[0] == [20]
+        take, turns = Receiving.take, 0
+
+        def seek_before_the_first(
+            self: Receiving, limit: int, guard: Guard | None = None
+        ) -> pa.Table:
+            nonlocal turns
+            turns += 1
+            if turns == 1:
+                other.subscription("two", "s").seek(START)
+            return take(self, limit, guard)
+
+        monkeypatch.setattr(Receiving, "take", seek_before_the_first)
+        message = consumer.receive()
+        assert message is not None
+        assert (message.event_time, message.is_late) == (11, False)
+        assert consumer.get_last_watermark() is None
 
 
 def test_partitions_by_name_count_alone(bench: Bench) -> None:
