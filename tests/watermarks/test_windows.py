@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 import txlog
 from txlog import Message, functions
 from txlog.bounds import START
-from txlog.errors import CommandFailed, ConsumerBusy, InvalidArgument, NotAllowed, TopicNotFound
+from txlog.errors import (
+    CommandFailed,
+    ConsumerBusy,
+    InvalidArgument,
+    NotAllowed,
+    PartitionUnavailable,
+    TopicNotFound,
+)
 from txlog.functions import Context, FunctionOptions, Hooks, Summary, tumbling
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -402,6 +409,25 @@ def test_foreign_messages_in_the_state_are_refused(client: txlog.Client) -> None
     client.producer(STATE).send(b"x", properties={"a": "b"})
     with pytest.raises(NotAllowed, match="messages of others"):
         run(client)
+
+
+def test_a_state_that_goes_away_is_said_and_taken_up_again(client: txlog.Client) -> None:
+    """Guards: a commit that waits for the state's partition; nothing of it is lost or doubled."""
+    say(client, 1)
+    run(client)
+    send(client, 5, 150)
+
+    def away(done: Summary, produced: int) -> None:
+        client.admin.set_offline(f"{STATE}/0")
+
+    with pytest.raises(PartitionUnavailable):
+        run(client, hooks=Hooks(committing=away))
+    with pytest.raises(PartitionUnavailable):
+        run(client)
+    client.admin.set_online(f"{STATE}/0")
+    say(client, END)
+    run(client)
+    assert windows(client) == [(0, ["5"]), (100, ["150"])]
 
 
 @pytest.mark.parametrize(
