@@ -41,6 +41,10 @@ def fail(message):
 def deadly(message):
     os.kill(os.getpid(), 9)
 
+@tumbling(duration_ms=2, watermarks=True, late_topic="late")
+def timed(messages):
+    return [kill(message) for message in messages]
+
 @tumbling(count=7)
 def sevens(messages):
     return [message.value for message in messages]
@@ -122,6 +126,24 @@ def test_killed_instances_are_started_again(tool: Tool, kind: str) -> None:
     done = json.loads(out)
     assert (done["consumed"], done["input"], done["output"]) == (COUNT, "in", "out")
     tool.check(in_order=kind != "shared")
+
+
+def test_windows_on_watermarks_are_each_given_once_by_several(tool: Tool) -> None:
+    """Guards: a state an instance, taken up by the one started again; all look once more."""
+    with txlog.open(str(tool.path)) as client:
+        client.producer("in", "A").new_watermark().event_time((1 << 63) - 1).send()
+    for number in (50, 399):
+        (tool.folder / f"kill-{number}").touch()
+    code, out, err = tool.run("timed", "--parallelism", "3")
+    assert code == 0, err
+    assert [line["event"] for line in events(err)] == ["restarted"] * 2
+    done = json.loads(out)
+    assert (done["consumed"], done["produced"], done["late_messages"]) == (COUNT, COUNT, 0)
+    tool.check(in_order=False)
+    with txlog.open(str(tool.path)) as client:
+        rows = [row for row in client.subscriptions() if "-WINDOWS" in row["topic"]]
+        assert max(row["backlog"] for row in rows) == 1  # the stored value
+        assert len(rows) == 3
 
 
 def started(child: subprocess.Popen[str], count: int) -> None:

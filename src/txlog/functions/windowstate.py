@@ -22,7 +22,7 @@ from txlog.bounds import Range
 from txlog.client import Client
 from txlog.consumer import Consumer
 from txlog.engine.flow.dispatch import RECEIVED
-from txlog.errors import NotAllowed
+from txlog.errors import NotAllowed, PartitionUnavailable
 from txlog.functions.windows import by_window, starts_of, times_of
 from txlog.ids import TopicName
 from txlog.producer import Producer
@@ -200,10 +200,16 @@ class WindowState:
     def _marker(self, txn: Transaction, rows: int) -> tuple[int, int]:
         """Where the rows of a committed transaction became visible."""
         assert txn.outcome is not None, "it is committed"
-        for number, ledger, entry, messages in txn.outcome.markers:
-            if number == self._number and messages == rows:
-                return ledger, entry
-        raise self._foreign()
+        found = {marker[0]: marker for marker in txn.outcome.markers}.get(self._number)
+        if found is None:  # decided, and it takes effect when the partition comes back
+            raise PartitionUnavailable(
+                f"partition {self.topic}/0 is away: the windows go on when it is back",
+                topic=self.topic, partition=0,
+            )  # fmt: skip
+        _, ledger, entry, messages = found
+        if messages != rows:
+            raise self._foreign()
+        return ledger, entry
 
     def _put(self, rows: pa.Table) -> None:
         """Add messages to their windows; rows: with their own ids."""
