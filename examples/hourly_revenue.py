@@ -277,7 +277,7 @@ class Demonstration:
         def is_taken() -> bool:
             function.check()
             [row] = self.client.subscriptions(LINES)
-            return row["backlog"] == 0
+            return bool(row["backlog"] == 0)
 
         wait_for(is_taken, "an end of the backlog")
         said = self.story.last(name)
