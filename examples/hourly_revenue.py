@@ -160,8 +160,11 @@ class Demonstration:
         self.story = Story(self.clock.now().wall_ms)
         self.batch = max(20, plan.lines // 600)
         self.successor: list[int] = []
-        steps = sorted(draw(seed, f"kill {at}") % (STEPS - 4) + 2 for at in range(kills))
-        self.kill_at = steps
+        share = (STEPS - 4) // max(kills, 1)  # each dies in a part of the story of its own
+        self.kill_at = [
+            2 + at * (STEPS - 4) // kills + draw(seed, f"kill {at}") % max(share, 1)
+            for at in range(kills)
+        ]
 
     # --- what is seen -------------------------------------------------------------------------
 
