@@ -1,0 +1,195 @@
+"""Windows on watermarks killed by SIGKILL: each window once, whole; what is late is late, once.
+
+A process dies at a step of its run, or at any call of the disk; the next one goes on from what is
+in the store, until one comes to the end. Then stragglers are sent, and it begins again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import txlog
+from txlog.errors import TopicNotFound
+
+SOURCE = Path(txlog.__file__).resolve().parents[1]
+SEED = 20261122
+COUNT, SPAN, BOUND, WINDOW = 240, 3000, 400, 100
+STRAGGLERS = [5, 1500, 17, 2999, 300]
+STEPS = (
+    "called", "begun", "produced", "acknowledged", "committing", "committed", "received", "closing",
+)  # fmt: skip
+QUICK = {"committing"}
+
+WORKER = """
+import os, signal, sys
+import txlog
+from txlog import functions
+from txlog.consumer import Consumer
+from txlog.functions import FunctionOptions, Hooks, committing
+from txlog.producer import Producer
+
+path, step, nth = sys.argv[1], sys.argv[2], int(sys.argv[3])
+left = nth
+
+def at(name):
+    global left
+    if name == step:
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def around(owner, attribute, before, after):
+    original = getattr(owner, attribute)
+    def call(*args, **named):
+        at(before)
+        answer = original(*args, **named)
+        at(after)
+        return answer
+    setattr(owner, attribute, call)
+
+around(Producer, "send_batch_async", "", "produced")
+around(Consumer, "acknowledge_async", "", "acknowledged")
+around(Consumer, "receive_batch", "", "received")
+around(Consumer, "close", "", "closing")
+around(committing.Work, "_begin", "", "begun")
+around(os, "pwrite", "disk", "disk")
+around(os, "fdatasync", "disk", "disk")
+
+@functions.tumbling(duration_ms=100, watermarks=True, late_topic="late")
+def window(messages, context):
+    at("called")
+    values = [int(message.value) for message in messages]
+    return {"start": context.window.start, "values": values}
+
+options = FunctionOptions(name="f", txn_size=30)
+hooks = Hooks(committing=lambda *_: at("committing"), committed=lambda _: at("committed"))
+with txlog.open(path) as client:
+    functions.run(client, window, "in", "out", "s", options, hooks)
+"""
+
+
+def work(path: str, step: str, nth: int) -> bool:
+    """Run a process; returns whether it was killed."""
+    child = subprocess.run(
+        [sys.executable, "-c", WORKER, path, step, str(nth)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert child.returncode in (0, -signal.SIGKILL), child.stderr
+    return child.returncode != 0
+
+
+def fill(path: str, chance: random.Random) -> dict[int, int]:
+    """Messages of two honest producers in any order; returns the event time of each."""
+    txlog.init(path)
+    times = {number: chance.randrange(SPAN) for number in range(COUNT)}
+    order = sorted(times, key=lambda number: times[number] + chance.randrange(BOUND))
+    with txlog.open(path) as client:
+        client.create_topic("in", 4)
+        for topic in ("out", "late"):
+            client.create_topic(topic)
+        client.create_subscription("in", "s")
+        producers = [client.producer("in", name) for name in "AB"]
+        for producer in producers:
+            producer.new_watermark().event_time(1).send()
+        for at in range(0, COUNT, 20):
+            for which, producer in enumerate(producers):
+                mine = order[at : at + 20][which::2]
+                rest = min([times[number] for number in order[at + 20 :]], default=SPAN)
+                with client.transaction() as txn:
+                    producer.send_batch(table(mine, [times[number] for number in mine]), txn=txn)
+                    producer.new_watermark(txn).event_time(max(1, rest)).send()
+    return times
+
+
+def table(numbers: list[int], times: list[int]) -> pa.Table:
+    """Numbers as messages."""
+    return pa.table({
+        "value": pa.array([b"%d" % number for number in numbers], pa.binary()),
+        "key": pa.array([b"%d" % (number % 7) for number in numbers], pa.binary()),
+        "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
+    })  # fmt: skip
+
+
+def found(client: txlog.Client) -> dict[int, set[int]]:
+    """The windows that were given, each once."""
+    rows = [json.loads(message.value or b"") for message in client.reader("out")]
+    assert len({row["start"] for row in rows}) == len(rows)
+    assert all(len(set(row["values"])) == len(row["values"]) for row in rows)
+    return {row["start"]: set(row["values"]) for row in rows}
+
+
+def live(path: str, times: dict[int, int], kills: Iterator[tuple[str, int]]) -> int:
+    """Two lives of the function, with kills in both; returns how many there were."""
+    died = 0
+    wanted: dict[int, set[int]] = {}
+    for number, at in times.items():
+        wanted.setdefault(at // WINDOW * WINDOW, set()).add(number)
+    for part in range(2):
+        with txlog.open(path) as client:
+            if part:
+                late = table([*range(COUNT, COUNT + len(STRAGGLERS))], STRAGGLERS)
+                client.producer("in").send_batch(late)
+            else:
+                for name in "AB":
+                    client.producer("in", name).new_watermark().event_time(SPAN).send()
+        for step, nth in kills:
+            if not work(path, step, nth):
+                break
+            died += 1
+        assert not work(path, "", 0)
+        with txlog.open(path) as client:
+            assert found(client) == wanted
+            late_ones = sorted(int(message.value or b"") for message in client.reader("late"))
+            assert late_ones == [*range(COUNT, COUNT + len(STRAGGLERS) * part)]
+            assert client.transactions() == []
+            backlogs = {row["topic"]: row["backlog"] for row in client.subscriptions()}
+            assert backlogs == {"in": 0, "in-s-WINDOWS": 1}
+    return died
+
+
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in STEPS],
+)
+def test_a_death_at_any_step_repeats_and_loses_nothing(tmp_path: Path, step: str) -> None:
+    """Guards: windows, late messages, state and inputs agree."""
+    path = str(tmp_path / "store")
+    times = fill(path, random.Random(SEED))
+    nths = iter([1] if step == "closing" else [3, 1, 1])
+    assert live(path, times, ((step, nth) for nth in nths)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("history", "kills"),
+    [(0, 4), *(pytest.param(one, 25, marks=pytest.mark.slow) for one in range(1, 5))],
+)
+def test_a_death_at_any_call_of_the_disk(tmp_path: Path, history: int, kills: int) -> None:
+    """Guards: the same at random places, seed printed."""
+    print("seed", SEED, history)
+    chance = random.Random(f"{SEED} {history}")
+    path = str(tmp_path / "store")
+    times = fill(path, chance)
+    drawn = (("disk", chance.randrange(1, 60)) for _ in range(kills))
+    assert live(path, times, drawn) >= kills // 2
+
+
+def test_the_first_thing_a_run_makes_is_its_state(tmp_path: Path) -> None:
+    """Guards: killed before, the inputs are as they were."""
+    path = str(tmp_path / "store")
+    fill(path, random.Random(SEED))
+    assert work(path, "disk", 1)
+    with txlog.open(path) as client:
+        [row] = client.subscriptions("in")
+        assert row["backlog"] == COUNT
+        with pytest.raises(TopicNotFound):
+            client.describe_topic("in-s-WINDOWS")
