@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Literal
 
 import svg
 from hourly_plan import HOUR_MS, TILLS
@@ -19,6 +21,9 @@ DAY_MS, SHUT_HOURS = 24 * HOUR_MS, 0.5
 LINE, LATE, WINDOW, EMITTED = "#9aa5b1", "#d55e00", "#b6579a", "#000000"
 COLOURS = dict(zip(TILLS, ("#0072b2", "#e69f00", "#009e73"), strict=True))
 DOTS_MAX = 3_000
+HEIGHT_MAX = 2_000
+Anchor = Literal["start", "middle", "end"]
+Weight = Literal["normal", "bold"]
 LETTER_WIDTH = 6.4  # of the labels, on average
 
 
@@ -184,7 +189,7 @@ class Panel:
 
     def _path(
         self, path: list[svg.PathData], colour: str, width: float, *,
-        dashes: list[int] | None = None, is_round: bool = False,
+        dashes: list[float | int | Decimal] | None = None, is_round: bool = False,
     ) -> None:  # fmt: skip
         if path:
             self.parts.append(
@@ -258,7 +263,7 @@ def picture(story: Story) -> str:
     hours = Hours(time - time % HOUR_MS for time in times)
     upper = Panel("all", TITLE_HEIGHT, 520, whole, (min(times), max(times)), hours, story.began_ms)
     parts: list[svg.Element] = [
-        svg.Rect(x=0, y=0, width="100%", height="100%", fill="white"),
+        svg.Rect(x=0, y=0, width=WIDTH, height=HEIGHT_MAX, fill="white"),
         text(LEFT, 30, "Revenue an hour, closed by watermarks", size=20, weight="bold"),
         text(LEFT, 50, _subtitle(story), size=13, colour=FAINT),
         upper.draw(story),
@@ -343,8 +348,8 @@ def label_width(said: str) -> float:
 
 
 def text(
-    x: float, y: float, said: str, *, size: int = 12, anchor: str = "start", colour: str = INK,
-    weight: str = "normal", turned: svg.Rotate | None = None,
+    x: float, y: float, said: str, *, size: int = 12, anchor: Anchor = "start", colour: str = INK,
+    weight: Weight = "normal", turned: svg.Rotate | None = None,
 ) -> svg.Element:  # fmt: skip
     """A line of text."""
     return svg.Text(

@@ -160,8 +160,11 @@ class Demonstration:
         self.story = Story(self.clock.now().wall_ms)
         self.batch = max(20, plan.lines // 600)
         self.successor: list[int] = []
-        steps = sorted(draw(seed, f"kill {at}") % (STEPS - 4) + 2 for at in range(kills))
-        self.kill_at = steps
+        share = (STEPS - 4) // max(kills, 1)  # each dies in a part of the story of its own
+        self.kill_at = [
+            2 + at * (STEPS - 4) // kills + draw(seed, f"kill {at}") % max(share, 1)
+            for at in range(kills)
+        ]
 
     # --- what is seen -------------------------------------------------------------------------
 
@@ -251,7 +254,7 @@ class Demonstration:
             till.kill()
             self._note("till-3 killed")
         elif step == DECLARED:
-            before = self.story.last("till-3")
+            before = self._held_by("till-3", function)
             subprocess.run(
                 [sys.executable, "-m", "txlog", "-S", self.store, "watermark", "idle", LINES,
                  "--producer", "till-3", "-q"], check=True, stdout=subprocess.DEVNULL,
@@ -270,6 +273,20 @@ class Demonstration:
             self._note("till-2 idle")
         elif step == STRAGGLING:
             self._straggle(function)
+
+    def _held_by(self, name: str, function: Function) -> int:
+        """What a dead till said last; when all lines are taken the watermark must not be above."""
+
+        def is_taken() -> bool:
+            function.check()
+            [row] = self.client.subscriptions(LINES)
+            return bool(row["backlog"] == 0)
+
+        wait_for(is_taken, "an end of the backlog")
+        said = self.story.last(name)
+        if self.emitted() > said:
+            raise SystemExit(f"wrong: the watermark went on without {name}, above {said}")
+        return said
 
     def _overdue(self) -> list[int]:
         """Lines of till-3 that may come late: not later ones, as it has joined again by then."""
