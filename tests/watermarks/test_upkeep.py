@@ -312,8 +312,8 @@ def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
     """12: the value stays, shown as unavailable; other partitions go on."""
     client = bench.client
     consumers = {
-        name: client.consumer(topic, name, create=True, enable_watermarking=True, type="shared")
-        for name, topic in (("both", "t"), ("one", "t"))
+        name: client.consumer("t", name, create=True, enable_watermarking=True, type="shared")
+        for name in ("both", "one")
     }
     for time in (10, 20, 30):
         say(client, "A", time)
@@ -327,6 +327,8 @@ def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
     client.checkpoint(roll_all=True)
     client = bench.reopen()
     client.acknowledge("t", "both", [m.message_id for m in held["both"][:1] if m.message_id])
+    third = bench.another().consumer("t", "third", create=True, enable_watermarking=True)
+    assert drain(third)[0] == [10]
     spoil_file(bench, 0)
     shown = client.topic("t").watermarks.show("both")
     assert (shown["status"], shown["watermark"], shown["emitted"]) == ("unavailable", None, 10)
@@ -346,6 +348,13 @@ def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
             consumer.receive()
         assert values(consumer) == []
         assert (consumer.get_last_watermark(), consumer.watermark_status) == (None, "unavailable")
+    post(client, 41, partition=1)
+    found, got = drain(third)
+    assert (found, times(got)) == ([], [41])
+    third.acknowledge(got)
+    assert values(third) == []
+    assert (third.get_last_watermark(), third.watermark_status) == ((10, 1), "unavailable")
+    third.close()
 
 
 def test_a_damaged_dump_fails_only_who_uses_it(bench: Bench) -> None:
