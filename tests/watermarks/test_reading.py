@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.engine_kit import Bench, begin, say
+from tests.engine_kit import Bench, begin, read, say
 from tests.watermarks.test_examples import post, times
 from txlog import Message, NonDurableConsumer, Reader, messages
 from txlog.errors import TopicNotFound
@@ -307,6 +307,30 @@ def test_in_memory_what_was_given_back_unseen_still_counts(bench: Bench) -> None
         assert last is not None
         consumer.acknowledge(last)  # 12: it never comes, nothing waits for it
         assert story(consumer) == ["=13"]
+
+
+def test_in_memory_the_first_that_was_not_handed_out_counts_in_any_order(bench: Bench) -> None:
+    """One is put off unseen: those behind it come first; one of a marker is acknowledged unseen."""
+    client = bench.client
+    post(client, 10, 11, 12)
+    say(client, "A", 13)
+    with client.consumer("t", "m", durable=False, enable_watermarking=True) as consumer:
+        assert story(consumer, 1) == [10]
+        consumer.negative_acknowledge(read(client)[1].message_id or [], delay_ms=1000)
+        consumer.redeliver_unacknowledged_messages()
+        assert story(consumer) == [10, 12]
+        bench.clock.advance(1000)
+        assert story(consumer) == [11, "=13"]
+        txn = begin(client)
+        post(client, 20, 21, txn=txn)
+        say(client, "A", 22, txn=txn)
+        post(client, 14)
+        client.commit(txn)
+        assert story(consumer, 1) == [14]
+        consumer.redeliver_unacknowledged_messages()
+        consumer.acknowledge([message.message_id for message in read(client) if message.message_id
+                              and message.event_time != 20])  # fmt: skip
+        assert story(consumer) == [20, "=22"]
 
 
 def test_in_memory_what_comes_again_holds_nothing_back(bench: Bench) -> None:
