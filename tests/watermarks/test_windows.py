@@ -226,6 +226,24 @@ def test_a_window_that_was_given_never_opens_again(client: txlog.Client) -> None
     assert windows(client)[1:] == [(100, ["105", "105"])]
 
 
+def test_what_is_acknowledged_of_the_state_goes(client: txlog.Client) -> None:
+    """Guards: the state takes no more room than from its oldest open message on."""
+    say(client, 1)
+    for round in range(4):
+        send(client, *(100 * round + at for at in range(50)), 100 * round + 150)
+        say(client, 100 * round + 100)
+        run(client)
+        client.checkpoint(roll_all=True)
+    client.checkpoint(roll_all=True)
+    assert len([*client.reader(STATE)]) < 2 * 52
+    say(client, END)
+    run(client)
+    assert windows(client)[-1] == (400, ["450"])
+    assert sorted(value for _, values in windows(client) for value in values) == sorted(
+        (message.value or b"").decode() for message in client.reader("in")
+    )
+
+
 def test_messages_without_event_time_count_by_publish_time(client: txlog.Client) -> None:
     client.producer("in").send(b"now")
     [message] = client.reader("in")
@@ -343,6 +361,24 @@ def test_an_output_that_the_store_refuses_blames_its_window_alone(client: txlog.
     done = run(client, function, on_error="skip")
     assert windows(client) == [(0, ["5"]), (200, ["205"])]
     assert done.skipped == 1
+
+
+def test_a_message_that_the_state_cannot_hold_fails_as_in_a_function(tmp_path: Path) -> None:
+    """Guards: it needs room for where it came from; a dead letter that does not fit is said."""
+    txlog.init(str(tmp_path / "store"), coordinators=1, max_message_bytes=1000)
+    with txlog.open(str(tmp_path / "store"), durability="os") as client:
+        made(client)
+        client.producer("in").send(b"x" * 1000, event_time=5)
+        send(client, 6)
+        say(client, 100)
+        given: list[dict[str, Any]] = [
+            {}, {"on_error": "dead-letter", "dead_letter_topic": "bad"},
+        ]  # fmt: skip
+        for options in given:
+            with pytest.raises(CommandFailed, match="max_message_bytes is 1000"):
+                run(client, **options)
+        assert run(client, on_error="skip").skipped == 1
+        assert windows(client) == [(0, ["6"])]
 
 
 def test_each_instance_has_a_state_of_its_own(tmp_path: Path) -> None:
@@ -491,6 +527,7 @@ STEPS = st.lists(
         st.tuples(st.just("say"), st.integers(1, 1000), st.sampled_from("AB")),
         st.tuples(st.just("idle"), st.just(0), st.just("B")),
         st.tuples(st.just("run"), st.integers(0, 4), st.integers(1, 12)),
+        st.tuples(st.just("checkpoint"), st.just(0), st.just(0)),
     ),
     min_size=10,
     max_size=40,
@@ -524,6 +561,8 @@ def test_every_message_is_in_its_window_or_late_once(
             elif what == "idle":
                 model.say(more, None)
                 say(client, None, more)
+            elif what == "checkpoint":
+                client.checkpoint(roll_all=True)
             elif run_until(client, function, deaths=number, size=more):
                 model.handed = max(model.handed, model.value())
         found = results(client)
