@@ -26,6 +26,7 @@ from txlog.errors import (
     TopicNotFound,
 )
 from txlog.functions import Context, FunctionOptions, Hooks, Summary, tumbling
+from txlog.functions.windowstate import left_open
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 END = (1 << 63) - 1
@@ -394,6 +395,11 @@ def test_each_instance_has_a_state_of_its_own(tmp_path: Path) -> None:
         assert run(client, instance=0).produced == 1
         assert run(client, instance=1).produced == 1
         assert windows(client) == [(0, ["7"]), (0, ["5", "6"])]
+        send(client, 150)
+        assert run(client, instance=1).consumed == 1
+        for instances, left in ((1, {f"{STATE}-1": 1}), (2, {})):
+            assert left_open(client, ["other", "in"], "s", instances) == left
+        assert left_open(client, ["in", "a"], "s", 2) == {f"{STATE}-1": 1}
         client.create_subscription("in", "f", type="failover")
         with pytest.raises(NotAllowed, match="shared"):
             functions.run(client, WINDOWS, "in", "out", "f", FunctionOptions(instance=1))
@@ -534,7 +540,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(steps=STEPS, lateness=st.sampled_from([0, 30]), to_topic=st.booleans())
 def test_every_message_is_in_its_window_or_late_once(
     steps: list[tuple[str, int, Any]], lateness: int, to_topic: bool,
