@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from txlog import functions
 from txlog.cli import fleet
 from txlog.cli.main import main
 from txlog.errors import CommandFailed, ExpiredTransaction, OutcomeUnknown
@@ -144,6 +145,20 @@ def test_windows_on_watermarks_are_each_given_once_by_several(tool: Tool) -> Non
         rows = [row for row in client.subscriptions() if "-WINDOWS" in row["topic"]]
         assert max(row["backlog"] for row in rows) == 1  # the stored value
         assert len(rows) == 3
+
+
+def test_windows_that_only_more_instances_would_take_up_are_told(tool: Tool) -> None:
+    """Kills: open windows of an instance that is not started any more, left in silence."""
+    with txlog.open(str(tool.path)) as client:
+        client.create_topic("late")
+        client.create_subscription("in", "s", type="shared")
+        function = functions.tumbling(duration_ms=2, watermarks=True)(lambda messages: None)
+        options = functions.FunctionOptions(instance=1, limit=5)
+        functions.run(client, function, "in", "out", "s", options)
+    code, _, err = tool.run("timed")
+    assert code == 0, err
+    [line] = events(err)
+    assert (line["event"], line["topic"], line["messages"]) == ("left-open", "in-s-WINDOWS-1", 5)
 
 
 def started(child: subprocess.Popen[str], count: int) -> None:

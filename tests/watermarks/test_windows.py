@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import txlog
 from txlog import Message, functions
@@ -26,6 +22,7 @@ from txlog.errors import (
     TopicNotFound,
 )
 from txlog.functions import Context, FunctionOptions, Hooks, Summary, tumbling
+from txlog.functions.windowstate import left_open
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 END = (1 << 63) - 1
@@ -226,6 +223,24 @@ def test_a_window_that_was_given_never_opens_again(client: txlog.Client) -> None
     assert windows(client)[1:] == [(100, ["105", "105"])]
 
 
+def test_what_is_acknowledged_of_the_state_goes(client: txlog.Client) -> None:
+    """Guards: the state takes no more room than from its oldest open message on."""
+    say(client, 1)
+    for round in range(4):
+        send(client, *(100 * round + at for at in range(50)), 100 * round + 150)
+        say(client, 100 * round + 100)
+        run(client)
+        client.checkpoint(roll_all=True)
+    client.checkpoint(roll_all=True)
+    assert len([*client.reader(STATE)]) < 2 * 52
+    say(client, END)
+    run(client)
+    assert windows(client)[-1] == (400, ["450"])
+    assert sorted(value for _, values in windows(client) for value in values) == sorted(
+        (message.value or b"").decode() for message in client.reader("in")
+    )
+
+
 def test_messages_without_event_time_count_by_publish_time(client: txlog.Client) -> None:
     client.producer("in").send(b"now")
     [message] = client.reader("in")
@@ -345,6 +360,24 @@ def test_an_output_that_the_store_refuses_blames_its_window_alone(client: txlog.
     assert done.skipped == 1
 
 
+def test_a_message_that_the_state_cannot_hold_fails_as_in_a_function(tmp_path: Path) -> None:
+    """Guards: it needs room for where it came from; a dead letter that does not fit is said."""
+    txlog.init(str(tmp_path / "store"), coordinators=1, max_message_bytes=1000)
+    with txlog.open(str(tmp_path / "store"), durability="os") as client:
+        made(client)
+        client.producer("in").send(b"x" * 1000, event_time=5)
+        send(client, 6)
+        say(client, 100)
+        given: list[dict[str, Any]] = [
+            {}, {"on_error": "dead-letter", "dead_letter_topic": "bad"},
+        ]  # fmt: skip
+        for options in given:
+            with pytest.raises(CommandFailed, match="max_message_bytes is 1000"):
+                run(client, **options)
+        assert run(client, on_error="skip").skipped == 1
+        assert windows(client) == [(0, ["6"])]
+
+
 def test_each_instance_has_a_state_of_its_own(tmp_path: Path) -> None:
     """Guards: on a shared subscription; with failover it is refused."""
     txlog.init(str(tmp_path / "store"), coordinators=1)
@@ -358,6 +391,11 @@ def test_each_instance_has_a_state_of_its_own(tmp_path: Path) -> None:
         assert run(client, instance=0).produced == 1
         assert run(client, instance=1).produced == 1
         assert windows(client) == [(0, ["7"]), (0, ["5", "6"])]
+        send(client, 150)
+        assert run(client, instance=1).consumed == 1
+        for instances, left in ((1, {f"{STATE}-1": 1}), (2, {})):
+            assert left_open(client, ["other", "in"], "s", instances) == left
+        assert left_open(client, ["in", "a"], "s", 2) == {f"{STATE}-1": 1}
         client.create_subscription("in", "f", type="failover")
         with pytest.raises(NotAllowed, match="shared"):
             functions.run(client, WINDOWS, "in", "out", "f", FunctionOptions(instance=1))
@@ -443,125 +481,6 @@ def test_senseless_windows_are_refused(given: dict[str, Any]) -> None:
 def test_a_late_topic_that_is_missing_is_said_at_the_start(client: txlog.Client) -> None:
     with pytest.raises(TopicNotFound):
         run(client, tumbling(duration_ms=100, watermarks=True, late_topic="nowhere")(summed))
-
-
-# --- random histories -----------------------------------------------------------------------
-
-
-@dataclass
-class Model:
-    """What must become of each message, whatever the batches: by value its window, if it is sure.
-
-    surely_late:  its window was closed by a value that had been handed out before it was sent
-    maybe_late:   ... by a value of any place before it: one producer is always active, or else a
-                  partition that is idle where its messages wait would hold nothing back
-    """
-
-    times: dict[str, int | None] = field(default_factory=dict)
-    handed: int = 0
-    most: int = 0
-    sent: dict[str, int] = field(default_factory=dict)
-    surely_late: set[str] = field(default_factory=set)
-    maybe_late: set[str] = field(default_factory=set)
-
-    def value(self) -> int:
-        """The least time of an active producer."""
-        return min(at for at in self.times.values() if at is not None)
-
-    def say(self, who: str, at: int | None) -> None:
-        """A watermark; None: it is idle."""
-        self.times[who] = None if at is None else max(at, self.times.get(who) or 0)
-        self.most = max(self.most, self.value())
-
-    def send(self, at: int, lateness: int) -> str:
-        """One message more; returns its payload."""
-        name = f"{len(self.sent)}"
-        self.sent[name] = at
-        closes = at // 100 * 100 + 100 + lateness
-        if closes <= self.handed:
-            self.surely_late.add(name)
-        if closes <= self.most:
-            self.maybe_late.add(name)
-        return name
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("send"), st.integers(0, 999), st.integers(0, 1)),
-        st.tuples(st.just("say"), st.integers(1, 1000), st.sampled_from("AB")),
-        st.tuples(st.just("idle"), st.just(0), st.just("B")),
-        st.tuples(st.just("run"), st.integers(0, 4), st.integers(1, 12)),
-    ),
-    min_size=10,
-    max_size=40,
-)
-
-
-@settings(max_examples=30)
-@given(steps=STEPS, lateness=st.sampled_from([0, 30]), to_topic=st.booleans())
-def test_every_message_is_in_its_window_or_late_once(
-    steps: list[tuple[str, int, Any]], lateness: int, to_topic: bool,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
-    """Guards: over deaths behind any commit; a window is given once, whole, and not too early."""
-    path = str(tmp_path_factory.mktemp("w") / "store")
-    txlog.init(path, coordinators=1)
-    function = tumbling(
-        duration_ms=100, lateness_ms=lateness, watermarks=True,
-        late_topic="late" if to_topic else None,
-    )(summed)  # fmt: skip
-    model = Model()
-    last: list[tuple[str, int, Any]] = [("say", END, "A"), ("say", END, "B"), ("run", 0, 100)]
-    with txlog.open(path, durability="os") as client:
-        made(client)
-        for what, number, more in [("say", 1, "A"), *steps, *last]:
-            if what == "send":
-                name = model.send(number, lateness)
-                client.producer("in").send(name.encode(), event_time=number, partition=more)
-            elif what == "say":
-                model.say(more, number)
-                say(client, number, more)
-            elif what == "idle":
-                model.say(more, None)
-                say(client, None, more)
-            elif run_until(client, function, deaths=number, size=more):
-                model.handed = max(model.handed, model.value())
-        found = results(client)
-        is_stored = any(not row["late"] for row in found)
-        assert (backlog(client), backlog(client, STATE)) == (0, is_stored)
-        check(model, found, late(client), lateness)
-
-
-def run_until(client: txlog.Client, function: Any, deaths: int, size: int) -> bool:
-    """Run it; deaths: behind so many commits it dies, 0: it comes to its end."""
-
-    def committed(done: Summary) -> None:
-        if done.transactions == deaths:
-            raise KeyboardInterrupt
-
-    try:
-        run(client, function, Hooks(committed=committed), txn_size=size, name="w")
-    except KeyboardInterrupt:
-        return False
-    return True
-
-
-def check(model: Model, found: list[dict[str, Any]], aside: list[str], lateness: int) -> None:
-    """Compare what was produced with a direct computation."""
-    given = [row for row in found if not row["late"]]
-    came_late = aside + [value for row in found if row["late"] for value in row["values"]]
-    everything = Counter(came_late) + Counter(value for row in given for value in row["values"])
-    assert everything == Counter(list(model.sent))
-    assert model.surely_late <= set(came_late) <= model.maybe_late
-    wanted: dict[int, set[str]] = {}
-    for name, at in model.sent.items():
-        if name not in came_late:
-            wanted.setdefault(at // 100 * 100, set()).add(name)
-    assert len({row["start"] for row in given}) == len(given)
-    assert {row["start"]: set(row["values"]) for row in given} == wanted
-    for row in found:
-        assert row["end"] + lateness <= row["watermark"]
-        assert {model.sent[value] // 100 * 100 for value in row["values"]} == {row["start"]}
 
 
 def test_the_order_of_windows_is_that_of_their_starts(client: txlog.Client) -> None:

@@ -21,7 +21,7 @@ from txlog.errors import printable
 from txlog.functions import Summary
 
 _WARNINGS: Final = frozenset(
-    {"retry", "split", "skipped", "dead-lettered", "conflict", "restarted"}
+    {"retry", "split", "skipped", "dead-lettered", "conflict", "restarted", "left-open"}
 )
 _BAR_AFTER_S: Final = 0.5
 _BAR_EVERY_S: Final = 0.1

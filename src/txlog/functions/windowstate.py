@@ -13,6 +13,8 @@ that a window is the same whether or not the runner was started again in between
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -56,10 +58,7 @@ class WindowState:
     def __init__(
         self, client: Client, topic: str, subscription: str, instance: int, duration_ms: int
     ) -> None:
-        of = TopicName.parse(topic).topic
-        suffix = "WINDOWS" if not instance else f"WINDOWS-{instance}"
-        full = f"{of.tenant}/{of.namespace}/{of.name}-{subscription}-{suffix}"
-        self.topic = TopicName.parse(full).short
+        self.topic = state_topic(topic, subscription, instance)
         self._client, self._subscription = client, subscription
         self._duration_ms = duration_ms
         self._consumer: Consumer | None = None
@@ -216,6 +215,37 @@ class WindowState:
         if rows.num_rows:
             for start, mine in by_window(rows, starts_of(times_of(rows), self._duration_ms)):
                 self._open.setdefault(start, []).append(mine)
+
+
+def state_topic(topic: str, subscription: str, instance: int) -> str:
+    """The topic of a state, in its short form. Raises InvalidArgument: its name is too long."""
+    of = TopicName.parse(topic).topic
+    suffix = "WINDOWS" if not instance else f"WINDOWS-{instance}"
+    return TopicName.parse(f"{of.tenant}/{of.namespace}/{of.name}-{subscription}-{suffix}").short
+
+
+def left_open(
+    client: Client, topics: Sequence[str], subscription: str, instances: int
+) -> dict[str, int]:
+    """States that a run of so many instances does not take up, and how many messages they have.
+
+    They are of a run with more instances, or whose first topic by name was another one.
+    """
+    taken = {state_topic(min(topics), subscription, number) for number in range(instances)}
+    firsts = [re.escape(state_topic(topic, subscription, 0)) for topic in topics]
+    pattern = re.compile(rf"(?:{'|'.join(firsts)})(?:-[1-9][0-9]*)?")
+    out: dict[str, int] = {}
+    for row in client.subscriptions():
+        topic = row["topic"]
+        if row["subscription"] != subscription or topic in taken or not pattern.fullmatch(topic):
+            continue
+        messages = 0  # not the backlog: the value up to which windows are closed is none
+        for table in client.read(topic, range=Range(kind="unacked", subscription=subscription)):
+            names, _, _ = _without_last(table.column("properties"))
+            messages += pc.sum(pc.equal(names, _ORIGIN)).as_py() or 0
+        if messages:
+            out[topic] = messages
+    return out
 
 
 def without_own(rows: pa.Table) -> pa.Table:
