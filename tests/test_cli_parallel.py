@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from txlog import functions
 from txlog.cli import fleet
 from txlog.cli.main import main
 from txlog.errors import CommandFailed, ExpiredTransaction, OutcomeUnknown
@@ -40,6 +41,10 @@ def fail(message):
 
 def deadly(message):
     os.kill(os.getpid(), 9)
+
+@tumbling(duration_ms=2, watermarks=True, late_topic="late")
+def timed(messages):
+    return [kill(message) for message in messages]
 
 @tumbling(count=7)
 def sevens(messages):
@@ -122,6 +127,38 @@ def test_killed_instances_are_started_again(tool: Tool, kind: str) -> None:
     done = json.loads(out)
     assert (done["consumed"], done["input"], done["output"]) == (COUNT, "in", "out")
     tool.check(in_order=kind != "shared")
+
+
+def test_windows_on_watermarks_are_each_given_once_by_several(tool: Tool) -> None:
+    """Guards: a state an instance, taken up by the one started again; all look once more."""
+    with txlog.open(str(tool.path)) as client:
+        client.producer("in", "A").new_watermark().event_time((1 << 63) - 1).send()
+    for number in (50, 399):
+        (tool.folder / f"kill-{number}").touch()
+    code, out, err = tool.run("timed", "--parallelism", "3")
+    assert code == 0, err
+    assert [line["event"] for line in events(err)] == ["restarted"] * 2
+    done = json.loads(out)
+    assert (done["consumed"], done["produced"], done["late_messages"]) == (COUNT, COUNT, 0)
+    tool.check(in_order=False)
+    with txlog.open(str(tool.path)) as client:
+        rows = [row for row in client.subscriptions() if "-WINDOWS" in row["topic"]]
+        assert max(row["backlog"] for row in rows) == 1  # the stored value
+        assert len(rows) == 3
+
+
+def test_windows_that_only_more_instances_would_take_up_are_told(tool: Tool) -> None:
+    """Kills: open windows of an instance that is not started any more, left in silence."""
+    with txlog.open(str(tool.path)) as client:
+        client.create_topic("late")
+        client.create_subscription("in", "s", type="shared")
+        function = functions.tumbling(duration_ms=2, watermarks=True)(lambda messages: None)
+        options = functions.FunctionOptions(instance=1, limit=5)
+        functions.run(client, function, "in", "out", "s", options)
+    code, _, err = tool.run("timed")
+    assert code == 0, err
+    [line] = events(err)
+    assert (line["event"], line["topic"], line["messages"]) == ("left-open", "in-s-WINDOWS-1", 5)
 
 
 def started(child: subprocess.Popen[str], count: int) -> None:

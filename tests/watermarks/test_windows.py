@@ -17,8 +17,16 @@ from hypothesis import strategies as st
 import txlog
 from txlog import Message, functions
 from txlog.bounds import START
-from txlog.errors import CommandFailed, ConsumerBusy, InvalidArgument, NotAllowed, TopicNotFound
+from txlog.errors import (
+    CommandFailed,
+    ConsumerBusy,
+    InvalidArgument,
+    NotAllowed,
+    PartitionUnavailable,
+    TopicNotFound,
+)
 from txlog.functions import Context, FunctionOptions, Hooks, Summary, tumbling
+from txlog.functions.windowstate import left_open
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 END = (1 << 63) - 1
@@ -219,6 +227,24 @@ def test_a_window_that_was_given_never_opens_again(client: txlog.Client) -> None
     assert windows(client)[1:] == [(100, ["105", "105"])]
 
 
+def test_what_is_acknowledged_of_the_state_goes(client: txlog.Client) -> None:
+    """Guards: the state takes no more room than from its oldest open message on."""
+    say(client, 1)
+    for round in range(4):
+        send(client, *(100 * round + at for at in range(50)), 100 * round + 150)
+        say(client, 100 * round + 100)
+        run(client)
+        client.checkpoint(roll_all=True)
+    client.checkpoint(roll_all=True)
+    assert len([*client.reader(STATE)]) < 2 * 52
+    say(client, END)
+    run(client)
+    assert windows(client)[-1] == (400, ["450"])
+    assert sorted(value for _, values in windows(client) for value in values) == sorted(
+        (message.value or b"").decode() for message in client.reader("in")
+    )
+
+
 def test_messages_without_event_time_count_by_publish_time(client: txlog.Client) -> None:
     client.producer("in").send(b"now")
     [message] = client.reader("in")
@@ -338,6 +364,24 @@ def test_an_output_that_the_store_refuses_blames_its_window_alone(client: txlog.
     assert done.skipped == 1
 
 
+def test_a_message_that_the_state_cannot_hold_fails_as_in_a_function(tmp_path: Path) -> None:
+    """Guards: it needs room for where it came from; a dead letter that does not fit is said."""
+    txlog.init(str(tmp_path / "store"), coordinators=1, max_message_bytes=1000)
+    with txlog.open(str(tmp_path / "store"), durability="os") as client:
+        made(client)
+        client.producer("in").send(b"x" * 1000, event_time=5)
+        send(client, 6)
+        say(client, 100)
+        given: list[dict[str, Any]] = [
+            {}, {"on_error": "dead-letter", "dead_letter_topic": "bad"},
+        ]  # fmt: skip
+        for options in given:
+            with pytest.raises(CommandFailed, match="max_message_bytes is 1000"):
+                run(client, **options)
+        assert run(client, on_error="skip").skipped == 1
+        assert windows(client) == [(0, ["6"])]
+
+
 def test_each_instance_has_a_state_of_its_own(tmp_path: Path) -> None:
     """Guards: on a shared subscription; with failover it is refused."""
     txlog.init(str(tmp_path / "store"), coordinators=1)
@@ -351,6 +395,11 @@ def test_each_instance_has_a_state_of_its_own(tmp_path: Path) -> None:
         assert run(client, instance=0).produced == 1
         assert run(client, instance=1).produced == 1
         assert windows(client) == [(0, ["7"]), (0, ["5", "6"])]
+        send(client, 150)
+        assert run(client, instance=1).consumed == 1
+        for instances, left in ((1, {f"{STATE}-1": 1}), (2, {})):
+            assert left_open(client, ["other", "in"], "s", instances) == left
+        assert left_open(client, ["in", "a"], "s", 2) == {f"{STATE}-1": 1}
         client.create_subscription("in", "f", type="failover")
         with pytest.raises(NotAllowed, match="shared"):
             functions.run(client, WINDOWS, "in", "out", "f", FunctionOptions(instance=1))
@@ -402,6 +451,25 @@ def test_foreign_messages_in_the_state_are_refused(client: txlog.Client) -> None
     client.producer(STATE).send(b"x", properties={"a": "b"})
     with pytest.raises(NotAllowed, match="messages of others"):
         run(client)
+
+
+def test_a_state_that_goes_away_is_said_and_taken_up_again(client: txlog.Client) -> None:
+    """Guards: a commit that waits for the state's partition; nothing of it is lost or doubled."""
+    say(client, 1)
+    run(client)
+    send(client, 5, 150)
+
+    def away(done: Summary, produced: int) -> None:
+        client.admin.set_offline(f"{STATE}/0")
+
+    with pytest.raises(PartitionUnavailable):
+        run(client, hooks=Hooks(committing=away))
+    with pytest.raises(PartitionUnavailable):
+        run(client)
+    client.admin.set_online(f"{STATE}/0")
+    say(client, END)
+    run(client)
+    assert windows(client) == [(0, ["5"]), (100, ["150"])]
 
 
 @pytest.mark.parametrize(
@@ -465,13 +533,14 @@ STEPS = st.lists(
         st.tuples(st.just("say"), st.integers(1, 1000), st.sampled_from("AB")),
         st.tuples(st.just("idle"), st.just(0), st.just("B")),
         st.tuples(st.just("run"), st.integers(0, 4), st.integers(1, 12)),
+        st.tuples(st.just("checkpoint"), st.just(0), st.just(0)),
     ),
     min_size=10,
     max_size=40,
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(steps=STEPS, lateness=st.sampled_from([0, 30]), to_topic=st.booleans())
 def test_every_message_is_in_its_window_or_late_once(
     steps: list[tuple[str, int, Any]], lateness: int, to_topic: bool,
@@ -498,6 +567,8 @@ def test_every_message_is_in_its_window_or_late_once(
             elif what == "idle":
                 model.say(more, None)
                 say(client, None, more)
+            elif what == "checkpoint":
+                client.checkpoint(roll_all=True)
             elif run_until(client, function, deaths=number, size=more):
                 model.handed = max(model.handed, model.value())
         found = results(client)

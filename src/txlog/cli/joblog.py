@@ -21,7 +21,7 @@ from txlog.errors import printable
 from txlog.functions import Summary
 
 _WARNINGS: Final = frozenset(
-    {"retry", "split", "skipped", "dead-lettered", "conflict", "restarted"}
+    {"retry", "split", "skipped", "dead-lettered", "conflict", "restarted", "left-open"}
 )
 _BAR_AFTER_S: Final = 0.5
 _BAR_EVERY_S: Final = 0.1
@@ -56,6 +56,8 @@ class JobLog(logging.Handler):
     def tell(self, event: str, facts: Mapping[str, object]) -> None:
         """Say that something happened."""
         level = "warning" if event in _WARNINGS else "info"
+        if isinstance(at := facts.get("watermark"), int):
+            facts = {**facts, "watermark": format_time(at)}
         shown = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
         self._say(level, f"{event}: {shown}" if shown else event, {"event": event, **facts})
 

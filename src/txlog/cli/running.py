@@ -26,6 +26,7 @@ from txlog.functions import FunctionOptions, Hooks, Summary, load, run
 from txlog.functions.handlers import name_of
 from txlog.functions.options import DEAD_LETTER
 from txlog.functions.windows import Windowed
+from txlog.functions.windowstate import left_open
 from txlog.ids import TopicName
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ def start(call: Call, request: Request) -> None:
         return
     windowed = function if isinstance(function, Windowed) and function.watermarks else None
     _create(request, client, topics, windowed)
+    if windowed is not None:
+        left = left_open(client, topics, request.subscription, request.parallelism)
+        for topic, messages in left.items():
+            log.tell("left-open", {"topic": topic, "messages": messages})
     if request.parallelism > 1:
         fleet.check(client, topics, request, windowed)
         summary, error = fleet.Fleet(call, request, log, client, topics, windowed).run()

@@ -192,7 +192,11 @@ class Work:
             return [_Piece(rows, attempts)]
         culprits = joined(self.held, rows)
         self.held = None
-        self._run(_Resigned(error, attempts), source, culprits, 1)
+        try:
+            self._run(_Resigned(error, attempts), source, culprits, 1)
+        except _Failed as failed:  # a dead letter that the store refuses
+            name = self._context.function_name
+            raise GivenUp(as_ours(name, failed.error)) from failed.error
         return []
 
     def _conflict(self, error: TransactionConflict, source: Source) -> None:

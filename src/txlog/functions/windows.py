@@ -68,6 +68,26 @@ def tumbling(
     ...     return b"".join(message.value for message in messages)
     >>> joined([txlog.Message(topic="t", partition=0, message_id=None, value=b"a")])
     b'a'
+
+    Windows that close on watermarks, and what came too late:
+
+    >>> import tempfile
+    >>> @functions.tumbling(duration_ms=100, watermarks=True, late_topic="late")
+    ... def total(messages, context):
+    ...     return f"{context.window.start}: " + " ".join(m.value.decode() for m in messages)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = [client.create_topic(topic) for topic in ("orders", "totals", "late")]
+    ...         _ = client.create_subscription("orders", "sums")
+    ...         till = client.producer("orders", "till-7")
+    ...         _ = [till.send(b"%d" % at, event_time=at) for at in (30, 120, 70)]
+    ...         _ = till.new_watermark().event_time(100).send()
+    ...         _ = functions.run(client, total, "orders", "totals", "sums")
+    ...         _ = till.send(b"60", event_time=60)
+    ...         done = functions.run(client, total, "orders", "totals", "sums")
+    ...         done.late, [message.value for message in client.reader("totals")]
+    (1, [b'0: 30 70'])
     """
     if (count is None) == (duration_ms is None):
         raise InvalidArgument("a window has a count or a duration_ms")

@@ -13,6 +13,8 @@ that a window is the same whether or not the runner was started again in between
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -22,7 +24,7 @@ from txlog.bounds import Range
 from txlog.client import Client
 from txlog.consumer import Consumer
 from txlog.engine.flow.dispatch import RECEIVED
-from txlog.errors import NotAllowed
+from txlog.errors import NotAllowed, PartitionUnavailable
 from txlog.functions.windows import by_window, starts_of, times_of
 from txlog.ids import TopicName
 from txlog.producer import Producer
@@ -56,10 +58,7 @@ class WindowState:
     def __init__(
         self, client: Client, topic: str, subscription: str, instance: int, duration_ms: int
     ) -> None:
-        of = TopicName.parse(topic).topic
-        suffix = "WINDOWS" if not instance else f"WINDOWS-{instance}"
-        full = f"{of.tenant}/{of.namespace}/{of.name}-{subscription}-{suffix}"
-        self.topic = TopicName.parse(full).short
+        self.topic = state_topic(topic, subscription, instance)
         self._client, self._subscription = client, subscription
         self._duration_ms = duration_ms
         self._consumer: Consumer | None = None
@@ -200,16 +199,53 @@ class WindowState:
     def _marker(self, txn: Transaction, rows: int) -> tuple[int, int]:
         """Where the rows of a committed transaction became visible."""
         assert txn.outcome is not None, "it is committed"
-        for number, ledger, entry, messages in txn.outcome.markers:
-            if number == self._number and messages == rows:
-                return ledger, entry
-        raise self._foreign()
+        found = {marker[0]: marker for marker in txn.outcome.markers}.get(self._number)
+        if found is None:  # decided, and it takes effect when the partition comes back
+            raise PartitionUnavailable(
+                f"partition {self.topic}/0 is away: the windows go on when it is back",
+                topic=self.topic, partition=0,
+            )  # fmt: skip
+        _, ledger, entry, messages = found
+        if messages != rows:
+            raise self._foreign()
+        return ledger, entry
 
     def _put(self, rows: pa.Table) -> None:
         """Add messages to their windows; rows: with their own ids."""
         if rows.num_rows:
             for start, mine in by_window(rows, starts_of(times_of(rows), self._duration_ms)):
                 self._open.setdefault(start, []).append(mine)
+
+
+def state_topic(topic: str, subscription: str, instance: int) -> str:
+    """The topic of a state, in its short form. Raises InvalidArgument: its name is too long."""
+    of = TopicName.parse(topic).topic
+    suffix = "WINDOWS" if not instance else f"WINDOWS-{instance}"
+    return TopicName.parse(f"{of.tenant}/{of.namespace}/{of.name}-{subscription}-{suffix}").short
+
+
+def left_open(
+    client: Client, topics: Sequence[str], subscription: str, instances: int
+) -> dict[str, int]:
+    """States that a run of so many instances does not take up, and how many messages they have.
+
+    They are of a run with more instances, or whose first topic by name was another one.
+    """
+    taken = {state_topic(min(topics), subscription, number) for number in range(instances)}
+    firsts = [re.escape(state_topic(topic, subscription, 0)) for topic in topics]
+    pattern = re.compile(rf"(?:{'|'.join(firsts)})(?:-[1-9][0-9]*)?")
+    out: dict[str, int] = {}
+    for row in client.subscriptions():
+        topic = row["topic"]
+        if row["subscription"] != subscription or topic in taken or not pattern.fullmatch(topic):
+            continue
+        messages = 0  # not the backlog: the value up to which windows are closed is none
+        for table in client.read(topic, range=Range(kind="unacked", subscription=subscription)):
+            names, _, _ = _without_last(table.column("properties"))
+            messages += pc.sum(pc.equal(names, _ORIGIN)).as_py() or 0
+        if messages:
+            out[topic] = messages
+    return out
 
 
 def without_own(rows: pa.Table) -> pa.Table:
