@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from txlog.engine.storage import disk as disk_module
-from txlog.engine.storage.disk import TEMPORARY_PREFIX, Disk, PosixDisk, filesystem
+from txlog.engine.storage.disk import TEMPORARY_PREFIX, Disk, LockFile, PosixDisk, filesystem
 from txlog.engine.storage.disk_lock import find_holder
 from txlog.engine.storage.disk_protocol import failure, split
 from txlog.engine.storage.memory_disk import Killed, MemoryDisk, PowerCut
@@ -587,7 +587,7 @@ class TestPosix:
         """R24: the kernel frees the lock of the dead; until then it names them."""
         disk = PosixDisk(root)
         lock = disk.lock_file("lock")
-        child, told = _child(lambda: PosixDisk(root).lock_file("lock").acquire(0))
+        child, told = _child(lambda: _held(root))
         assert told == b"ok"
         assert not lock.try_acquire()
         with pytest.raises(StoreLocked) as caught:
@@ -1058,6 +1058,12 @@ def _disk_with_file(data: bytes) -> MemoryDisk:
 
 def _images(disk: MemoryDisk) -> list[MemoryDisk]:
     return list(disk.images(random.Random(0), 500))
+
+
+def _held(root: str) -> LockFile:
+    lock = PosixDisk(root).lock_file("lock")
+    lock.acquire(0)
+    return lock  # who has no handle any more has no lock
 
 
 def _child(work: Callable[[], object]) -> tuple[int, bytes]:

@@ -6,7 +6,7 @@ Source: design/CLI.md 8.2.
 from __future__ import annotations
 
 import json
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -20,8 +20,9 @@ WAIT_S = 60  # only a failure waits so long
 
 def next_line(process: subprocess.Popen[bytes]) -> Any:
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], WAIT_S)
-    assert ready, "nothing came"
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(process.stdout, selectors.EVENT_READ)
+        assert waiting.select(WAIT_S), "nothing came"
     return json.loads(process.stdout.readline())
 
 

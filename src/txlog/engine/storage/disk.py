@@ -71,7 +71,7 @@ _handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
 
 
 class _Handle:
-    """A descriptor that a forked child closes."""
+    """A descriptor that a forked child closes; one that nobody has any more is closed, too."""
 
     __slots__ = ("__weakref__", "fd", "path")
 
@@ -84,6 +84,10 @@ class _Handle:
         fd, self.fd = self.fd, _CLOSED  # a later use finds EBADF, never a stranger's descriptor
         with suppress(OSError):  # close promises nothing (R33)
             os.close(fd)
+
+    def __del__(self) -> None:
+        if self.fd != _CLOSED:
+            self.close()
 
     def stat(self) -> os.stat_result:
         try:
@@ -187,13 +191,9 @@ class PosixDisk:
     """`Disk` on a directory of a local file system."""
 
     def __init__(
-        self,
-        root: str,
-        read_only: bool = False,
-        shared_group: str | None = None,
-        *,
+        self, root: str, read_only: bool = False, shared_group: str | None = None, *,
         allow_unsafe: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Open the directory of a store; one that cannot be written becomes read-only.
 
         shared_group: the group that shares the store; a root of mode 2770 says so by itself
