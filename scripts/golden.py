@@ -1,7 +1,7 @@
 """Owns the golden transcripts: runs those in tests/golden/, compares or rewrites them.
 
-    python scripts/golden.py            rewrite all; read the diff line by line
-    python scripts/golden.py NAME…      only these
+    python -m scripts.golden            rewrite all; read the diff line by line
+    python -m scripts.golden NAME…      only these
 
 A transcript is a list of blocks: `$ COMMAND`, `---`, the output. Lines of stderr begin with `2> `,
 an exit code that is not 0 stands last as `[exit N]`; lines before a command that begin with `#` are
@@ -20,6 +20,8 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from scripts import ready
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -77,9 +79,7 @@ def play(blocks: list[Block]) -> list[Block]:
         place = Path(folder).resolve()
         (place / "bin").mkdir()
         (place / "work").mkdir()
-        tool = place / "bin" / "txlog"
-        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m txlog "$@"\n')
-        tool.chmod(0o755)
+        ready.tool(place / "bin" / "txlog")
         (place / "state").write_text("")
         environment = {
             "PATH": f"{place / 'bin'}:{os.environ.get('PATH', os.defpath)}",

@@ -1,0 +1,126 @@
+"""Owns a `txlog` that starts at once, for transcripts: hundreds of commands, each a process.
+
+A server that has imported everything forks a process for each command. It gets the arguments, the
+working directory, the environment and the standard streams of a small client, which ends with the
+exit code of the command. What a start itself does is tested with real starts elsewhere.
+
+    ready.tool(path)      make an executable `txlog` that goes through the server of this process
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+_STREAMS = 3
+_MESSAGE_MAX = 1 << 20
+# Everything here costs 10 ms a command: nothing but what the interpreter has built in.
+_CLIENT = """
+import _socket, os, sys
+words = [os.getcwd(), str(len(sys.argv) - 2), *sys.argv[2:]]
+words += [f"{name}={value}" for name, value in os.environ.items()]
+to = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+to.connect(sys.argv[1])
+streams = b"".join(n.to_bytes(4, sys.byteorder) for n in (0, 1, 2))
+data = "\\0".join(words).encode("utf-8", "surrogateescape")
+to.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+os._exit((to.recv(1) or b"\\xff")[0])
+"""
+_server: list[str] = []  # the socket's path, once it runs
+
+
+def tool(path: Path) -> None:
+    """Make an executable that runs one command through the server."""
+    if not _server:
+        _server.append(_started())
+    client = path.with_name("client.py")
+    client.write_text(_CLIENT)
+    words = shlex.join([sys.executable, "-ISE", str(client), _server[0]])
+    path.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    path.chmod(0o755)
+
+
+def _started() -> str:
+    folder = tempfile.TemporaryDirectory()
+    path = os.path.join(folder.name, "socket")
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "LC_ALL": "C.UTF-8"}
+    server = subprocess.Popen(
+        [sys.executable, __file__, path], env=environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert server.stdout is not None
+    assert server.stdout.readline(), "the server of txlog commands did not start"
+
+    def end() -> None:
+        server.kill()
+        server.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+    return path
+
+
+def serve(path: str) -> NoReturn:
+    """Fork a process for each client, for ever."""
+    import importlib
+    import pkgutil
+
+    cli = importlib.import_module("txlog.cli")
+    for module in pkgutil.iter_modules(cli.__path__, "txlog.cli."):
+        importlib.import_module(module.name)
+    # The one thread that there is now is of pyarrow's allocator, which is prepared for a fork.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen(64)
+    os.write(1, b"ready\n")
+    while True:
+        client, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            _command(client)
+        client.close()
+
+
+def _command(client: Any) -> NoReturn:
+    """Be the command; tell the client how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    streams = array.array("i")
+    data, rights, _, _ = client.recvmsg(_MESSAGE_MAX, socket.CMSG_SPACE(_STREAMS * 4))
+    streams.frombytes(rights[0][2])
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    folder, count, *words = data.decode("utf-8", "surrogateescape").split("\0")
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(word.split("=", 1) for word in words[int(count) :])
+    time.tzset()
+    sys.argv = ["txlog", *words[: int(count)]]
+    code = 1
+    try:
+        from txlog.cli.main import main
+
+        code = main()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    finally:
+        client.send(bytes([code & 255]))
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
