@@ -242,12 +242,11 @@ class WatermarkSession:
     def marked(self, table: pa.Table) -> pa.Table:
         """Messages as they are handed out now, with the column is_late."""
         late = self._late(table.column("event_time"))
-        found = table.select(["topic", "partition"]).filter(late)
-        for topic, partition, count in zip(
-            *found.group_by(found.column_names).aggregate([([], "count_all")]).to_pydict().values(),
-            strict=True,
-        ):
-            self._count_late(topic, partition, count)
+        if self._value is not None and pc.any(late).as_py():  # to group costs 0.2 ms
+            found = table.select(["topic", "partition"]).filter(late)
+            counts = found.group_by(found.column_names).aggregate([([], "count_all")])
+            for topic, partition, count in zip(*counts.to_pydict().values(), strict=True):
+                self._count_late(topic, partition, count)
         return table.append_column(pa.field("is_late", pa.bool_(), nullable=False), late)
 
     def _late(self, event_times: pa.ChunkedArray) -> pa.ChunkedArray:
