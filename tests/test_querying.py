@@ -346,3 +346,43 @@ def test_parameters_are_values(client: Client) -> None:
     sql = "SELECT count(*) AS n FROM messages WHERE text(key) = $key"
     assert asked(client, sql, key="k") == [{"n": 1}]
     assert asked(client, sql, key="' OR true OR '") == [{"n": 0}]
+
+
+def test_lists_have_the_fields_of_their_answers(client: Client) -> None:
+    """CLI.md 8.2: a relation has the fields of the matching list; kills one that is left out."""
+    client.create_subscription("orders", "billing", type="shared")
+    client.connect("daily")
+    with client.transaction() as txn:
+        client.producer("orders").send(b"x", txn=txn, partition=0)
+    client.producer("orders").send(b"y", key=b"k", deliver_after=10**9, partition=1)
+    client.checkpoint(roll_all=True)
+    answers = {
+        "topics": client.topics(),
+        "subscriptions": client.subscriptions(),
+        "transactions": client.transactions(all=True),
+        "transaction_keys": client.admin.transaction_keys(deleted=True),
+        "delayed_buckets": client.topic("orders").buckets(),
+    }
+    for name, rows in answers.items():
+        found = asked(client, f"FROM {name}")
+        assert len(found) == len(rows) > 0
+        assert list(found[0]) == sorted(rows[0], key=list(found[0]).index), name
+    assert asked(client, "SELECT txn, state, topic_list FROM transactions") == [
+        {"txn": str(txn.id), "state": "committed", "topic_list": ["orders"]}
+    ]
+    assert asked(client, "SELECT topic, message_id, key, size_bytes FROM delayed") == [
+        {"topic": "orders", "message_id": "2:0", "key": b"k", "size_bytes": 1}
+    ]
+    assert asked(client, "SELECT count(*) AS n FROM delayed WHERE deliver_at > now()") == [{"n": 1}]
+    client.producer("orders").send(b"in frames", partition=1)
+    sql = "SELECT role, state, sum(rows)::INT AS rows, count(file) AS files FROM segments WHERE "
+    sql += "rows > 0 GROUP BY ALL ORDER BY ALL"
+    assert asked(client, sql) == [
+        {"role": "partition", "state": "open", "rows": 1, "files": 0},
+        {"role": "partition", "state": "sealed", "rows": 2, "files": 2},
+        {"role": "sidecar", "state": "sealed", "rows": 1, "files": 1},
+    ]
+    client.create_topic("topics")
+    client.producer("topics").send(b"z")
+    assert asked(client, "SELECT count(*) AS n FROM topics") == [{"n": 2}]
+    assert asked(client, 'SELECT text(value) AS v FROM "public/default/topics"') == [{"v": "z"}]

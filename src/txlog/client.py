@@ -44,7 +44,7 @@ from txlog.subscription import SubscriptionHandle
 from txlog.topic import TopicHandle
 from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
-from txlog.views import Content, Relation, Source, check_files, contents, relation
+from txlog.views import Content, Relation, Source, check_files, contents, relation, segments
 from txlog.watermarking import WatermarkListener
 
 READ_MESSAGES = 10_000
@@ -445,6 +445,10 @@ class Client(TransactionClient):
     def contents(self, words: Collection[str] | None = None) -> list[Content]:
         """The relations of topics, all at one LSN, with the rows of their parts; None: all."""
         return self._look(lambda view: contents(view, words))
+
+    def segments(self) -> list[Answer]:
+        """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
+        return self._look(segments)
 
     def check_files(self, sources: Iterable[Source]) -> None:
         """Compare every byte of files of a relation. Raises Corruption; MissingFile: removed."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from txlog.client import Client
 from txlog.duck import Rows, Session, tables_of
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
+from txlog.listings import LISTS, listed
 from txlog.views import COMMITTED, Content, Source
 
 _MESSAGES: Final = "messages"
@@ -39,9 +40,9 @@ _JOIN: Final = (
 
 
 class Query:
-    """One SELECT over a store; a context manager. Everything it reads is of one LSN.
+    """One SELECT over a store; a context manager. All messages it reads are of one LSN.
 
-    sql:        over `messages` and topics by their names, short or in full
+    sql:        over `messages`, topics by their names, short or in full, and the LISTS
     parameters: values of $name
     raises:     SqlError; what reading the topics raises
     """
@@ -112,13 +113,15 @@ class Query:
             body = self._messages(content, list(tables))
             full, short = content.name, content.relation.topic
             self.statements.append(f"CREATE TEMP VIEW {_name(full)} AS {body}")
-            if short != full and short.casefold() in words and short.casefold() != _MESSAGES:
+            if short != full and short.casefold() in words - {_MESSAGES, *LISTS}:
                 self.statements.append(f"CREATE TEMP VIEW {_name(short)} AS FROM {_name(full)}")
         if _MESSAGES in words:
             session.register(_NOTHING, COMMITTED.empty_table())
             topics = [f"FROM {_name(content.name)}" for content in self._contents]
             body = " UNION ALL ".join(topics) or _message_columns(f"FROM {_name(_NOTHING)}", "")
             self.statements.append(f"CREATE TEMP VIEW {_MESSAGES} AS {body}")
+        for name in sorted(words & LISTS):
+            session.register(name, listed(self._client, name))
         for statement in self.statements:
             session.execute(statement)
 

@@ -188,6 +188,41 @@ def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
+def segments(view: View) -> list[dict[str, object]]:
+    """Where the rows of every ledger lie: a row a file, and one for those in journal frames.
+
+    role: partition or sidecar; state: open, closed (takes no more rows) or sealed; rows in frames
+    have no file. cost: O(files)
+    """
+    out: list[dict[str, object]] = []
+    for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
+        short = TopicName.parse(topic.name).short
+        for index in range(topic.partitions):
+            number = number_of(topic, index)
+            of_partition, of_sidecar = view.topic(number).ledgers, view.buffer(number).ledgers
+            for role, ends in (("partition", of_partition), ("sidecar", of_sidecar)):
+                for end in ends:
+                    state = "open" if end is ends[-1] else "sealed" if end.sealed else "closed"
+                    of = {"topic": short, "partition": index, "ledger": end.ledger, "role": role,
+                          "state": state}  # fmt: skip
+                    files = view.files.of(end.ledger)
+                    out += [{**of, **_described(ref)} for ref in files]
+                    stored = sum(ref.rows for ref in files)
+                    if not end.sealed and stored < end.entries:
+                        first, last = stored, end.entries - 1
+                        out.append({**of, "rows": end.entries - stored, "first_entry": first,
+                                    "last_entry": last})  # fmt: skip
+    return out
+
+
+def _described(ref: FileRef) -> dict[str, object]:
+    return {
+        "file": ref.path, "clean": ref.clean, "rows": ref.rows, "bytes": ref.bytes,
+        "crc": ref.crc, "first_entry": ref.first, "last_entry": ref.last,
+        "first_lsn": ref.lsn_first, "last_lsn": ref.lsn_last,
+    }  # fmt: skip
+
+
 def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
     """What a reader is told of a partition; of a quarantined one behind its last good row."""
     if view.catalog.unavailable[number].reason == "damage":

@@ -38,9 +38,10 @@ def query(
     ] = None,
     force: Annotated[bool, Option("--force", help="replace the file of --out")] = False,
 ) -> None:
-    """Run one SELECT of DuckDB over committed messages; everything it sees is of one moment.
+    """Run one SELECT of DuckDB over committed messages, all of one moment, and over lists.
 
-    Relations: messages, and one a topic by its name. text(key) and json(value) read bytes.
+    Relations: messages, one a topic by its name; topics subscriptions transactions
+    transaction_keys delayed delayed_buckets segments. text(key) and json(value) read bytes.
     There is no order but by ORDER BY partition, ledger, entry, txn_index.
     """
     exclusive(SQL=sql, file=file)
