@@ -16,10 +16,10 @@ import pytest
 import txlog
 from txlog import Client, MessageId
 from txlog.bounds import Bound
-from txlog.errors import Corruption, PartitionUnavailable, SqlError
+from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError
 from txlog.querying import Query
 from txlog.transaction import Transaction
-from txlog.views import Relation
+from txlog.views import Content, Relation
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 FIRST = random.randrange(10**9) if os.environ.get("HYPOTHESIS_SEED_FREE") == "1" else 0
@@ -246,6 +246,36 @@ def test_rows_of_trimmed_markers_are_gone_from_clean_files(tmp_path: Path) -> No
             {"v": "second"}
         ]
         assert [source.ref.path for source in client.relation("t").unclean] == [clean.ref.path]
+
+
+def test_files_that_go_meanwhile_are_looked_up_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R21: a checkpoint removes what a snapshot names; kills an error, and an endless loop."""
+    client.producer("orders").send(b"x", partition=0)
+    client.checkpoint(roll_all=True)
+    [source] = client.relation("orders").direct
+    file = Path(client.path, source.ref.path)
+    known, tries = Client.contents, 0
+
+    def overtaken(self: Client, words: list[str]) -> list[Content]:
+        nonlocal tries
+        found = known(self, words)
+        tries += 1
+        if tries == 1:  # what the first look names is gone when it is opened
+            file.rename(file.with_suffix(".away"))
+            client.producer("orders").send(b"y", partition=0)
+        elif tries == 2:
+            file.with_suffix(".away").rename(file)
+        return found
+
+    monkeypatch.setattr(Client, "contents", overtaken)
+    assert asked(client, "SELECT count(*) AS n FROM orders") == [{"n": 2}]
+    file.unlink()
+    tries = 3
+    with pytest.raises(MissingFile):
+        asked(client, "SELECT count(*) AS n FROM orders")
+    assert tries == 5
 
 
 def test_a_relation_travels(client: Client) -> None:

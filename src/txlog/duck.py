@@ -25,6 +25,7 @@ from txlog.errors import SqlError
 _READING = frozenset(
     ["SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE", "STATEMENT_NODE"]
 )
+BATCH_ROWS = 20_480  # ten of DuckDB's vectors: large messages must fit in memory
 VERSION: str = duckdb.__version__
 
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
@@ -128,7 +129,7 @@ class Session:
         """Return the rows of a SELECT batch by batch; read it before the session is used again."""
         try:
             relation = self._connection.sql(query, params=dict(parameters or {}) or None)
-            return Rows(relation.to_arrow_reader())
+            return Rows(relation.to_arrow_reader(BATCH_ROWS))
         except duckdb.Error as error:
             raise _sql_error(error) from error
 

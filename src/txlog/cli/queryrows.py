@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, Protocol
 
 import pyarrow as pa
 
-from txlog.cli.output import Output, delimited
+from txlog.cli.output import Output, delimited, tsv_cell
 from txlog.cli.replacing import replacing
 from txlog.cli.tables import table
 from txlog.engine.storage.segment import arrow_module
@@ -118,7 +118,8 @@ class Printed:
         count = 0
         self._output.text({"json": "["}.get(form, ""))
         if form in ("tsv", "csv"):
-            self._output.text(delimited(form, names, []))
+            shown = [tsv_cell(name) for name in names] if form == "tsv" else names
+            self._output.text(delimited(form, shown, []))
         for batch in pieces:
             count += batch.num_rows
             self._output.text(self._encoded(form, names, values(batch)))
@@ -127,9 +128,9 @@ class Printed:
 
     def _encoded(self, form: str, names: list[str], rows: list[list[object]]) -> str:
         if form in ("tsv", "csv"):
-            return delimited(form, names, rows).partition("\n")[2] if rows else ""
+            return delimited(form, [], rows).partition("\n")[2]
         if form == "names":
-            return delimited("tsv", names[:1], [row[:1] for row in rows]).partition("\n")[2]
+            return delimited("tsv", [], [row[:1] for row in rows]).partition("\n")[2]
         lines = [_dump(dict(zip(names, row, strict=True))) for row in rows]
         if form == "ndjson":
             return "".join(f"{line}\n" for line in lines)
@@ -172,7 +173,7 @@ def _write_csv(file: BinaryIO, names: list[str], pieces: Iterator[pa.RecordBatch
     file.write(delimited("csv", names, []).encode())
     count = 0
     for batch in pieces:
-        rows = delimited("csv", names[:0], values(batch))
+        rows = delimited("csv", [], values(batch))
         file.write(rows.partition("\n")[2].encode())
         count += batch.num_rows
     return count
