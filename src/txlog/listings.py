@@ -1,0 +1,119 @@
+"""Owns the relations of SQL that are no messages: what the lists answer, as Arrow tables.
+
+A column has the name and meaning of the field of the matching list; ids are text there, instants
+are instants. Each is asked for on its own, at the moment it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from txlog.client import Client
+from txlog.engine.model.schema import INSTANT
+
+Row = Mapping[str, Any]
+_TYPES: Final = {
+    "s": pa.string(), "i": pa.int64(), "b": pa.bool_(), "t": INSTANT, "x": pa.binary(),
+    "l": pa.list_(pa.string()),
+}  # fmt: skip
+
+
+def _columns(text: str) -> pa.Schema:
+    """A schema of names, each with the letter of its type behind a colon."""
+    pairs = [word.split(":") for word in text.split()]
+    return pa.schema([(name, _TYPES[letter]) for name, letter in pairs])
+
+
+def _delayed(client: Client) -> Iterable[Row]:
+    for topic in client.topics():
+        table = client.topic(topic["topic"]).delayed()
+        for row in table.cast(_of_instants(table.schema)).to_pylist():
+            index = row["index"]
+            at = f"{row['ledger']}:{row['entry']}" + ("" if index is None else f":{index}")
+            yield {**row, "topic": topic["topic"], "message_id": at}
+
+
+def _of_instants(schema: pa.Schema) -> pa.Schema:
+    """The schema with instants as numbers, as every other list has them."""
+    return pa.schema([(f.name, pa.int64() if f.type == INSTANT else f.type) for f in schema])
+
+
+def _delayed_buckets(client: Client) -> Iterable[Row]:
+    for topic in client.topics():
+        yield from client.topic(topic["topic"]).buckets()
+
+
+_LISTS: Final[dict[str, tuple[pa.Schema, Callable[[Client], Iterable[Row]]]]] = {
+    "topics": (
+        _columns(
+            "topic:s partitions:i messages:i size_bytes:i open_txns:i delayed:i subscriptions:i "
+            "backlog:i internal:b created_time:t last_publish_time:t"
+        ),
+        lambda client: client.topics(internal=True),
+    ),
+    "subscriptions": (
+        _columns(
+            "topic:s subscription:s type:s backlog:i delayed:i pending_acks:i consumers:i "
+            "isolation:s mark_delete:s last_ack_time:t created_time:t backlog_no_delayed:i"
+        ),
+        lambda client: client.subscriptions(),
+    ),
+    "transactions": (
+        _columns(
+            "txn:s state:s transaction_key:s age_ms:i expires_in_ms:i topic_list:l messages:i "
+            "acks:i owner:s owner_uid:i epoch:i coordinator:i overdue:b reason:s "
+            "subscription_list:l size_bytes:i begin_time:t timeout_at:t end_time:t waiting_list:l"
+        ),
+        lambda client: client.transactions(all=True),
+    ),
+    "transaction_keys": (
+        _columns(
+            "transaction_key:s owner:s epoch:i txn:s txn_state:s coordinator:i last_used_time:t "
+            "owner_uid:i age_ms:i connected_time:t deleted:b topic_list:l"
+        ),
+        lambda client: client.admin.transaction_keys(deleted=True),
+    ),
+    "delayed": (
+        _columns("topic:s partition:i message_id:s deliver_at:t key:x size_bytes:i"),
+        _delayed,
+    ),
+    "delayed_buckets": (
+        _columns(
+            "topic:s partition:i generation:i first:s last:s messages:i not_due:i "
+            "min_deliver_at:t max_deliver_at:t file:s segments:i loaded_segments:i size_bytes:i "
+            "state:s"
+        ),
+        _delayed_buckets,
+    ),
+    "segments": (
+        _columns(
+            "topic:s partition:i ledger:i role:s state:s clean:b file:s rows:i bytes:i crc:i "
+            "first_entry:i last_entry:i first_lsn:i last_lsn:i"
+        ),
+        lambda client: client.segments(),
+    ),
+}
+LISTS: Final = frozenset(_LISTS)
+
+
+def listed(client: Client, name: str) -> pa.Table:
+    """The rows of a relation of LISTS. Cost: that of the list."""
+    schema, rows = _LISTS[name]
+    columns: dict[str, list[object]] = {field.name: [] for field in schema}
+    for row in rows(client):
+        for field in schema:
+            columns[field.name].append(_plain(row.get(field.name), field.type))
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _plain(value: object, kind: pa.DataType) -> object:
+    """A value of an answer as its column has it: ids become text."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return str(value) if kind == pa.string() else value
