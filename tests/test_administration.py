@@ -15,7 +15,6 @@ import pytest
 from tests.engine_kit import Bench, begin, send, send_txn
 from tests.test_cli_store import NOW, Tool
 from txlog import MessageId, TxnId
-from txlog.cli import replacing
 from txlog.cli.replacing import replace_file
 from txlog.errors import (
     CoordinatorNotFound,
@@ -424,7 +423,7 @@ def test_a_reader_sees_the_old_file_or_the_new(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o444 == 0o444
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace", "write"])
+@pytest.mark.parametrize("call", ["fsync", "replace", "fdopen"])
 def test_a_failure_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -434,10 +433,7 @@ def test_a_failure_leaves_the_old_file(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    if call == "write":
-        monkeypatch.setattr(replacing, "_write", fail)
-    else:
-        monkeypatch.setattr(os, call, fail)
+    monkeypatch.setattr(os, call, fail)
     with pytest.raises(DiskFailed, match="No space left"):
         replace_file(str(path), b"new")
     monkeypatch.undo()
