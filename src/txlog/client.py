@@ -6,7 +6,7 @@ and MessageId, instants are milliseconds since 1970 UTC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack, overload
@@ -44,6 +44,7 @@ from txlog.subscription import SubscriptionHandle
 from txlog.topic import TopicHandle
 from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
+from txlog.views import Content, Relation, Source, check_files, contents, relation
 from txlog.watermarking import WatermarkListener
 
 READ_MESSAGES = 10_000
@@ -432,6 +433,22 @@ class Client(TransactionClient):
     def inspect(self, what: str | None = None) -> Answer:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
         return self._look(lambda view: inspecting.inspect(view, self._store, what))
+
+    def relation(self, topic: str, *, skip_unavailable: bool = False) -> Relation:
+        """The files and rows that hold the committed messages of a topic, for other readers.
+
+        raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
+        """
+        name = TopicName.parse(topic, allow_partition=True)
+        return self._look(lambda view: relation(view, name, skip_unavailable=skip_unavailable))
+
+    def contents(self, words: Collection[str] | None = None) -> list[Content]:
+        """The relations of topics, all at one LSN, with the rows of their parts; None: all."""
+        return self._look(lambda view: contents(view, words))
+
+    def check_files(self, sources: Iterable[Source]) -> None:
+        """Compare every byte of files of a relation. Raises Corruption; MissingFile: removed."""
+        check_files(self._disk, sources)
 
     def flush(self) -> None:
         """Make everything written so far durable, by whichever process."""

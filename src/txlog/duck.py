@@ -4,18 +4,27 @@ A session is an ephemeral connection in memory. Arrow tables go in by name, Arro
 the only files it may read are the Parquet files named when it is opened. Its settings are fixed
 before the first statement and locked: no extension is fetched or loaded by itself, SQL does not
 see the caller's variables, nothing is spilled beside the program, and instants are in UTC.
+
+Text from outside goes through `tables_of` first. It is the gate, and it must stand: a list of
+allowed paths by itself lets COPY overwrite what is on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from txlog.errors import SqlError
 
+# The nodes of a statement that only reads; a WITH may hold DELETE and its like.
+_READING = frozenset(
+    ["SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE", "STATEMENT_NODE"]
+)
 VERSION: str = duckdb.__version__
 
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
@@ -26,16 +35,41 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
+class Rows:
+    """The rows of a SELECT, computed as they are asked for; raises SqlError when that fails."""
+
+    __slots__ = ("_reader", "schema")
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader = reader
+        self.schema: pa.Schema = reader.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return
+            except (duckdb.Error, pa.ArrowException, OSError) as error:
+                raise _sql_error(error) from error  # Arrow hands on what DuckDB said, as OSError
+            yield batch
+
+    def read_all(self) -> pa.Table:
+        """All rows as one table."""
+        return pa.Table.from_batches(list(self), self.schema)
+
+
 class Session:
     """One DuckDB connection in memory; a context manager, for one thread.
 
     parquet: names of views and the path of the Parquet file that each one shows, with the number
              of the row in its file as the extra column file_row_number
+    paths:   other files that statements may read
     """
 
     __slots__ = ("_connection",)
 
-    def __init__(self, parquet: Mapping[str, str] | None = None) -> None:
+    def __init__(self, parquet: Mapping[str, str] | None = None, paths: Sequence[str] = ()) -> None:
         named = parquet or {}
         self._connection = duckdb.connect(":memory:", config=_CONFIG)
         try:
@@ -43,7 +77,7 @@ class Session:
             self._connection.execute("SET TimeZone = 'UTC'")
             # A query of some seconds would draw it on standard output, among what programs read.
             self._connection.execute("SET enable_progress_bar = false")
-            self._connection.execute("SET allowed_paths = $1", [list(named.values())])
+            self._connection.execute("SET allowed_paths = $1", [[*named.values(), *paths]])
             self._connection.execute("SET enable_external_access = false")
             self._connection.execute("SET lock_configuration = true")
             for name, path in named.items():
@@ -90,6 +124,14 @@ class Session:
         except duckdb.Error as error:
             raise _sql_error(error) from error
 
+    def stream(self, query: str, parameters: Mapping[str, str] | None = None) -> Rows:
+        """Return the rows of a SELECT batch by batch; read it before the session is used again."""
+        try:
+            relation = self._connection.sql(query, params=dict(parameters or {}) or None)
+            return Rows(relation.to_arrow_reader())
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+
     def row(self, query: str) -> dict[str, object]:
         """Return the single row of a SELECT as a mapping from column to Python value."""
         rows: list[dict[str, object]] = self.arrow(query).to_pylist()
@@ -98,6 +140,43 @@ class Session:
         return rows[0]
 
 
-def _sql_error(error: duckdb.Error) -> SqlError:
+def tables_of(query: str) -> list[str]:
+    """The tables that a query names, as written, each once; nothing is bound or run.
+
+    raises: SqlError when it is not one SELECT, or does more than read
+    """
+    with Session() as session:
+        parsed = json.loads(str(session.stream("SELECT json_serialize_sql($query) AS tree", {
+            "query": query}).read_all()["tree"][0].as_py()))  # fmt: skip
+    if parsed["error"]:
+        if parsed["error_type"] == "not implemented":
+            raise SqlError("only a SELECT is run here")
+        raise SqlError(_one_line(parsed["error_message"]))
+    if len(parsed["statements"]) != 1:
+        raise SqlError(f"one SELECT is wanted, there are {len(parsed['statements'])} statements")
+    nodes = list(_nodes(parsed["statements"][0]))
+    if not all(node["type"] in _READING for node in nodes if "cte_map" in node):
+        raise SqlError("only a SELECT is run here, and this one changes something")
+    named = (node["table_name"] for node in nodes if node.get("type") == "BASE_TABLE")
+    return list(dict.fromkeys(map(str, named)))
+
+
+def _nodes(tree: object) -> Iterator[dict[str, Any]]:
+    """Every object of a statement."""
+    waiting = [tree]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _sql_error(error: Exception) -> SqlError:
     """Return DuckDB's complaint as ours, on one line."""
-    return SqlError(" ".join(str(error).split()))
+    return SqlError(_one_line(error))

@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "init": Entry("store", "init", "make a store"),
     "status": Entry("store", "status", "what is in the store, and whether it is well"),
     "inspect": Entry("store", "inspect", "look at a topic, transaction, message, ledger or file"),
+    "query": Entry("query", "query", "SQL over messages and topics"),
     "run": Entry("run", "run", "run a Python function between topics, exactly once"),
     "transform": Entry("run", "transform", "run a command between topics, exactly once"),
     "topic create": Entry("topic", "create", "create topics"),
@@ -154,7 +155,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   time        delay list|next|promote|cancel  watermark set|idle|show|history
   process     run  transform              a function, a command, exactly once
   atomic      txn connect|begin|commit|abort|list|show|wait|log|run
-  look        inspect                     any topic, transaction, id, file
+  look        inspect  query              any topic, transaction, id, file; SQL
   upkeep      admin VERB  metrics  wait   space, keys, figures; until it is so
               txn expire|find-hanging     what does not end by itself
 

@@ -3,40 +3,55 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from txlog.errors import DiskFailed
+from txlog.errors import AlreadyExists, DiskFailed
 
 
 def replace_file(path: str, data: bytes) -> None:
     """Put data in place of the file, or make it; durable when it returns.
 
+    raises: DiskFailed: the old file is as it was
+    """
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: str, *, only_new: bool = False) -> Iterator[BinaryIO]:
+    """A file that takes its place, durable, when the block ends; an error leaves the old one.
+
     The temporary lies beside it, for a rename is atomic only within a file system; its name ends
     in none of the suffixes that collectors look for.
-    raises: DiskFailed: the old file is as it was
+    only_new: nothing is replaced
+    raises:   DiskFailed; AlreadyExists
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         try:
-            _write(temporary, data)
-            os.replace(temporary, target)
+            with os.fdopen(os.open(temporary, flags, 0o644), "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if only_new:
+                os.link(temporary, target)
+                os.unlink(temporary)
+            else:
+                os.replace(temporary, target)
         except BaseException:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
         _flush_directory(target.parent)
+    except FileExistsError as error:
+        raise AlreadyExists(f"{path} exists", path=path) from error
     except OSError as error:
-        raise DiskFailed(f"{path}: {error.strerror}", path=path) from error
-
-
-def _write(temporary: Path, data: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(temporary, flags, 0o644), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        raise DiskFailed(f"{path}: {error.strerror or error}", path=path) from error
 
 
 def _flush_directory(directory: Path) -> None:

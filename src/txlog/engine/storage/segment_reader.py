@@ -115,6 +115,12 @@ class SegmentReader:
             raise self._corrupt(offset, length, "columns of MESSAGE", str(error)) from error
 
     def verify(self) -> None:
+        """Check every byte, and that all of it decodes."""
+        self.check()
+        for number in range(len(self.ref.groups)):
+            self._cut_out(number, [(0, self.ref.groups[number][0])], MESSAGE)
+
+    def check(self) -> None:
         """Read and check every byte, the parts first so that the error names the damaged one."""
         ref = self.ref
         self._check_size()
@@ -133,8 +139,6 @@ class SegmentReader:
             raise self._corrupt(position, ref.bytes - position, "a covered range", "a hole")
         if whole != ref.crc:
             raise self._corrupt(0, ref.bytes, f"{ref.crc:08x}", f"{whole:08x}")
-        for number in range(len(ref.groups)):
-            self._cut_out(number, [(0, ref.groups[number][0])], MESSAGE)
 
     def _group(self, number: int, names: Sequence[str]) -> pa.Table:
         """A row group with those of the columns that the file has, and maybe others."""

@@ -1,0 +1,97 @@
+"""Owns the command `query`: SQL over the messages of a store."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Annotated
+
+from typer import Argument, Option
+
+from txlog.cli.command import command, exclusive
+from txlog.cli.options import Call
+from txlog.cli.tables import counted, duration
+from txlog.errors import InvalidArgument, NotFound, Usage
+
+
+@command(
+    "query",
+    examples=(
+        'txlog query "SELECT text(key), count(*) FROM orders GROUP BY 1"',
+        "txlog query \"SELECT * FROM messages WHERE topic = 'orders' LIMIT 5\" --json",
+        'txlog query "FROM orders" --out orders.parquet',
+        "txlog query --file report.sql --param day=2026-11-20",
+    ),
+)
+def query(
+    call: Call,
+    sql: Annotated[str | None, Argument(metavar="SQL|-", show_default=False)] = None,
+    file: Annotated[str | None, Option("--file", metavar="F", help="the SQL is there")] = None,
+    param: Annotated[
+        list[str] | None, Option("--param", metavar="K=V", help="the value of $K")
+    ] = None,
+    limit: Annotated[int | None, Option("--limit", metavar="N", help="rows at most")] = None,
+    show_sql: Annotated[bool, Option("--show-sql", help="print the views, run nothing")] = False,
+    out: Annotated[
+        str | None, Option("--out", metavar="F.parquet|.csv|.arrow", help="write the rows there")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="replace the file of --out")] = False,
+) -> None:
+    """Run one SELECT of DuckDB over committed messages; everything it sees is of one moment.
+
+    Relations: messages, and one a topic by its name. text(key) and json(value) read bytes.
+    There is no order but by ORDER BY partition, ledger, entry, txn_index.
+    """
+    exclusive(SQL=sql, file=file)
+    exclusive(show_sql=show_sql, out=out)
+    if limit is not None and limit < 0:
+        raise InvalidArgument(f"--limit is {limit}, it must not be negative", code=203)
+    if force and out is None:
+        raise Usage("--force goes with --out")
+    shapes = importlib.import_module("txlog.cli.queryrows")
+    if out is not None:
+        shapes.check_out(out, force)
+    text = _sql(sql, file)
+    parameters = _parameters(param or [])
+    client = call.client()
+    with importlib.import_module("txlog.querying").Query(client, text, parameters) as asked:
+        if show_sql:
+            call.output.text("".join(f"{line};\n" for line in [*asked.statements, text.strip()]))
+            return
+        batches = shapes.limited(asked.rows(), limit)
+        if out is not None:
+            rows = shapes.write_out(out, batches, force=force)
+            call.summary(f"wrote {counted(rows, 'row')} to {out}")
+            return
+        rows = shapes.Printed(call.output).print(batches)
+    call.summary(
+        f"{counted(rows, 'row')} ({counted(asked.files, 'file')} read, "
+        f"{duration(call.elapsed_ms())})"
+    )
+
+
+def _sql(text: str | None, path: str | None) -> str:
+    """The statement, from where it was named."""
+    if path is not None:
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError as error:
+            raise NotFound(f"there is no {path}", path=os.path.abspath(path)) from error
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"{path} is not UTF-8", path=path) from error
+    if text is None:
+        raise Usage("the SQL is missing", hint="txlog query SQL, or - for stdin, or --file F")
+    return sys.stdin.read() if text == "-" and sys.stdin is not None else text
+
+
+def _parameters(given: list[str]) -> dict[str, str]:
+    """K=V as a mapping."""
+    found: dict[str, str] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not name or not equals or name in found:
+            raise Usage(f'--param is K=V, each K once, not "{word[:40]}"')
+        found[name] = value
+    return found

@@ -1,0 +1,332 @@
+"""Owns Relation: which files and rows hold the committed messages of a topic, at one LSN.
+
+It decides visibility for whoever reads files by other means than the API, and is a plain value.
+The committed messages of a partition are its data rows and, of its sidecar, the rows of
+transactions with a marker; so a relation has five sources, each with one rule:
+
+    direct   sealed files of partitions, clean ones of sidecars     kind = 0
+    unclean  sealed files of sidecars that hold other rows too      kind = 0, joined with markers
+    open     parts, of both                                         as direct, as unclean
+    large    large messages, all but their values                   as they stand
+    tail     what lies in journal frames only                       as it stands
+
+A message has one ledger, entry, visible time and LSN wherever it lies: those of its marker, if it
+came by a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.engine.flow.damage import damage_error
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.participants import unavailable_error
+from txlog.engine.folds.buffer import Buffer, Marker
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
+from txlog.engine.model.tail import repeat_runs
+from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.view import Request, View
+from txlog.errors import TxlogError
+from txlog.ids import TopicName, txn_halves
+
+_USER: Final = (
+    "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
+    "sequence_id",
+)  # fmt: skip
+# A committed message, but for what follows from these: its topic, id as text, and size.
+COMMITTED: Final = pa.schema(
+    [
+        ("partition", pa.int32()), ("ledger", pa.int64()), ("entry", pa.int64()),
+        ("txn_index", pa.int32()), ("key", pa.binary()), ("value", pa.binary()),
+        ("properties", PROPERTY_MAP), ("publish_time", INSTANT), ("event_time", INSTANT),
+        ("deliver_at", INSTANT), ("visible_time", INSTANT), ("producer", pa.string()),
+        ("sequence_id", pa.int64()), ("lsn", pa.int64()),
+    ]
+)  # fmt: skip
+LARGE: Final = pa.schema(
+    [f for f in COMMITTED if f.name != "value"] + [("path", pa.string()), ("bytes", pa.int64())]
+)
+MARKERS: Final = pa.schema(
+    [
+        ("partition", pa.int32()), ("txn_most", pa.int64()), ("txn_least", pa.int64()),
+        ("marker_ledger", pa.int64()), ("marker_entry", pa.int64()), ("rows", pa.int64()),
+        ("visible_time", INSTANT), ("lsn", pa.int64()), ("first_lsn", pa.int64()),
+    ]
+)  # fmt: skip
+_STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
+_DATA: Final = pa.scalar(KIND_DATA, pa.int8())
+_FILED: Final = 1 << 62  # of a sealed ledger every row is in its file
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of a partition (role p) or of its sidecar (s)."""
+
+    partition: int
+    role: str
+    ref: FileRef
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """The committed messages of a topic at an LSN; paths are below the store.
+
+    first_ledger: by partition, the first that is not trimmed; 0 where the partition is left out
+    unavailable:  partitions that are left out
+    markers:      of transactions with rows in `unclean` or `open`; no frame below first_lsn has any
+    """
+
+    store: str
+    generation: int
+    lsn: int
+    topic: str
+    partitions: int
+    first_ledger: list[int]
+    unavailable: list[int]
+    direct: list[Source]
+    unclean: list[Source]
+    open: list[Source]
+    large_files: list[Source]
+    large: pa.Table
+    markers: pa.Table
+    tail: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A relation with the rows of its open parts, from the same view."""
+
+    relation: Relation
+    name: str  # tenant/namespace/topic
+    partition_parts: pa.Table
+    sidecar_parts: pa.Table
+
+
+def contents(view: View, words: Collection[str] | None) -> list[Content]:
+    """What the topics hold that words name, short or in full, in any case; None: all topics.
+
+    raises: as relation, part_rows
+    """
+    wanted = None if words is None else {word.casefold() for word in words}
+    found: list[Content] = []
+    for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
+        name = TopicName.parse(topic.name)
+        if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
+            made = relation(view, name)
+            parts = [
+                part_rows(view, [source for source in made.open if source.role == role])
+                for role in ("p", "s")
+            ]
+            found.append(Content(made, name.full, *parts))
+    return found
+
+
+def check_files(disk: Disk, sources: Iterable[Source]) -> None:
+    """Compare every byte of files with its checksum: who reads them by path compares none.
+
+    raises: Corruption (path, offset); MissingFile
+    """
+    for source in sources:
+        file = disk.open(source.ref.path)
+        try:
+            SegmentReader(file, source.ref).check()
+        finally:
+            file.close()
+
+
+def relation(view: View, name: TopicName, *, skip_unavailable: bool = False) -> Relation:
+    """The relation of a topic, or of one partition of it.
+
+    raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
+    cost:   O(files + markers + rows in frames)
+    """
+    topic = find_topic(view, name)
+    made = _Making(view)
+    first_ledger = [0] * topic.partitions
+    left_out: list[int] = []
+    for index in range(topic.partitions) if name.partition is None else [name.partition]:
+        number = number_of(topic, index)
+        if number in view.catalog.unavailable:
+            if not skip_unavailable:
+                raise _why_unavailable(view, topic, number)
+            left_out.append(index)
+            continue
+        first_ledger[index] = view.topic(number).ledgers[0].ledger
+        made.add(index, number)
+    return Relation(
+        store=view.disk.description, generation=view.manifest.generation, lsn=view.lsn,
+        topic=TopicName.parse(topic.name).short, partitions=topic.partitions,
+        first_ledger=first_ledger, unavailable=left_out, direct=made.direct,
+        unclean=made.unclean, open=made.open, large_files=made.large_files,
+        large=_whole(made.large, LARGE), markers=_whole(made.markers, MARKERS),
+        tail=_whole(made.tail, COMMITTED),
+    )  # fmt: skip
+
+
+def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
+    """The stored rows of parts, every byte checked, with the partition and ledger of each.
+
+    raises: Corruption; MissingFile when the view is no longer the newest
+    """
+    tables = [
+        pa.schema([("partition", pa.int32()), ("ledger", pa.int64()), *MESSAGE]).empty_table()
+    ]
+    for source in sources:
+        ref = source.ref
+        rows = view.files.pick(ref, [(0, ref.rows)], MESSAGE.names)
+        of = (pa.scalar(source.partition, pa.int32()), pa.scalar(ref.ledger, pa.int64()))
+        columns = [pa.repeat(value, ref.rows) for value in of]
+        tables.append(pa.table([*columns, *rows.columns], schema=tables[0].schema))
+    return pa.concat_tables(tables)
+
+
+def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
+    """What a reader is told of a partition; of a quarantined one behind its last good row."""
+    if view.catalog.unavailable[number].reason == "damage":
+        return damage_error(view, number)
+    return unavailable_error(view.catalog, topic, number)
+
+
+class _Making:
+    """A relation while its partitions are gone through."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.direct: list[Source] = []
+        self.unclean: list[Source] = []
+        self.open: list[Source] = []
+        self.large_files: list[Source] = []
+        self.large: list[pa.Table] = []
+        self.markers: list[pa.Table] = []
+        self.tail: list[pa.Table] = []
+
+    def add(self, index: int, number: int) -> None:
+        """Add a partition: its number in the topic, and in the store."""
+        state, buffer = self._view.topic(number), self._view.buffer(number)
+        filed: dict[int, int] = {}  # by ledger: rows that are in files
+        since: dict[int, int] = {}  # by ledger that is joined with markers: its least LSN
+        large: dict[int, FileRef] = {}
+        for role, ends in (("p", state.ledgers), ("s", buffer.ledgers)):
+            for end in ends:
+                for ref in self._view.files.of(end.ledger):
+                    is_part = ref.form == "part"
+                    filed[end.ledger] = filed.get(end.ledger, 0) + ref.rows if is_part else _FILED
+                    if ref.form == "chunks":
+                        large[end.ledger] = ref
+                        continue
+                    is_clean = ref.clean and end.ledger not in buffer.trimmed
+                    is_joined = role == "s" and (is_part or not is_clean)
+                    if is_joined:
+                        since.setdefault(end.ledger, ref.lsn_first)
+                    if ref.rows:
+                        kept = self.unclean if is_joined else self.direct
+                        (self.open if is_part else kept).append(Source(index, role, ref))
+        self._add_plain_tail(index, [(end.ledger, end.entries) for end in state.ledgers], filed)
+        self._add_marked(index, buffer, filed, since, large)
+
+    def _add_plain_tail(
+        self, index: int, ends: list[tuple[int, int]], filed: dict[int, int]
+    ) -> None:
+        """Rows of the partition that lie in frames."""
+        for ledger, entries in ends:
+            start = filed.get(ledger, 0)
+            if start >= entries:
+                continue
+            rows = pa.concat_tables(self._view.rows([(ledger, start, entries)], _STORED))
+            rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
+            at = pa.repeat(pa.scalar(ledger, pa.int64()), rows.num_rows)
+            place = {"ledger": at, "visible_time": rows.column("publish_time")}
+            self.tail.append(_committed(COMMITTED, index, rows, place))
+
+    def _add_marked(
+        self, index: int, buffer: Buffer, filed: dict[int, int], since: dict[int, int],
+        large: dict[int, FileRef],
+    ) -> None:  # fmt: skip
+        """Markers that files are joined with, and their rows that are in no such file."""
+        joined: list[tuple[int, Marker, int]] = []
+        tail: list[tuple[Request, int, Marker]] = []
+        whole: list[tuple[Request, int, Marker]] = []
+        for number, marker, at in _ranges(buffer):
+            ledger, row, rows, _ = at
+            if ledger in since and row < filed[ledger]:
+                if joined and joined[-1][1] is marker:
+                    joined[-1] = (number, marker, min(joined[-1][2], since[ledger]))
+                else:
+                    joined.append((number, marker, since[ledger]))
+            start = max(row, filed.get(ledger, 0))
+            if ledger in large:
+                whole.append(((ledger, row, row + rows), number, marker))
+            elif start < row + rows:
+                tail.append(((ledger, start, row + rows), number, marker))
+        if joined:
+            self.markers.append(_markers(index, joined))
+        if tail:
+            tail.sort(key=lambda item: item[0])  # a frame is read once, if the requests rise
+            self.tail.append(self._marked(COMMITTED, index, tail, {}))
+        if whole:
+            refs = [large[request[0]] for request, _, _ in whole]
+            self.large_files += [Source(index, "s", ref) for ref in refs]
+            sizes = [buffer.chunked[ref.ledger].value_bytes for ref in refs]
+            more = {"path": pa.array([ref.path for ref in refs]), "bytes": pa.array(sizes)}
+            self.large.append(self._marked(LARGE, index, whole, more))
+
+    def _marked(
+        self, schema: pa.Schema, index: int, found: list[tuple[Request, int, Marker]],
+        more: dict[str, pa.Array],
+    ) -> pa.Table:  # fmt: skip
+        """Rows of the sidecar at the places of their markers."""
+        names = [name for name in _STORED if name != "value" or name in schema.names]
+        rows = pa.concat_tables(self._view.rows([request for request, _, _ in found], names))
+        ends: list[int] = []
+        for (_, start, stop), _, _ in found:
+            ends.append((ends[-1] if ends else 0) + stop - start)
+        markers = [marker for _, _, marker in found]
+        place = {
+            "ledger": repeat_runs([number for _, number, _ in found], ends, pa.int64()),
+            "entry": repeat_runs([marker.entry for marker in markers], ends, pa.int64()),
+            "visible_time": repeat_runs([marker.time_ms for marker in markers], ends, INSTANT),
+            "lsn": repeat_runs([marker.lsn for marker in markers], ends, pa.int64()),
+        }
+        return _committed(schema, index, rows, {**place, **more})
+
+
+def _ranges(buffer: Buffer) -> Iterator[tuple[int, Marker, tuple[int, int, int, int]]]:
+    """(ledger of the marker, marker, where rows of it lie), in order."""
+    for number in sorted(buffer.markers):
+        for marker in buffer.markers[number]:
+            for at in marker.ranges:
+                yield number, marker, at
+
+
+def _markers(index: int, joined: list[tuple[int, Marker, int]]) -> pa.Table:
+    markers = [marker for _, marker, _ in joined]
+    halves = [txn_halves(marker.coordinator, marker.sequence) for marker in markers]
+    columns: list[Sequence[int]] = [
+        [index] * len(joined), [most for most, _ in halves], [least for _, least in halves],
+        [number for number, _, _ in joined], [marker.entry for marker in markers],
+        [marker.count for marker in markers], [marker.time_ms for marker in markers],
+        [marker.lsn for marker in markers], [first for _, _, first in joined],
+    ]  # fmt: skip
+    arrays = [pa.array(values, f.type) for values, f in zip(columns, MARKERS, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=MARKERS)
+
+
+def _committed(
+    schema: pa.Schema, index: int, rows: pa.Table, place: dict[str, pa.Array]
+) -> pa.Table:
+    """Stored rows with what their place says of them."""
+    columns = {name: rows.column(name) for name in rows.column_names}
+    columns |= {"partition": pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), **place}
+    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _whole(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables([schema.empty_table(), *tables])

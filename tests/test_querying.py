@@ -1,0 +1,348 @@
+"""Tests of txlog.views and txlog.querying: SQL sees what a reader sees, row for row."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import txlog
+from txlog import Client, MessageId
+from txlog.bounds import Bound
+from txlog.errors import Corruption, PartitionUnavailable, SqlError
+from txlog.querying import Query
+from txlog.transaction import Transaction
+from txlog.views import Relation
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+FIRST = random.randrange(10**9) if os.environ.get("HYPOTHESIS_SEED_FREE") == "1" else 0
+STEPS = 60
+LARGE_BYTES = 200
+SAME = (
+    "topic", "partition", "ledger", "entry", "key", "value", "properties", "publish_time",
+    "event_time", "deliver_at", "visible_time", "producer", "sequence_id",
+)  # fmt: skip
+WEIGHTS = {
+    "send": 8, "begin": 4, "send_in_txn": 12, "send_large": 2, "assert_time": 2, "commit": 5,
+    "abort": 3, "checkpoint": 3, "roll": 3, "compact": 2, "trim": 1, "grow": 1, "reopen": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """Return a client of a store with a topic `orders` of two partitions."""
+    txlog.init(str(tmp_path / "store"))
+    with txlog.open(str(tmp_path / "store")) as opened:
+        opened.create_topic("orders", partitions=2)
+        yield opened
+
+
+def asked(client: Client, sql: str, **parameters: str) -> list[dict[str, object]]:
+    """Return the rows of a query."""
+    with Query(client, sql, parameters) as query:
+        rows: list[dict[str, object]] = query.rows().read_all().to_pylist()
+        return rows
+
+
+class History:
+    """A store in which random things happen; `seen` counts where rows lay."""
+
+    def __init__(self, folder: Path, seed: str) -> None:
+        rng = random.Random(f"{seed}:start")
+        self.path = str(folder / f"store-{seed}")
+        txlog.init(
+            self.path, durability="os", free_bytes_min=0, reader_grace_ms=0,
+            max_message_bytes=LARGE_BYTES, ledger_entries_max=rng.choice((3, 7, 20, 1000)),
+        )  # fmt: skip
+        self.client = self._open()
+        self.client.create_topic("t", rng.choice((1, 2)))
+        self.client.create_topic("another/one/t")
+        self.txns: list[Transaction] = []
+        self.trace: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self.sent = 0
+
+    def _open(self) -> Client:
+        client = txlog.open(self.path)
+        client.checkpoint_automatically = False
+        return client
+
+    @property
+    def partitions(self) -> int:
+        return int(self.client.describe_topic("t")["partitions"])
+
+    def rows(self, rng: random.Random, txn: Transaction | None = None) -> None:
+        """A few messages with whatever a message may have."""
+        producer = self.client.producer("t", name=rng.choice((None, None, f"p{self.sent}")))
+        for _ in range(rng.choice((1, 1, 2, 5))):
+            self.sent += 1
+            at = 1_700_000_000_000 + self.sent
+            producer.send(
+                rng.choice((b"%d" % self.sent, b"", b"\xff\x00", None)),
+                key=rng.choice((None, b"a", b"\xfe")),
+                properties=rng.choice((None, {"a": "b", "c": ""})),
+                event_time=rng.choice((None, at)),
+                deliver_at=rng.choice((None, None, 32_503_680_000_000 + self.sent)),
+                partition=rng.randrange(self.partitions), txn=txn,
+            )  # fmt: skip
+        producer.close()
+
+    def send(self, rng: random.Random) -> None:
+        self.rows(rng)
+
+    def begin(self, rng: random.Random) -> None:
+        if len(self.txns) < 4:
+            self.txns.append(self.client.transaction())
+
+    def send_in_txn(self, rng: random.Random) -> None:
+        if not self.txns:
+            self.begin(rng)
+        self.rows(rng, rng.choice(self.txns))
+
+    def send_large(self, rng: random.Random) -> None:
+        self.sent += 1
+        self.client.producer("t", chunking=True).send(
+            (b"\x00\xff%d" % self.sent) * LARGE_BYTES, key=b"large", properties={"l": "1"},
+            partition=rng.randrange(self.partitions),
+            txn=rng.choice([None, *self.txns]),
+        )  # fmt: skip
+
+    def assert_time(self, rng: random.Random) -> None:
+        txn = rng.choice([None, *self.txns])
+        self.client.topic("t").watermarks.set(1_700_000_000_000 + self.sent, "w", txn=txn)
+
+    def commit(self, rng: random.Random) -> None:
+        if self.txns:
+            self.txns.pop(rng.randrange(len(self.txns))).commit()
+
+    def abort(self, rng: random.Random) -> None:
+        if self.txns:
+            self.txns.pop(rng.randrange(len(self.txns))).abort()
+
+    def checkpoint(self, rng: random.Random) -> None:
+        self.client.checkpoint()
+
+    def roll(self, rng: random.Random) -> None:
+        self.client.checkpoint(roll_all=True)
+
+    def compact(self, rng: random.Random) -> None:
+        self.client.admin.compact("t")
+
+    def trim(self, rng: random.Random) -> None:
+        self.client.admin.trim("t", Bound("last", rng.choice((3, 8))), force_unacked=True)
+
+    def grow(self, rng: random.Random) -> None:
+        if self.partitions < 4:
+            self.client.admin.update_topic("t", partitions=self.partitions + 1)
+
+    def reopen(self, rng: random.Random) -> None:
+        self.client.close()
+        self.txns = []
+        self.client = self._open()
+
+    def step(self, rng: random.Random) -> None:
+        [name] = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        self.trace.append(name)
+        getattr(self, name)(rng)
+
+    def compare(self) -> None:
+        """SQL gives what a reader gives: the same rows in the same order."""
+        tables = list(self.client.read("t"))
+        table = pa.concat_tables(tables) if tables else None
+        wanted = [] if table is None else table.to_pylist()
+        wanted.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
+        found = asked(self.client, "FROM t ORDER BY partition, ledger, entry, txn_index")
+        assert [{name: row[name] for name in SAME} for row in found] == [
+            {name: row[name] for name in SAME} for row in wanted
+        ]
+        assert [(row["txn_index"], row["message_id"], row["size_bytes"]) for row in found] == [
+            (
+                row["index"],
+                str(MessageId(row["ledger"], row["entry"], row["index"] or 0)),
+                len(row["value"] or b""),
+            )
+            for row in wanted
+        ]
+        [all_of_them] = asked(self.client, "SELECT count(*) AS n, count(lsn) AS l FROM messages")
+        assert all_of_them == {"n": len(wanted), "l": len(wanted)}
+        relation = self.client.relation("t")
+        for name in ("direct", "unclean", "open", "large_files"):
+            self.seen[name] += len(getattr(relation, name))
+        self.seen["tail"] += relation.tail.num_rows
+        self.seen["markers"] += relation.markers.num_rows
+
+
+def run(folder: Path, seed: str) -> History:
+    """Run one history, comparing after every few steps."""
+    history = History(folder, seed)
+    try:
+        for number in range(STEPS):
+            history.step(random.Random(f"{seed}:{number}"))
+            if number % 10 == 9:
+                history.compare()
+    except Exception:
+        print(f"seed {seed!r}: {' '.join(history.trace)}")
+        raise
+    finally:
+        history.client.close()
+        shutil.rmtree(history.path)
+    return history
+
+
+def test_sql_sees_what_a_reader_sees(tmp_path: Path) -> None:
+    """API = DuckDB, whatever happened to the rows and wherever they lie."""
+    seen: Counter[str] = Counter()
+    for seed in range(FIRST, FIRST + 6):
+        seen += run(tmp_path, str(seed)).seen
+    assert set(seen) == {"direct", "unclean", "open", "large_files", "tail", "markers"}
+
+
+@pytest.mark.slow
+def test_sql_sees_what_a_reader_sees_in_many_histories(tmp_path: Path) -> None:
+    """The same, 60 more."""
+    for seed in range(FIRST + 1000, FIRST + 1060):
+        run(tmp_path, str(seed))
+
+
+def test_lsn_of_a_message_does_not_depend_on_where_it_lies(client: Client) -> None:
+    """Kills: the LSN of the row for one that a commit made visible; `lsn <= x` is a version."""
+    with client.transaction() as txn:
+        client.producer("orders").send(b"in", txn=txn, partition=0)
+    client.producer("orders").send(b"plain", partition=0)
+    sql = "SELECT text(value) AS v, lsn FROM orders ORDER BY lsn"
+    first = asked(client, sql)
+    assert [row["v"] for row in first] == ["in", "plain"]
+    client.checkpoint()
+    assert asked(client, sql) == first
+    client.checkpoint(roll_all=True)
+    assert asked(client, sql) == first
+
+
+def test_rows_of_trimmed_markers_are_gone_from_clean_files(tmp_path: Path) -> None:
+    """Kills: a clean file that is read whole although markers of some rows were trimmed."""
+    path = str(tmp_path / "store")
+    txlog.init(path, ledger_entries_max=4, free_bytes_min=0)
+    with txlog.open(path) as client:
+        client.create_topic("t")
+        first, second = client.transaction(), client.transaction()
+        for txn, value in ((first, b"first"), (second, b"second")):
+            client.producer("t").send(value, txn=txn)
+        first.commit()
+        for _ in range(4):
+            client.producer("t").send(b"plain")
+        second.commit()
+        client.checkpoint(roll_all=True)
+        [clean] = [source for source in client.relation("t").direct if source.role == "s"]
+        assert clean.ref.rows == 2
+        client.admin.trim("t", Bound("last", 1), force_unacked=True)
+        assert asked(client, "SELECT text(value) AS v FROM t WHERE txn_index IS NOT NULL") == [
+            {"v": "second"}
+        ]
+        assert [source.ref.path for source in client.relation("t").unclean] == [clean.ref.path]
+
+
+def test_a_relation_travels(client: Client) -> None:
+    """Guards Spark's tasks: a relation is a plain value."""
+    client.producer("orders").send(b"x")
+    client.checkpoint(roll_all=True)
+    client.producer("orders").send(b"y")
+    relation = client.relation("orders")
+    back: Relation = pickle.loads(pickle.dumps(relation))
+    assert (back.direct, back.tail, back.lsn) == (relation.direct, relation.tail, relation.lsn)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY orders TO '{file}' (FORMAT parquet, USE_TMP_FILE false)",
+        "WITH gone AS (DELETE FROM orders RETURNING 1) SELECT 1",
+        "SELECT 1; SELECT 2",
+        "SET threads = 1",
+        "ATTACH '{file}'",
+        "SELECT * FROM read_text('/etc/hostname')",
+        "SELECT * FROM '/etc/hostname'",
+        "SELECT * FROM glob('/etc/*')",
+        "",
+        "SELEC 1",
+        "SELECT nothing FROM orders",
+        "SELECT * FROM nowhere",
+    ],
+)
+def test_what_is_not_a_select_of_the_store_is_refused(client: Client, sql: str) -> None:
+    """The gate: a ledger cannot be overwritten, and nothing else be read."""
+    client.producer("orders").send(b"x", partition=0)
+    client.checkpoint(roll_all=True)
+    [source] = client.relation("orders").direct
+    file = Path(client.path, source.ref.path)
+    before = file.read_bytes()
+    with pytest.raises(SqlError):
+        asked(client, sql.format(file=file))
+    assert file.read_bytes() == before
+
+
+def test_a_flipped_bit_is_found_before_a_row_is_given(client: Client) -> None:
+    """R5: DuckDB verifies no checksum of a page, so every file is checked before its view."""
+    client.producer("orders").send(b"x" * 100, partition=0)
+    client.checkpoint(roll_all=True)
+    [source] = client.relation("orders").direct
+    file = Path(client.path, source.ref.path)
+    data = bytearray(file.read_bytes())
+    file.chmod(0o600)
+    for at in random.Random(7).sample(range(len(data)), 20):
+        data[at] ^= 4
+        file.write_bytes(data)
+        with pytest.raises(Corruption, match=source.ref.path):
+            asked(client, "SELECT count(*) FROM orders")
+        data[at] ^= 4
+    assert asked(client, "SELECT 1 AS one") == [{"one": 1}]
+
+
+def test_a_partition_that_is_away_is_an_error_or_left_out(client: Client) -> None:
+    """Kills: a count that is too small and says nothing."""
+    for partition in range(2):
+        client.producer("orders").send(b"x", partition=partition)
+    client.admin.set_offline("orders", 1)
+    with pytest.raises(PartitionUnavailable):
+        asked(client, "FROM orders")
+    relation = client.relation("orders", skip_unavailable=True)
+    assert (relation.unavailable, relation.tail.num_rows) == ([1], 1)
+    assert client.relation("orders/0").tail.num_rows == 1
+
+
+def test_names_of_topics_and_files_are_no_sql(tmp_path: Path) -> None:
+    """Kills: a name that ends a string, a path that is a pattern, a topic that hides `messages`."""
+    bare = str(tmp_path / "bare")
+    txlog.init(bare)
+    with txlog.open(bare) as client:
+        assert asked(client, "SELECT count(*) AS n FROM messages") == [{"n": 0}]
+    path = str(tmp_path / "it's [a] *?" / "key=1")
+    Path(path).parent.mkdir()
+    txlog.init(path)
+    with txlog.open(path) as client:
+        for name in ("messages", "a.b/ns/Orders-1"):
+            client.create_topic(name)
+            client.producer(name).send(name.encode())
+        client.checkpoint(roll_all=True)
+        assert asked(client, 'SELECT topic FROM "A.B/ns/orders-1"') == [
+            {"topic": "a.b/ns/Orders-1"}
+        ]
+        assert asked(client, "SELECT count(*) AS n FROM messages") == [{"n": 2}]
+        assert asked(client, 'SELECT count(*) AS n FROM "public/default/messages"') == [{"n": 1}]
+        assert asked(client, "SELECT text(key) AS k, partition FROM messages LIMIT 1") == [
+            {"k": None, "partition": 0}
+        ]
+
+
+def test_parameters_are_values(client: Client) -> None:
+    """Kills: a parameter that is pasted into the text."""
+    client.producer("orders").send(b"x", key=b"k")
+    sql = "SELECT count(*) AS n FROM messages WHERE text(key) = $key"
+    assert asked(client, sql, key="k") == [{"n": 1}]
+    assert asked(client, sql, key="' OR true OR '") == [{"n": 0}]
