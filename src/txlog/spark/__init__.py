@@ -13,11 +13,12 @@ from txlog.errors import MissingExtra
 
 if TYPE_CHECKING:
     from txlog.spark.archive import prepare as prepare
+    from txlog.spark.reading import read as read
     from txlog.spark.sessions import session as session
 
-_HOMES = {"prepare": "archive", "session": "sessions"}
+_HOMES = {"prepare": "archive", "read": "reading", "session": "sessions"}
 
-__all__ = ["prepare", "session"]
+__all__ = ["prepare", "read", "session"]
 
 
 def __getattr__(name: str) -> Any:
