@@ -17,7 +17,7 @@ from txlog.client import Client
 from txlog.duck import Rows, Session, tables_of
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.listings import LISTS, listed
-from txlog.views import COMMITTED, Content, Source
+from txlog.views import COMMITTED, Content, Relation, Source, adopted_lsns
 
 _MESSAGES: Final = "messages"
 _NOTHING: Final = "txlog_nothing"  # for a store without topics
@@ -148,7 +148,7 @@ class Query:
             branches.append(
                 f"SELECT {_PARTITION}, coalesce(marker_ledger, {_LEDGER}),"
                 f" coalesce(marker_entry, entry), txn_index, {_USER},"
-                " coalesce(visible_time, publish_time), producer, sequence_id, lsn"
+                f" coalesce(visible_time, publish_time), producer, sequence_id, {_lsn(relation)}"
                 f" FROM {self._parquet(relation.direct)} WHERE kind = 0"
             )
         if relation.unclean:
@@ -196,6 +196,14 @@ def _tables(number: int, content: Content) -> dict[str, pa.Table]:
         f"txlog_{number}_partition_parts": content.partition_parts,
         f"txlog_{number}_sidecar_parts": content.sidecar_parts,
     }
+
+
+def _lsn(relation: Relation) -> str:
+    """The LSN of a row of `direct`: that of its ledger where it was adopted."""
+    lsns = adopted_lsns(relation)
+    if not lsns:
+        return "lsn"
+    return f"coalesce(lsn, MAP({[*lsns]}, {[*lsns.values()]})[{_LEDGER}]) AS lsn"
 
 
 def _marked() -> str:

@@ -129,6 +129,14 @@ def contents(view: View, words: Collection[str] | None) -> list[Content]:
     return found
 
 
+def adopted_lsns(relation: Relation) -> dict[int, int]:
+    """The LSN of the ledgers whose rows have none of their own."""
+    return {
+        source.ref.ledger: source.ref.lsn_first
+        for source in relation.direct if source.ref.form == "adopted"
+    }  # fmt: skip
+
+
 def check_files(disk: Disk, sources: Iterable[Source]) -> None:
     """Compare every byte of files with its checksum: who reads them by path compares none.
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pyarrow as pa
 
 from txlog.engine.model.delay_ops import BucketDeleted, BucketsMerged
 from txlog.engine.model.ops import (
+    Adopted,
     ChunksAppended,
     Compacted,
     LedgerSealed,
@@ -80,6 +82,10 @@ class Files:
         if isinstance(op, BucketsMerged | BucketDeleted):
             for path in op.paths:
                 self.lost[path] = lsn
+            return
+        if isinstance(op, Adopted):  # its rows have none of their own
+            ref = msgspec.structs.replace(op.file, lsn_first=lsn, lsn_last=lsn)
+            self._sealed[ref.ledger] = ref
             return
         assert isinstance(
             op, LedgerSealed | LedgerTrimmed | Compacted | TopicDeleted | ChunksAppended
@@ -181,6 +187,9 @@ class Files:
         before = reader.groups_decoded
         table = reader.pick(spans, names)
         self.tally.groups_decoded += reader.groups_decoded - before
+        if ref.form == "adopted" and "lsn" in names:
+            lsn = pa.repeat(pa.scalar(ref.lsn_first, pa.int64()), table.num_rows)
+            table = table.set_column(table.schema.get_field_index("lsn"), "lsn", lsn)
         return self._noted(table)
 
     def in_frames(self, slices: list[Slice], names: Sequence[str]) -> pa.Table:
