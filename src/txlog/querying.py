@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from txlog.client import Client
 from txlog.duck import Rows, Session, tables_of
+from txlog.engine.pins import Pin
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.listings import LISTS, listed
 from txlog.views import COMMITTED, Content, Source
@@ -42,6 +43,8 @@ _JOIN: Final = (
 class Query:
     """One SELECT over a store; a context manager. All messages it reads are of one LSN.
 
+    Its files stay until it is closed, whatever checkpoints, compactions and trims do meanwhile; but
+    with a client that is read-only they go after the grace of readers.
     sql:        over `messages`, topics by their names, short or in full, and the LISTS
     parameters: values of $name
     raises:     SqlError; what reading the topics raises
@@ -54,6 +57,7 @@ class Query:
         self._sql = sql
         self._parameters = parameters
         self._session: Session | None = None
+        self._pin: Pin | None = None
         self.statements: list[str] = []
         words = tables_of(sql)
         every = any(word.casefold() == _MESSAGES for word in words)
@@ -86,10 +90,13 @@ class Query:
         return self._session.stream(self._sql, self._parameters)
 
     def close(self) -> None:
-        """End the session."""
+        """End the session, and let its files go."""
         if self._session is not None:
             self._session.close()
             self._session = None
+        if self._pin is not None:
+            self._pin.close()
+            self._pin = None
 
     def __enter__(self) -> Query:
         return self
@@ -102,6 +109,8 @@ class Query:
 
     def _open(self, words: set[str]) -> None:
         sources = [source for content in self._contents for source in _files(content)]
+        if sources:
+            self._pin = self._client.pin(sources)
         self._client.check_files(sources)
         paths = [self._path(source) for source in sources]  # as such, and as a pattern
         self._session = session = Session(paths=sorted({*paths, *map(_unglobbed, paths)}))
