@@ -434,17 +434,26 @@ class Client(TransactionClient):
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
         return self._look(lambda view: inspecting.inspect(view, self._store, what))
 
-    def relation(self, topic: str, *, skip_unavailable: bool = False) -> Relation:
-        """The files and rows that hold the committed messages of a topic, for other readers.
+    def relation(
+        self, topic: str, *, skip_unavailable: bool = False, isolation: str = "committed"
+    ) -> Relation:
+        """The files and rows that hold the messages of a topic, for other readers.
 
-        raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
+        isolation: uncommitted: also those of open and aborted transactions, as `hidden`
+        raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
         """
         name = TopicName.parse(topic, allow_partition=True)
-        return self._look(lambda view: relation(view, name, skip_unavailable=skip_unavailable))
+        return self._look(
+            lambda view: relation(
+                view, name, skip_unavailable=skip_unavailable, isolation=isolation
+            )
+        )
 
-    def contents(self, words: Collection[str] | None = None) -> list[Content]:
+    def contents(
+        self, words: Collection[str] | None = None, isolation: str = "committed"
+    ) -> list[Content]:
         """The relations of topics, all at one LSN, with the rows of their parts; None: all."""
-        return self._look(lambda view: contents(view, words))
+        return self._look(lambda view: contents(view, words, isolation))
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""

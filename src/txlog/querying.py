@@ -44,22 +44,26 @@ class Query:
 
     sql:        over `messages`, topics by their names, short or in full, and the LISTS
     parameters: values of $name
+    isolation:  uncommitted: messages have a txn_state, and those of open and of aborted
+                transactions are there too; they have no id, place, LSN and visible time
     raises:     SqlError; what reading the topics raises
     """
 
     def __init__(
-        self, client: Client, sql: str, parameters: Mapping[str, str] | None = None
-    ) -> None:
+        self, client: Client, sql: str, parameters: Mapping[str, str] | None = None,
+        isolation: str = "committed",
+    ) -> None:  # fmt: skip
         self._client = client
         self._sql = sql
         self._parameters = parameters
+        self._uncommitted = isolation == "uncommitted"
         self._session: Session | None = None
         self.statements: list[str] = []
         words = tables_of(sql)
         every = any(word.casefold() == _MESSAGES for word in words)
         stood: list[tuple[int, int]] | None = None
         for _ in range(_TRIES):
-            self._contents = client.contents(None if every else words)
+            self._contents = client.contents(None if every else words, isolation)
             before, stood = stood, [
                 (content.relation.generation, content.relation.lsn) for content in self._contents
             ]  # fmt: skip
@@ -118,7 +122,7 @@ class Query:
         if _MESSAGES in words:
             session.register(_NOTHING, COMMITTED.empty_table())
             topics = [f"FROM {_name(content.name)}" for content in self._contents]
-            body = " UNION ALL ".join(topics) or _message_columns(f"FROM {_name(_NOTHING)}", "")
+            body = " UNION ALL ".join(topics) or self._columns(f"FROM {_name(_NOTHING)}", "")
             self.statements.append(f"CREATE TEMP VIEW {_MESSAGES} AS {body}")
         for name in sorted(words & LISTS):
             session.register(name, listed(self._client, name))
@@ -140,7 +144,7 @@ class Query:
     def _messages(self, content: Content, tables: list[str]) -> str:
         """The SELECT of a topic's committed messages."""
         relation = content.relation
-        tail, markers, large, partition_parts, sidecar_parts = map(_name, tables)
+        tail, markers, large, partition_parts, sidecar_parts, hidden = map(_name, tables)
         join = _JOIN.format(markers=markers)
         plain = f"partition, ledger, entry, txn_index, {_USER}, publish_time, producer"
         branches = [f"SELECT {_ALL} FROM {tail}"]
@@ -162,7 +166,17 @@ class Query:
             branches.append(f"{_marked()} FROM {sidecar_parts} AS r {join} WHERE r.kind = 0")
         if relation.large_files:
             branches.append(self._large(relation.large_files, large))
-        return _message_columns(f"FROM ({' UNION ALL '.join(branches)})", relation.topic)
+        shown = self._columns(f"FROM ({' UNION ALL '.join(branches)})", relation.topic)
+        if not relation.hidden.num_rows:
+            return shown
+        return (
+            f"{shown} UNION ALL {_message_columns(f'FROM {hidden}', relation.topic, 'txn_state')}"
+        )
+
+    def _columns(self, source: str, topic: str) -> str:
+        """The columns of committed messages."""
+        state = "CASE WHEN txn_index IS NULL THEN NULL ELSE 'committed' END AS txn_state"
+        return _message_columns(source, topic, state if self._uncommitted else None)
 
     def _large(self, sources: list[Source], large: str) -> str:
         """Large messages: their chunks put together, only when the value is asked for."""
@@ -195,6 +209,7 @@ def _tables(number: int, content: Content) -> dict[str, pa.Table]:
         f"txlog_{number}_large": relation.large,
         f"txlog_{number}_partition_parts": content.partition_parts,
         f"txlog_{number}_sidecar_parts": content.sidecar_parts,
+        f"txlog_{number}_hidden": relation.hidden,
     }
 
 
@@ -207,13 +222,13 @@ def _marked() -> str:
     )
 
 
-def _message_columns(source: str, topic: str) -> str:
-    """The columns of `messages` over those of views.COMMITTED."""
+def _message_columns(source: str, topic: str, state: str | None) -> str:
+    """The columns of `messages` over those of views.COMMITTED; one without a place has no id."""
     return (
-        f"SELECT {_text(topic)} AS topic, partition, concat(ledger, ':', entry,"
-        " CASE WHEN txn_index IS NULL THEN '' ELSE concat(':', txn_index) END) AS message_id,"
+        f"SELECT {_text(topic)} AS topic, partition, CASE WHEN ledger IS NOT NULL"
+        " THEN concat(ledger, ':', entry, ':' || txn_index) END AS message_id,"
         f" ledger, entry, txn_index, {_USER}, visible_time, producer, sequence_id, lsn,"
-        f" coalesce(octet_length(value), 0) AS size_bytes {source}"
+        f" coalesce(octet_length(value), 0) AS size_bytes{f', {state}' if state else ''} {source}"
     )
 
 

@@ -10,6 +10,8 @@ transactions with a marker; so a relation has five sources, each with one rule:
     large    large messages, all but their values                   as they stand
     tail     what lies in journal frames only                       as it stands
 
+With isolation `uncommitted` there is a sixth, `hidden`: messages that no marker makes visible.
+
 A message has one ledger, entry, visible time and LSN wherever it lies: those of its marker, if it
 came by a transaction.
 """
@@ -26,6 +28,7 @@ import pyarrow.compute as pc
 from txlog.engine.flow.damage import damage_error
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
+from txlog.engine.flow.preview import check_isolation
 from txlog.engine.folds.buffer import Buffer, Marker
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
@@ -35,6 +38,7 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.view import Request, View
 from txlog.errors import TxlogError
+from txlog.hiddenrows import HIDDEN, hidden
 from txlog.ids import TopicName, txn_halves
 
 _USER: Final = (
@@ -82,6 +86,8 @@ class Relation:
     first_ledger: by partition, the first that is not trimmed; 0 where the partition is left out
     unavailable:  partitions that are left out
     markers:      of transactions with rows in `unclean` or `open`; no frame below first_lsn has any
+    hidden:       messages of open and aborted transactions, as hiddenrows.HIDDEN; with isolation
+                  committed none
     """
 
     store: str
@@ -98,6 +104,7 @@ class Relation:
     large: pa.Table
     markers: pa.Table
     tail: pa.Table
+    hidden: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,9 @@ class Content:
     sidecar_parts: pa.Table
 
 
-def contents(view: View, words: Collection[str] | None) -> list[Content]:
+def contents(
+    view: View, words: Collection[str] | None, isolation: str = "committed"
+) -> list[Content]:
     """What the topics hold that words name, short or in full, in any case; None: all topics.
 
     raises: as relation, part_rows
@@ -120,7 +129,7 @@ def contents(view: View, words: Collection[str] | None) -> list[Content]:
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         name = TopicName.parse(topic.name)
         if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
-            made = relation(view, name)
+            made = relation(view, name, isolation=isolation)
             parts = [
                 part_rows(view, [source for source in made.open if source.role == role])
                 for role in ("p", "s")
@@ -142,17 +151,22 @@ def check_files(disk: Disk, sources: Iterable[Source]) -> None:
             file.close()
 
 
-def relation(view: View, name: TopicName, *, skip_unavailable: bool = False) -> Relation:
+def relation(
+    view: View, name: TopicName, *, skip_unavailable: bool = False, isolation: str = "committed"
+) -> Relation:
     """The relation of a topic, or of one partition of it.
 
-    raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
-    cost:   O(files + markers + rows in frames)
+    raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
+            InvalidArgument for an isolation that there is not
+    cost:   O(files + markers + rows in frames); uncommitted: and the rows that are not visible
     """
+    check_isolation(isolation)
     topic = find_topic(view, name)
     made = _Making(view)
     first_ledger = [0] * topic.partitions
     left_out: list[int] = []
-    for index in range(topic.partitions) if name.partition is None else [name.partition]:
+    indexes = list(range(topic.partitions)) if name.partition is None else [name.partition]
+    for index in indexes:
         number = number_of(topic, index)
         if number in view.catalog.unavailable:
             if not skip_unavailable:
@@ -168,6 +182,10 @@ def relation(view: View, name: TopicName, *, skip_unavailable: bool = False) -> 
         unclean=made.unclean, open=made.open, large_files=made.large_files,
         large=_whole(made.large, LARGE), markers=_whole(made.markers, MARKERS),
         tail=_whole(made.tail, COMMITTED),
+        hidden=(
+            HIDDEN.empty_table() if isolation == "committed"
+            else hidden(view, topic, [index for index in indexes if index not in left_out])
+        ),
     )  # fmt: skip
 
 
