@@ -450,10 +450,14 @@ class Client(TransactionClient):
         )
 
     def contents(
-        self, words: Collection[str] | None = None, isolation: str = "committed"
-    ) -> list[Content]:
-        """The relations of topics, all at one LSN, with the rows of their parts; None: all."""
-        return self._look(lambda view: contents(view, words, isolation))
+        self, words: Collection[str] | None = None, isolation: str = "committed", *,
+        everything: bool = False,
+    ) -> list[Content]:  # fmt: skip
+        """The relations of topics, all at one LSN, with the rows of their parts; None: all.
+
+        everything: with rows of all kinds, and where each is stored
+        """
+        return self._look(lambda view: contents(view, words, isolation, everything=everything))
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""

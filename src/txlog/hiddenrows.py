@@ -1,4 +1,4 @@
-"""Owns what no marker makes visible: the messages of open and of aborted transactions, as stored.
+"""Owns what no marker makes visible: messages of open and aborted transactions, and other rows.
 
 They are what `flow.preview` gives to a reader, at once and with the place where they lie. A row of
 an aborted transaction is there until its ledger is sealed or compacted; one whose marker was
@@ -8,6 +8,7 @@ trimmed was visible, and is neither.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import starmap
 from typing import Final
 
 import pyarrow as pa
@@ -15,44 +16,56 @@ import pyarrow.compute as pc
 
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE
+from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, TXN_ABORT, TXN_COMMIT
 from txlog.engine.view import Request, View
-from txlog.ids import txn_halves
+from txlog.ids import TxnId, txn_halves
 
 _READ: Final = (
-    "kind", "entry", "txn_index", "key", "value", "properties", "publish_time", "event_time",
-    "deliver_at", "producer", "sequence_id", "txn_most", "txn_least",
+    "txn_index", "key", "value", "properties", "publish_time", "event_time",
+    "deliver_at", "producer", "sequence_id", "kind", "txn_most", "txn_least",
+)  # fmt: skip
+# How a row is stored, beside what it says: its transaction, and which row of a ledger it is.
+STORED: Final = (
+    ("kind", pa.int8()), ("txn_most", pa.int64()), ("txn_least", pa.int64()),
+    ("stored_ledger", pa.int64()), ("stored_entry", pa.int64()),
 )  # fmt: skip
 # As a committed message, of which these have no place, LSN and visible time; and what they have.
 HIDDEN: Final = pa.schema(
     [
         ("partition", pa.int32()), ("ledger", pa.int64()), ("entry", pa.int64()),
-        *((name, MESSAGE.field(name).type) for name in _READ[2:]),
+        *((name, MESSAGE.field(name).type) for name in _READ[:-3]),
         ("visible_time", INSTANT), ("lsn", pa.int64()), ("txn_state", pa.string()),
-        ("stored_ledger", pa.int64()), ("stored_entry", pa.int64()),
+        *STORED,
     ]
 )  # fmt: skip
+_TXN: Final = ("txn_most", "txn_least")
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 
 
-def hidden(view: View, topic: Topic, indexes: Iterable[int]) -> pa.Table:
+def hidden(
+    view: View, topic: Topic, indexes: Iterable[int], *, everything: bool = False
+) -> pa.Table:
     """The messages of these partitions that are not visible, as HIDDEN, in order of storing.
 
-    txn_state: open or aborted
-    cost:      O(markers + ledgers), and reading those rows
+    everything: and all other rows of their sidecars: ends of transactions, watermarks
+    txn_state:  open or aborted; of other rows also committed, null where nobody knows any more
+    cost:       O(markers + ledgers), and reading those rows
     """
     tables = [HIDDEN.empty_table()]
     for index in indexes:
         state = view.buffer(number_of(topic, index))
         for ledger, requests in _unmarked(view, state):
             rows = pa.concat_tables(view.rows(requests, _READ))
-            rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
+            numbers = pa.chunked_array([pa.arange(start, stop) for _, start, stop in requests])
+            rows = rows.append_column("stored_entry", numbers)
+            if not everything:
+                rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
             total = rows.num_rows
-            made = {name: rows.column(name) for name in _READ[2:]}
+            made = {name: rows.column(name) for name in _READ}
             made |= {
                 "partition": pa.repeat(pa.scalar(index, pa.int32()), total),
                 "stored_ledger": pa.repeat(pa.scalar(ledger, pa.int64()), total),
-                "stored_entry": rows.column("entry"),
+                "stored_entry": rows.column("stored_entry"),
                 "txn_state": _states(state, rows),
             }
             columns = [
@@ -87,15 +100,31 @@ def _unmarked(view: View, state: Buffer) -> Iterator[tuple[int, list[Request]]]:
 
 
 def _states(state: Buffer, rows: pa.Table) -> pa.Array:
-    """Of each row: open while its transaction is held, else aborted."""
-    held: dict[int, list[int]] = {}
-    for coordinator, known in state.held.items():
-        for sequence in known:
-            most, least = txn_halves(coordinator, sequence)
-            held.setdefault(most, []).append(least)
-    is_open = pa.repeat(pa.scalar(False), rows.num_rows)
-    for most, sequences in held.items():
+    """Of each row what became of its transaction."""
+    held = [(number, sequence) for number, known in state.held.items() for sequence in known]
+    said = pa.scalar(None, pa.string())
+    is_data = pc.equal(rows.column("kind"), _DATA)
+    if not pc.all(is_data).as_py():
+        marked = {(m.coordinator, m.sequence) for known in state.markers.values() for m in known}
+        said = pc.if_else(_is_of(rows, marked), pa.scalar("committed"), said)
+        for kind, name in ((TXN_COMMIT, "committed"), (TXN_ABORT, "aborted")):
+            ends = rows.filter(pc.equal(rows.column("kind"), pa.scalar(kind, pa.int8())))
+            halves = zip(*(ends.column(name).to_pylist() for name in _TXN), strict=True)
+            ended = {(txn.coordinator, txn.sequence) for txn in starmap(TxnId.from_halves, halves)}
+            said = pc.if_else(_is_of(rows, ended), pa.scalar(name), said)
+    said = pc.if_else(is_data, pa.scalar("aborted"), said)
+    return pc.if_else(_is_of(rows, held), pa.scalar("open"), said)
+
+
+def _is_of(rows: pa.Table, txns: Iterable[tuple[int, int]]) -> pa.Array:
+    """Which rows are of one of these transactions."""
+    by_most: dict[int, list[int]] = {}
+    for coordinator, sequence in txns:
+        most, least = txn_halves(coordinator, sequence)
+        by_most.setdefault(most, []).append(least)
+    found = pa.repeat(pa.scalar(False), rows.num_rows)
+    for most, sequences in by_most.items():
         of = pc.equal(rows.column("txn_most"), pa.scalar(most, pa.int64()))
         its = pc.is_in(rows.column("txn_least"), value_set=pa.array(sequences, pa.int64()))
-        is_open = pc.or_(is_open, pc.and_(of, its))
-    return pc.if_else(is_open, pa.scalar("open"), pa.scalar("aborted"))
+        found = pc.or_(found, pc.and_(of, its))
+    return found

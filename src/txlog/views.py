@@ -11,6 +11,7 @@ transactions with a marker; so a relation has five sources, each with one rule:
     tail     what lies in journal frames only                       as it stands
 
 With isolation `uncommitted` there is a sixth, `hidden`: messages that no marker makes visible.
+Of `everything`, rows have how they are stored too, and those that are no messages are among them.
 
 A message has one ledger, entry, visible time and LSN wherever it lies: those of its marker, if it
 came by a transaction.
@@ -38,7 +39,7 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.view import Request, View
 from txlog.errors import TxlogError
-from txlog.hiddenrows import HIDDEN, hidden
+from txlog.hiddenrows import HIDDEN, STORED, hidden
 from txlog.ids import TopicName, txn_halves
 
 _USER: Final = (
@@ -66,6 +67,7 @@ MARKERS: Final = pa.schema(
     ]
 )  # fmt: skip
 _STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
+_TXN: Final = ("txn_most", "txn_least")
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 _FILED: Final = 1 << 62  # of a sealed ledger every row is in its file
 
@@ -88,6 +90,8 @@ class Relation:
     markers:      of transactions with rows in `unclean` or `open`; no frame below first_lsn has any
     hidden:       messages of open and aborted transactions, as hiddenrows.HIDDEN; with isolation
                   committed none
+    everything:   tail, large and hidden have the columns hiddenrows.STORED; tail and hidden have
+                  rows of all kinds
     """
 
     store: str
@@ -105,6 +109,7 @@ class Relation:
     markers: pa.Table
     tail: pa.Table
     hidden: pa.Table
+    everything: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +123,9 @@ class Content:
 
 
 def contents(
-    view: View, words: Collection[str] | None, isolation: str = "committed"
-) -> list[Content]:
+    view: View, words: Collection[str] | None, isolation: str = "committed", *,
+    everything: bool = False,
+) -> list[Content]:  # fmt: skip
     """What the topics hold that words name, short or in full, in any case; None: all topics.
 
     raises: as relation, part_rows
@@ -129,7 +135,7 @@ def contents(
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         name = TopicName.parse(topic.name)
         if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
-            made = relation(view, name, isolation=isolation)
+            made = relation(view, name, isolation=isolation, everything=everything)
             parts = [
                 part_rows(view, [source for source in made.open if source.role == role])
                 for role in ("p", "s")
@@ -152,17 +158,19 @@ def check_files(disk: Disk, sources: Iterable[Source]) -> None:
 
 
 def relation(
-    view: View, name: TopicName, *, skip_unavailable: bool = False, isolation: str = "committed"
-) -> Relation:
+    view: View, name: TopicName, *, skip_unavailable: bool = False, isolation: str = "committed",
+    everything: bool = False,
+) -> Relation:  # fmt: skip
     """The relation of a topic, or of one partition of it.
 
+    everything: also how rows are stored, and rows of all kinds; of isolation uncommitted
     raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
             InvalidArgument for an isolation that there is not
     cost:   O(files + markers + rows in frames); uncommitted: and the rows that are not visible
     """
     check_isolation(isolation)
     topic = find_topic(view, name)
-    made = _Making(view)
+    made = _Making(view, everything)
     first_ledger = [0] * topic.partitions
     left_out: list[int] = []
     indexes = list(range(topic.partitions)) if name.partition is None else [name.partition]
@@ -180,12 +188,14 @@ def relation(
         topic=TopicName.parse(topic.name).short, partitions=topic.partitions,
         first_ledger=first_ledger, unavailable=left_out, direct=made.direct,
         unclean=made.unclean, open=made.open, large_files=made.large_files,
-        large=_whole(made.large, LARGE), markers=_whole(made.markers, MARKERS),
-        tail=_whole(made.tail, COMMITTED),
+        large=_whole(made.large, made.of_large),
+        markers=_whole(made.markers, MARKERS), tail=_whole(made.tail, made.of_tail),
         hidden=(
-            HIDDEN.empty_table() if isolation == "committed"
-            else hidden(view, topic, [index for index in indexes if index not in left_out])
+            HIDDEN.empty_table() if isolation == "committed" and not everything
+            else hidden(view, topic, [index for index in indexes if index not in left_out],
+                        everything=everything)
         ),
+        everything=everything,
     )  # fmt: skip
 
 
@@ -251,8 +261,13 @@ def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
 class _Making:
     """A relation while its partitions are gone through."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, everything: bool) -> None:
         self._view = view
+        self._everything = everything
+        stored = pa.schema(STORED if everything else [])
+        self.of_tail = pa.schema([*COMMITTED, *stored])
+        self.of_large = pa.schema([*LARGE, *stored])
+        self._read = [*_STORED, *_TXN] if everything else _STORED
         self.direct: list[Source] = []
         self.unclean: list[Source] = []
         self.open: list[Source] = []
@@ -293,11 +308,13 @@ class _Making:
             start = filed.get(ledger, 0)
             if start >= entries:
                 continue
-            rows = pa.concat_tables(self._view.rows([(ledger, start, entries)], _STORED))
-            rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
+            rows = pa.concat_tables(self._view.rows([(ledger, start, entries)], self._read))
+            if not self._everything:
+                rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
             at = pa.repeat(pa.scalar(ledger, pa.int64()), rows.num_rows)
-            place = {"ledger": at, "visible_time": rows.column("publish_time")}
-            self.tail.append(_committed(COMMITTED, index, rows, place))
+            place = {"ledger": at, "visible_time": rows.column("publish_time"),
+                     "stored_ledger": at}  # fmt: skip
+            self.tail.append(_committed(self.of_tail, index, rows, place))
 
     def _add_marked(
         self, index: int, buffer: Buffer, filed: dict[int, int], since: dict[int, int],
@@ -323,20 +340,20 @@ class _Making:
             self.markers.append(_markers(index, joined))
         if tail:
             tail.sort(key=lambda item: item[0])  # a frame is read once, if the requests rise
-            self.tail.append(self._marked(COMMITTED, index, tail, {}))
+            self.tail.append(self._marked(self.of_tail, index, tail, {}))
         if whole:
             refs = [large[request[0]] for request, _, _ in whole]
             self.large_files += [Source(index, "s", ref) for ref in refs]
             sizes = [buffer.chunked[ref.ledger].value_bytes for ref in refs]
             more = {"path": pa.array([ref.path for ref in refs]), "bytes": pa.array(sizes)}
-            self.large.append(self._marked(LARGE, index, whole, more))
+            self.large.append(self._marked(self.of_large, index, whole, more))
 
     def _marked(
         self, schema: pa.Schema, index: int, found: list[tuple[Request, int, Marker]],
         more: dict[str, pa.Array],
     ) -> pa.Table:  # fmt: skip
         """Rows of the sidecar at the places of their markers."""
-        names = [name for name in _STORED if name != "value" or name in schema.names]
+        names = [name for name in self._read if name != "value" or name in schema.names]
         rows = pa.concat_tables(self._view.rows([request for request, _, _ in found], names))
         ends: list[int] = []
         for (_, start, stop), _, _ in found:
@@ -347,6 +364,7 @@ class _Making:
             "entry": repeat_runs([marker.entry for marker in markers], ends, pa.int64()),
             "visible_time": repeat_runs([marker.time_ms for marker in markers], ends, INSTANT),
             "lsn": repeat_runs([marker.lsn for marker in markers], ends, pa.int64()),
+            "stored_ledger": repeat_runs([at[0] for at, _, _ in found], ends, pa.int64()),
         }
         return _committed(schema, index, rows, {**place, **more})
 
@@ -377,6 +395,7 @@ def _committed(
 ) -> pa.Table:
     """Stored rows with what their place says of them."""
     columns = {name: rows.column(name) for name in rows.column_names}
+    columns["stored_entry"] = columns["entry"]
     columns |= {"partition": pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), **place}
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 

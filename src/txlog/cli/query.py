@@ -43,8 +43,8 @@ def query(
 ) -> None:
     """Run one SELECT of DuckDB over committed messages, all of one moment, and over lists.
 
-    Relations: messages, one a topic by its name; topics subscriptions transactions
-    transaction_keys delayed delayed_buckets segments. text(key) and json(value) read bytes.
+    Relations: messages, one a topic by its name; messages_all, with rows of all kinds; topics
+    subscriptions transactions transaction_keys delayed delayed_buckets segments. text(key) and json(value) read bytes.
     There is no order but by ORDER BY partition, ledger, entry, txn_index.
     """
     exclusive(SQL=sql, file=file)
