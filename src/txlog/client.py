@@ -31,6 +31,7 @@ from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument
+from txlog.filechecks import check_files
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.looking import look
 from txlog.multi_consumer import MultiTopicsConsumer, Topics
@@ -44,7 +45,7 @@ from txlog.subscription import SubscriptionHandle
 from txlog.topic import TopicHandle
 from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
-from txlog.views import Content, Relation, Source, check_files, contents, relation, segments
+from txlog.views import Content, Relation, Source, contents, relation, segments
 from txlog.watermarking import WatermarkListener
 
 READ_MESSAGES = 10_000
@@ -451,21 +452,32 @@ class Client(TransactionClient):
 
     def contents(
         self, words: Collection[str] | None = None, isolation: str = "committed", *,
-        everything: bool = False,
+        everything: bool = False, skip_unavailable: bool = False,
     ) -> list[Content]:  # fmt: skip
         """The relations of topics, all at one LSN, with the rows of their parts; None: all.
 
         everything: with rows of all kinds, and where each is stored
         """
-        return self._look(lambda view: contents(view, words, isolation, everything=everything))
+        return self._look(
+            lambda view: contents(
+                view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
+            )
+        )
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
         return self._look(segments)
 
-    def check_files(self, sources: Iterable[Source]) -> None:
-        """Compare every byte of files of a relation. Raises Corruption; MissingFile: removed."""
-        check_files(self._disk, sources)
+    def check_files(self, sources: Iterable[Source]) -> int:
+        """Compare every byte of files of a relation; returns how many this process had not before.
+
+        raises: Corruption; MissingFile: removed
+        """
+        return check_files(self._disk, sources)
+
+    def ask(self, question: Callable[[View], T]) -> T:
+        """The answer of a function of the newest view, for relations of SQL."""
+        return self._look(question)
 
     def flush(self) -> None:
         """Make everything written so far durable, by whichever process."""

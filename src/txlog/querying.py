@@ -33,12 +33,13 @@ class Query:
     parameters: values of $name
     isolation:  uncommitted: messages have a txn_state, and those of open and of aborted
                 transactions are there too; they have no id, place, LSN and visible time
+    skip_unavailable: leave partitions out that are away or damaged; `left_out` names them
     raises:     SqlError; what reading the topics raises
     """
 
     def __init__(
         self, client: Client, sql: str, parameters: Mapping[str, str] | None = None,
-        isolation: str = "committed",
+        isolation: str = "committed", *, skip_unavailable: bool = False,
     ) -> None:  # fmt: skip
         self._client = client
         self._sql = sql
@@ -51,7 +52,10 @@ class Query:
         wanted = None if words & {_MESSAGES, _EVERYTHING} else named
         stood: list[tuple[int, int]] | None = None
         for _ in range(_TRIES):
-            self._contents = client.contents(wanted, isolation, everything=_EVERYTHING in words)
+            self._contents = client.contents(
+                wanted, isolation, everything=_EVERYTHING in words,
+                skip_unavailable=skip_unavailable,
+            )  # fmt: skip
             before, stood = stood, [
                 (content.relation.generation, content.relation.lsn) for content in self._contents
             ]  # fmt: skip
@@ -71,6 +75,18 @@ class Query:
     def files(self) -> int:
         """How many files its views stand on."""
         return sum(1 for _ in files_of(self._contents))
+
+    @property
+    def left_out(self) -> list[str]:
+        """Partitions that are not in it, as topic/partition."""
+        relations = [content.relation for content in self._contents]
+        return [f"{of.topic}/{index}" for of in relations for index in of.unavailable]
+
+    def pruned(self) -> int:
+        """How many files of its scans need not be read, as its plan has it."""
+        assert self._session is not None
+        read, named = self._session.scanned(self._sql, self._parameters)
+        return named - read
 
     def rows(self) -> Rows:
         """The rows, batch by batch; once."""
