@@ -25,6 +25,7 @@ from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
+from txlog.engine.pins import Pin, pin
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import tend_due
@@ -463,6 +464,22 @@ class Client(TransactionClient):
                 view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
             )
         )
+
+    def pin(self, sources: Iterable[Source]) -> Pin | None:
+        """Keep the files of a relation on disk until the pin is closed, or this process ends.
+
+        Look for the files afterwards: what was gone before is gone. None: the store is open for
+        reading only, where not even a lock file is left, and the grace of readers counts.
+        """
+        if self._disk.read_only:
+            return None
+        own = PosixDisk(self.path)  # it may outlive this client
+        try:
+            paths = [source.ref.path for source in sources]
+            return pin(own, self._store.identity.salt, paths, self._store.lock_timeout_ms)
+        except BaseException:
+            own.close()
+            raise
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""

@@ -13,6 +13,7 @@ from typing import Final
 from txlog.client import Client
 from txlog.duck import Rows, Session, tables_of
 from txlog.engine.flow.preview import check_isolation
+from txlog.engine.pins import Pin
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.listings import LISTS, listed
 from txlog.messagesql import Messages, files_of, name, path_below, text, unglobbed
@@ -29,6 +30,8 @@ _MACROS: Final = (
 class Query:
     """One SELECT over a store; a context manager. All messages it reads are of one LSN.
 
+    Its files stay until it is closed, whatever checkpoints, compactions and trims do meanwhile; but
+    with a client that is read-only they go after the grace of readers.
     sql:        over `messages`, `messages_all`, topics by their names, short or in full, and LISTS
     parameters: values of $name
     isolation:  uncommitted: messages have a txn_state, and those of open and of aborted
@@ -46,6 +49,7 @@ class Query:
         self._parameters = parameters
         self._uncommitted = check_isolation(isolation) == "uncommitted"
         self._session: Session | None = None
+        self._pin: Pin | None = None
         self.statements: list[str] = []
         named = tables_of(sql)
         words = {word.casefold() for word in named}
@@ -94,10 +98,13 @@ class Query:
         return self._session.stream(self._sql, self._parameters)
 
     def close(self) -> None:
-        """End the session."""
+        """End the session, and let its files go."""
         if self._session is not None:
             self._session.close()
             self._session = None
+        if self._pin is not None:
+            self._pin.close()
+            self._pin = None
 
     def __enter__(self) -> Query:
         return self
@@ -110,6 +117,8 @@ class Query:
 
     def _open(self, words: set[str]) -> None:
         sources = list(files_of(self._contents))
+        if sources:
+            self._pin = self._client.pin(sources)
         self._client.check_files(sources)
         path = path_below(self._client.path)
         paths = [path(source) for source in sources]  # as such, and as a pattern
