@@ -32,6 +32,7 @@ from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument
+from txlog.filechecks import check_files
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.looking import look
 from txlog.multi_consumer import MultiTopicsConsumer, Topics
@@ -45,7 +46,7 @@ from txlog.subscription import SubscriptionHandle
 from txlog.topic import TopicHandle
 from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
-from txlog.views import Content, Relation, Source, check_files, contents, relation, segments
+from txlog.views import Content, Relation, Source, contents, relation, segments
 from txlog.watermarking import WatermarkListener
 
 READ_MESSAGES = 10_000
@@ -435,17 +436,34 @@ class Client(TransactionClient):
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
         return self._look(lambda view: inspecting.inspect(view, self._store, what))
 
-    def relation(self, topic: str, *, skip_unavailable: bool = False) -> Relation:
-        """The files and rows that hold the committed messages of a topic, for other readers.
+    def relation(
+        self, topic: str, *, skip_unavailable: bool = False, isolation: str = "committed"
+    ) -> Relation:
+        """The files and rows that hold the messages of a topic, for other readers.
 
-        raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
+        isolation: uncommitted: also those of open and aborted transactions, as `hidden`
+        raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
         """
         name = TopicName.parse(topic, allow_partition=True)
-        return self._look(lambda view: relation(view, name, skip_unavailable=skip_unavailable))
+        return self._look(
+            lambda view: relation(
+                view, name, skip_unavailable=skip_unavailable, isolation=isolation
+            )
+        )
 
-    def contents(self, words: Collection[str] | None = None) -> list[Content]:
-        """The relations of topics, all at one LSN, with the rows of their parts; None: all."""
-        return self._look(lambda view: contents(view, words))
+    def contents(
+        self, words: Collection[str] | None = None, isolation: str = "committed", *,
+        everything: bool = False, skip_unavailable: bool = False,
+    ) -> list[Content]:  # fmt: skip
+        """The relations of topics, all at one LSN, with the rows of their parts; None: all.
+
+        everything: with rows of all kinds, and where each is stored
+        """
+        return self._look(
+            lambda view: contents(
+                view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
+            )
+        )
 
     def pin(self, sources: Iterable[Source]) -> Pin | None:
         """Keep the files of a relation on disk until the pin is closed, or this process ends.
@@ -467,9 +485,16 @@ class Client(TransactionClient):
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
         return self._look(segments)
 
-    def check_files(self, sources: Iterable[Source]) -> None:
-        """Compare every byte of files of a relation. Raises Corruption; MissingFile: removed."""
-        check_files(self._disk, sources)
+    def check_files(self, sources: Iterable[Source]) -> int:
+        """Compare every byte of files of a relation; returns how many this process had not before.
+
+        raises: Corruption; MissingFile: removed
+        """
+        return check_files(self._disk, sources)
+
+    def ask(self, question: Callable[[View], T]) -> T:
+        """The answer of a function of the newest view, for relations of SQL."""
+        return self._look(question)
 
     def flush(self) -> None:
         """Make everything written so far durable, by whichever process."""

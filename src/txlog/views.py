@@ -10,13 +10,16 @@ transactions with a marker; so a relation has five sources, each with one rule:
     large    large messages, all but their values                   as they stand
     tail     what lies in journal frames only                       as it stands
 
+With isolation `uncommitted` there is a sixth, `hidden`: messages that no marker makes visible.
+Of `everything`, rows have how they are stored too, and those that are no messages are among them.
+
 A message has one ledger, entry, visible time and LSN wherever it lies: those of its marker, if it
 came by a transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,15 +29,15 @@ import pyarrow.compute as pc
 from txlog.engine.flow.damage import damage_error
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
+from txlog.engine.flow.preview import check_isolation
 from txlog.engine.folds.buffer import Buffer, Marker
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.view import Request, View
 from txlog.errors import TxlogError
+from txlog.hiddenrows import HIDDEN, STORED, hidden
 from txlog.ids import TopicName, txn_halves
 
 _USER: Final = (
@@ -62,6 +65,7 @@ MARKERS: Final = pa.schema(
     ]
 )  # fmt: skip
 _STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
+_TXN: Final = ("txn_most", "txn_least")
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 _FILED: Final = 1 << 62  # of a sealed ledger every row is in its file
 
@@ -82,6 +86,10 @@ class Relation:
     first_ledger: by partition, the first that is not trimmed; 0 where the partition is left out
     unavailable:  partitions that are left out
     markers:      of transactions with rows in `unclean` or `open`; no frame below first_lsn has any
+    hidden:       messages of open and aborted transactions, as hiddenrows.HIDDEN; with isolation
+                  committed none
+    everything:   tail, large and hidden have the columns hiddenrows.STORED; tail and hidden have
+                  rows of all kinds
     """
 
     store: str
@@ -98,6 +106,8 @@ class Relation:
     large: pa.Table
     markers: pa.Table
     tail: pa.Table
+    hidden: pa.Table
+    everything: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,10 @@ class Content:
     sidecar_parts: pa.Table
 
 
-def contents(view: View, words: Collection[str] | None) -> list[Content]:
+def contents(
+    view: View, words: Collection[str] | None, isolation: str = "committed", *,
+    everything: bool = False, skip_unavailable: bool = False,
+) -> list[Content]:  # fmt: skip
     """What the topics hold that words name, short or in full, in any case; None: all topics.
 
     raises: as relation, part_rows
@@ -120,7 +133,13 @@ def contents(view: View, words: Collection[str] | None) -> list[Content]:
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         name = TopicName.parse(topic.name)
         if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
-            made = relation(view, name)
+            made = relation(
+                view,
+                name,
+                isolation=isolation,
+                everything=everything,
+                skip_unavailable=skip_unavailable,
+            )
             parts = [
                 part_rows(view, [source for source in made.open if source.role == role])
                 for role in ("p", "s")
@@ -129,30 +148,24 @@ def contents(view: View, words: Collection[str] | None) -> list[Content]:
     return found
 
 
-def check_files(disk: Disk, sources: Iterable[Source]) -> None:
-    """Compare every byte of files with its checksum: who reads them by path compares none.
-
-    raises: Corruption (path, offset); MissingFile
-    """
-    for source in sources:
-        file = disk.open(source.ref.path)
-        try:
-            SegmentReader(file, source.ref).check()
-        finally:
-            file.close()
-
-
-def relation(view: View, name: TopicName, *, skip_unavailable: bool = False) -> Relation:
+def relation(
+    view: View, name: TopicName, *, skip_unavailable: bool = False, isolation: str = "committed",
+    everything: bool = False,
+) -> Relation:  # fmt: skip
     """The relation of a topic, or of one partition of it.
 
-    raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
-    cost:   O(files + markers + rows in frames)
+    everything: also how rows are stored, and rows of all kinds; of isolation uncommitted
+    raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
+            InvalidArgument for an isolation that there is not
+    cost:   O(files + markers + rows in frames); uncommitted: and the rows that are not visible
     """
+    check_isolation(isolation)
     topic = find_topic(view, name)
-    made = _Making(view)
+    made = _Making(view, everything)
     first_ledger = [0] * topic.partitions
     left_out: list[int] = []
-    for index in range(topic.partitions) if name.partition is None else [name.partition]:
+    indexes = list(range(topic.partitions)) if name.partition is None else [name.partition]
+    for index in indexes:
         number = number_of(topic, index)
         if number in view.catalog.unavailable:
             if not skip_unavailable:
@@ -166,8 +179,14 @@ def relation(view: View, name: TopicName, *, skip_unavailable: bool = False) -> 
         topic=TopicName.parse(topic.name).short, partitions=topic.partitions,
         first_ledger=first_ledger, unavailable=left_out, direct=made.direct,
         unclean=made.unclean, open=made.open, large_files=made.large_files,
-        large=_whole(made.large, LARGE), markers=_whole(made.markers, MARKERS),
-        tail=_whole(made.tail, COMMITTED),
+        large=_whole(made.large, made.of_large),
+        markers=_whole(made.markers, MARKERS), tail=_whole(made.tail, made.of_tail),
+        hidden=(
+            HIDDEN.empty_table() if isolation == "committed" and not everything
+            else hidden(view, topic, [index for index in indexes if index not in left_out],
+                        everything=everything)
+        ),
+        everything=everything,
     )  # fmt: skip
 
 
@@ -191,34 +210,37 @@ def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
 def segments(view: View) -> list[dict[str, object]]:
     """Where the rows of every ledger lie: a row a file, and one for those in journal frames.
 
-    role: partition or sidecar; state: open, closed (takes no more rows) or sealed; rows in frames
-    have no file. cost: O(files)
+    role: partition or sidecar; state: open, closed (takes no more rows) or sealed; form: part,
+    sealed or chunks (those of one large message), or frames, which have no file; markers: commit
+    markers of the whole ledger. cost: O(files)
     """
     out: list[dict[str, object]] = []
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         short = TopicName.parse(topic.name).short
         for index in range(topic.partitions):
             number = number_of(topic, index)
-            of_partition, of_sidecar = view.topic(number).ledgers, view.buffer(number).ledgers
-            for role, ends in (("partition", of_partition), ("sidecar", of_sidecar)):
+            buffer = view.buffer(number)
+            sides = (("partition", view.topic(number).ledgers), ("sidecar", buffer.ledgers))
+            for role, ends in sides:
                 for end in ends:
                     state = "open" if end is ends[-1] else "sealed" if end.sealed else "closed"
                     of = {"topic": short, "partition": index, "ledger": end.ledger, "role": role,
-                          "state": state}  # fmt: skip
+                          "state": state, "markers": len(buffer.markers.get(end.ledger, ()))
+                          if role == "partition" else None}  # fmt: skip
                     files = view.files.of(end.ledger)
                     out += [{**of, **_described(ref)} for ref in files]
                     stored = sum(ref.rows for ref in files)
                     if not end.sealed and stored < end.entries:
                         first, last = stored, end.entries - 1
-                        out.append({**of, "rows": end.entries - stored, "first_entry": first,
-                                    "last_entry": last})  # fmt: skip
+                        out.append({**of, "form": "frames", "rows": end.entries - stored,
+                                    "first_entry": first, "last_entry": last})  # fmt: skip
     return out
 
 
 def _described(ref: FileRef) -> dict[str, object]:
     return {
-        "file": ref.path, "clean": ref.clean, "rows": ref.rows, "bytes": ref.bytes,
-        "crc": ref.crc, "first_entry": ref.first, "last_entry": ref.last,
+        "file": ref.path, "form": ref.form, "clean": ref.clean, "rows": ref.rows,
+        "bytes": ref.bytes, "crc": ref.crc, "first_entry": ref.first, "last_entry": ref.last,
         "first_lsn": ref.lsn_first, "last_lsn": ref.lsn_last,
     }  # fmt: skip
 
@@ -233,8 +255,13 @@ def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
 class _Making:
     """A relation while its partitions are gone through."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, everything: bool) -> None:
         self._view = view
+        self._everything = everything
+        stored = pa.schema(STORED if everything else [])
+        self.of_tail = pa.schema([*COMMITTED, *stored])
+        self.of_large = pa.schema([*LARGE, *stored])
+        self._read = [*_STORED, *_TXN] if everything else _STORED
         self.direct: list[Source] = []
         self.unclean: list[Source] = []
         self.open: list[Source] = []
@@ -275,11 +302,13 @@ class _Making:
             start = filed.get(ledger, 0)
             if start >= entries:
                 continue
-            rows = pa.concat_tables(self._view.rows([(ledger, start, entries)], _STORED))
-            rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
+            rows = pa.concat_tables(self._view.rows([(ledger, start, entries)], self._read))
+            if not self._everything:
+                rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
             at = pa.repeat(pa.scalar(ledger, pa.int64()), rows.num_rows)
-            place = {"ledger": at, "visible_time": rows.column("publish_time")}
-            self.tail.append(_committed(COMMITTED, index, rows, place))
+            place = {"ledger": at, "visible_time": rows.column("publish_time"),
+                     "stored_ledger": at}  # fmt: skip
+            self.tail.append(_committed(self.of_tail, index, rows, place))
 
     def _add_marked(
         self, index: int, buffer: Buffer, filed: dict[int, int], since: dict[int, int],
@@ -305,20 +334,20 @@ class _Making:
             self.markers.append(_markers(index, joined))
         if tail:
             tail.sort(key=lambda item: item[0])  # a frame is read once, if the requests rise
-            self.tail.append(self._marked(COMMITTED, index, tail, {}))
+            self.tail.append(self._marked(self.of_tail, index, tail, {}))
         if whole:
             refs = [large[request[0]] for request, _, _ in whole]
             self.large_files += [Source(index, "s", ref) for ref in refs]
             sizes = [buffer.chunked[ref.ledger].value_bytes for ref in refs]
             more = {"path": pa.array([ref.path for ref in refs]), "bytes": pa.array(sizes)}
-            self.large.append(self._marked(LARGE, index, whole, more))
+            self.large.append(self._marked(self.of_large, index, whole, more))
 
     def _marked(
         self, schema: pa.Schema, index: int, found: list[tuple[Request, int, Marker]],
         more: dict[str, pa.Array],
     ) -> pa.Table:  # fmt: skip
         """Rows of the sidecar at the places of their markers."""
-        names = [name for name in _STORED if name != "value" or name in schema.names]
+        names = [name for name in self._read if name != "value" or name in schema.names]
         rows = pa.concat_tables(self._view.rows([request for request, _, _ in found], names))
         ends: list[int] = []
         for (_, start, stop), _, _ in found:
@@ -329,6 +358,7 @@ class _Making:
             "entry": repeat_runs([marker.entry for marker in markers], ends, pa.int64()),
             "visible_time": repeat_runs([marker.time_ms for marker in markers], ends, INSTANT),
             "lsn": repeat_runs([marker.lsn for marker in markers], ends, pa.int64()),
+            "stored_ledger": repeat_runs([at[0] for at, _, _ in found], ends, pa.int64()),
         }
         return _committed(schema, index, rows, {**place, **more})
 
@@ -359,6 +389,7 @@ def _committed(
 ) -> pa.Table:
     """Stored rows with what their place says of them."""
     columns = {name: rows.column(name) for name in rows.column_names}
+    columns["stored_entry"] = columns["entry"]
     columns |= {"partition": pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), **place}
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
