@@ -436,29 +436,40 @@ class Client(TransactionClient):
         return self._look(lambda view: inspecting.inspect(view, self._store, what))
 
     def relation(
-        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False
-    ) -> Relation:
-        """The files and rows that hold the committed messages of a topic, for other readers.
+        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+        isolation: str = "committed",
+    ) -> Relation:  # fmt: skip
+        """The files and rows that hold the messages of a topic, for other readers.
 
-        raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
+        isolation: uncommitted: also those of open and aborted transactions, as `hidden`
+        raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
         """
         name = TopicName.parse(topic, allow_partition=True)
-        return self._look(
-            lambda view: views.relation(view, name, wanted, skip_unavailable=skip_unavailable)
-        )
+        return self._look(lambda view: views.relation(
+            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+        ))  # fmt: skip
 
     def content(
-        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False
-    ) -> Content:
+        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+        isolation: str = "committed",
+    ) -> Content:  # fmt: skip
         """The relation of a topic with the rows of its parts; raises as relation."""
         name = TopicName.parse(topic, allow_partition=True)
-        return self._look(
-            lambda view: views.content(view, name, wanted, skip_unavailable=skip_unavailable)
-        )
+        return self._look(lambda view: views.content(
+            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+        ))  # fmt: skip
 
-    def contents(self, words: Collection[str] | None = None) -> list[Content]:
-        """The relations of topics, all at one LSN, with the rows of their parts; None: all."""
-        return self._look(lambda view: views.contents(view, words))
+    def contents(
+        self, words: Collection[str] | None = None, isolation: str = "committed", *,
+        everything: bool = False,
+    ) -> list[Content]:  # fmt: skip
+        """The relations of topics, all at one LSN, with the rows of their parts; None: all.
+
+        everything: with rows of all kinds, and where each is stored
+        """
+        return self._look(
+            lambda view: views.contents(view, words, isolation, everything=everything)
+        )
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""

@@ -10,14 +10,16 @@ transactions with a marker; so a relation has five sources, each with one rule:
     large    large messages, all but their values                   as they stand
     tail     what lies in journal frames only                       as it stands
 
+With isolation `uncommitted` there is a sixth, `hidden`: messages that no marker makes visible.
+Of `everything`, rows have how they are stored too, and those that are no messages are among them.
+
 A message has one ledger, entry, visible time and LSN wherever it lies: those of its marker, if it
 came by a transaction.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +29,7 @@ import pyarrow.compute as pc
 from txlog.engine.flow.damage import damage_error
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
+from txlog.engine.flow.preview import check_isolation
 from txlog.engine.folds.buffer import Buffer, Marker
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
@@ -36,9 +39,10 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.view import Request, View
 from txlog.errors import TxlogError
+from txlog.hiddenrows import HIDDEN, STORED, hidden
 from txlog.ids import TopicName, txn_halves
 from txlog.positions import chosen_partitions
-from txlog.spans import Span, Wanted, spans_of
+from txlog.spans import Placed, Span, Wanted, placed, share, spans_of
 
 _USER: Final = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
@@ -66,11 +70,10 @@ MARKERS: Final = pa.schema(
     ]
 )  # fmt: skip
 _STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
+_TXN: Final = ("txn_most", "txn_least")
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 _FILED: Final = 1 << 62  # of a sealed ledger every row is in its file
 ALL: Final = Wanted()
-# (ledger of a marker, the marker, where rows of it lie: ledger, first row, rows, first index)
-_Placed = tuple[int, Marker, tuple[int, int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,10 @@ class Relation:
     spans:        by partition the positions that are wanted, if not all; what lies elsewhere is in
                   no source, but for rows of a file with `within`, and messages of a marker that a
                   span cuts
+    hidden:       messages of open and aborted transactions, as hiddenrows.HIDDEN; with isolation
+                  committed none
+    everything:   tail, large and hidden have the columns hiddenrows.STORED; tail and hidden have
+                  rows of all kinds
     """
 
     store: str
@@ -113,6 +120,8 @@ class Relation:
     markers: pa.Table
     tail: pa.Table
     spans: dict[int, Span]
+    hidden: pa.Table
+    everything: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +134,10 @@ class Content:
     sidecar_parts: pa.Table
 
 
-def contents(view: View, words: Collection[str] | None) -> list[Content]:
+def contents(
+    view: View, words: Collection[str] | None, isolation: str = "committed", *,
+    everything: bool = False,
+) -> list[Content]:  # fmt: skip
     """What the topics hold that words name, short or in full, in any case; None: all topics.
 
     raises: as relation, part_rows
@@ -135,12 +147,8 @@ def contents(view: View, words: Collection[str] | None) -> list[Content]:
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         name = TopicName.parse(topic.name)
         if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
-            made = relation(view, name)
-            parts = [
-                part_rows(view, [source for source in made.open if source.role == role])
-                for role in ("p", "s")
-            ]
-            found.append(Content(made, name.full, *parts))
+            made = relation(view, name, isolation=isolation, everything=everything)
+            found.append(_with_parts(view, name, made))
     return found
 
 
@@ -158,32 +166,41 @@ def check_files(disk: Disk, sources: Iterable[Source]) -> None:
 
 
 def content(
-    view: View, name: TopicName, wanted: Wanted, *, skip_unavailable: bool = False
-) -> Content:
+    view: View, name: TopicName, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+    isolation: str = "committed",
+) -> Content:  # fmt: skip
     """What a topic, or one partition of it, holds of what is wanted.
 
     raises: as relation, part_rows
     """
-    made = relation(view, name, wanted, skip_unavailable=skip_unavailable)
+    made = relation(view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation)
+    return _with_parts(view, TopicName.parse(find_topic(view, name).name), made)
+
+
+def _with_parts(view: View, name: TopicName, made: Relation) -> Content:
     parts = [
         part_rows(view, [source for source in made.open if source.role == role])
         for role in ("p", "s")
     ]
-    return Content(made, TopicName.parse(find_topic(view, name).name).full, *parts)
+    return Content(made, name.full, *parts)
 
 
 def relation(
-    view: View, name: TopicName, wanted: Wanted = ALL, *, skip_unavailable: bool = False
-) -> Relation:
+    view: View, name: TopicName, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+    isolation: str = "committed", everything: bool = False,
+) -> Relation:  # fmt: skip
     """The relation of a topic, or of one partition of it.
 
-    raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable; as
-            spans_of
-    cost:   O(files + markers that are wanted + rows in frames)
+    everything: also how rows are stored, and rows of all kinds; of isolation uncommitted
+    raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
+            InvalidArgument for an isolation that there is not; as spans_of
+    cost:   O(files + markers that are wanted + rows in frames); uncommitted: and the rows that
+            are not visible
     """
+    check_isolation(isolation)
     topic = find_topic(view, name)
     chosen = chosen_partitions(topic, name, wanted.partitions)
-    made = _Making(view)
+    made = _Making(view, everything)
     first_ledger = [0] * topic.partitions
     left_out: list[int] = []
     there: list[int] = []
@@ -205,8 +222,10 @@ def relation(
         topic=TopicName.parse(topic.name).short, partitions=topic.partitions,
         first_ledger=first_ledger, unavailable=left_out, direct=made.direct,
         unclean=made.unclean, open=made.open, large_files=made.large_files,
-        large=_whole(made.large, LARGE), markers=_whole(made.markers, MARKERS),
-        tail=_whole(made.tail, COMMITTED), spans=spans,
+        large=_whole(made.large, made.of_large), markers=_whole(made.markers, MARKERS),
+        tail=_whole(made.tail, made.of_tail), spans=spans,
+        hidden=_hidden(view, topic, wanted, there, isolation, everything=everything),
+        everything=everything,
     )  # fmt: skip
 
 
@@ -267,6 +286,22 @@ def _described(ref: FileRef) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _hidden(
+    view: View, topic: Topic, wanted: Wanted, indexes: list[int], isolation: str, *,
+    everything: bool,
+) -> pa.Table:  # fmt: skip
+    """What is not visible, if it is wanted: it stands behind the end, as for a reader."""
+    if not everything and (isolation == "committed" or not wanted.has_end):
+        return HIDDEN.empty_table()
+    rows = hidden(view, topic, indexes, everything=everything)
+    txn = wanted.range.txn
+    if txn is not None:
+        of = zip(_TXN, (txn.most, txn.least), strict=True)
+        tests = [pc.equal(rows.column(name), pa.scalar(half, pa.int64())) for name, half in of]
+        rows = rows.filter(pc.and_(*tests))
+    return rows
+
+
 def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
     """What a reader is told of a partition; of a quarantined one behind its last good row."""
     if view.catalog.unavailable[number].reason == "damage":
@@ -277,8 +312,13 @@ def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
 class _Making:
     """A relation while its partitions are gone through."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, everything: bool) -> None:
         self._view = view
+        self._everything = everything
+        stored = pa.schema(STORED if everything else [])
+        self.of_tail = pa.schema([*COMMITTED, *stored])
+        self.of_large = pa.schema([*LARGE, *stored])
+        self._read = [*_STORED, *_TXN] if everything else _STORED
         self.direct: list[Source] = []
         self.unclean: list[Source] = []
         self.open: list[Source] = []
@@ -290,7 +330,7 @@ class _Making:
     def add(self, index: int, number: int, span: Span | None) -> None:
         """Add a partition: its number in the topic, and in the store; what is wanted of it."""
         state, buffer = self._view.topic(number), self._view.buffer(number)
-        found = list(_ranges(buffer, span))
+        found = list(placed(buffer, span))
         rows: dict[int, int] = {}  # by ledger of the sidecar: how many rows of it are wanted
         for _, _, at in found:
             rows[at[0]] = rows.get(at[0], 0) + at[2]
@@ -309,10 +349,10 @@ class _Making:
                     is_joined = role == "s" and (is_part or not is_clean)
                     if is_joined:
                         since.setdefault(end.ledger, ref.lsn_first)
-                    share = _share(span, role, ref, rows)
-                    if share:
+                    count = share(span, role, ref, rows)
+                    if count:
                         kept = self.unclean if is_joined else self.direct
-                        within = span if share < ref.rows and not is_joined else None
+                        within = span if count < ref.rows and not is_joined else None
                         source = Source(index, role, ref, within)
                         (self.open if is_part else kept).append(source)
         self._add_plain_tail(index, [(end.ledger, end.entries) for end in state.ledgers], filed,
@@ -328,14 +368,16 @@ class _Making:
             start = max(low, filed.get(ledger, 0))
             if start >= high:
                 continue
-            rows = pa.concat_tables(self._view.rows([(ledger, start, high)], _STORED))
-            rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
+            rows = pa.concat_tables(self._view.rows([(ledger, start, high)], self._read))
+            if not self._everything:
+                rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
             at = pa.repeat(pa.scalar(ledger, pa.int64()), rows.num_rows)
-            place = {"ledger": at, "visible_time": rows.column("publish_time")}
-            self.tail.append(_committed(COMMITTED, index, rows, place))
+            place = {"ledger": at, "visible_time": rows.column("publish_time"),
+                     "stored_ledger": at}  # fmt: skip
+            self.tail.append(_committed(self.of_tail, index, rows, place))
 
     def _add_marked(
-        self, index: int, buffer: Buffer, found: list[_Placed], filed: dict[int, int],
+        self, index: int, buffer: Buffer, found: list[Placed], filed: dict[int, int],
         since: dict[int, int], large: dict[int, FileRef],
     ) -> None:  # fmt: skip
         """Markers that files are joined with, and their rows that are in no such file."""
@@ -358,7 +400,7 @@ class _Making:
             self.markers.append(_markers(index, joined))
         if tail:
             tail.sort(key=lambda item: item[0])  # a frame is read once, if the requests rise
-            self.tail.append(self._marked(COMMITTED, index, tail, {}))
+            self.tail.append(self._marked(self.of_tail, index, tail, {}))
         if whole:
             refs = [large[request[0]] for request, _, _ in whole]
             self.large_files += [Source(index, "s", ref) for ref in refs]
@@ -368,14 +410,14 @@ class _Making:
                 "bytes": pa.array([one.value_bytes for one in known]),
                 "crc": pa.array([one.crc for one in known]),
             }
-            self.large.append(self._marked(LARGE, index, whole, more))
+            self.large.append(self._marked(self.of_large, index, whole, more))
 
     def _marked(
         self, schema: pa.Schema, index: int, found: list[tuple[Request, int, Marker]],
         more: dict[str, pa.Array],
     ) -> pa.Table:  # fmt: skip
         """Rows of the sidecar at the places of their markers."""
-        names = [name for name in _STORED if name != "value" or name in schema.names]
+        names = [name for name in self._read if name != "value" or name in schema.names]
         rows = pa.concat_tables(self._view.rows([request for request, _, _ in found], names))
         ends: list[int] = []
         for (_, start, stop), _, _ in found:
@@ -386,45 +428,9 @@ class _Making:
             "entry": repeat_runs([marker.entry for marker in markers], ends, pa.int64()),
             "visible_time": repeat_runs([marker.time_ms for marker in markers], ends, INSTANT),
             "lsn": repeat_runs([marker.lsn for marker in markers], ends, pa.int64()),
+            "stored_ledger": repeat_runs([at[0] for at, _, _ in found], ends, pa.int64()),
         }
         return _committed(schema, index, rows, {**place, **more})
-
-
-def _share(span: Span | None, role: str, ref: FileRef, rows: dict[int, int]) -> int:
-    """How many rows of a file may be wanted; rows: of each ledger of the sidecar."""
-    if span is None:
-        return ref.rows
-    if role == "s":
-        return min(ref.rows, rows.get(ref.ledger, 0))
-    low, high = span.entries(ref.ledger, ref.last + 1)
-    return max(0, min(high, ref.last + 1) - max(low, ref.first))
-
-
-def _ranges(buffer: Buffer, span: Span | None) -> Iterator[_Placed]:
-    """(ledger of the marker, marker, where rows of it lie), in order, of what is wanted."""
-    for number in sorted(buffer.markers):
-        known = buffer.markers[number]
-        if span is not None:
-            if not span.start[0] <= number <= span.stop[0]:
-                continue
-            low, high = span.entries(number, _FILED)
-            known = known[
-                bisect_left(known, low, key=_entry) : bisect_left(known, high, key=_entry)
-            ]
-        for marker in known:
-            if span is None or not span.cuts_markers:
-                for at in marker.ranges:
-                    yield number, marker, at
-                continue
-            first, last = span.indexes(number, marker.entry, marker.count)
-            for ledger, row, rows, index in marker.ranges:
-                start, stop = max(first, index), min(last, index + rows)
-                if start < stop:
-                    yield number, marker, (ledger, row + start - index, stop - start, start)
-
-
-def _entry(marker: Marker) -> int:
-    return marker.entry
 
 
 def _markers(index: int, joined: list[tuple[int, Marker, int]]) -> pa.Table:
@@ -445,6 +451,7 @@ def _committed(
 ) -> pa.Table:
     """Stored rows with what their place says of them."""
     columns = {name: rows.column(name) for name in rows.column_names}
+    columns["stored_entry"] = columns["entry"]
     columns |= {"partition": pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), **place}
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
