@@ -187,9 +187,6 @@ class Files:
         before = reader.groups_decoded
         table = reader.pick(spans, names)
         self.tally.groups_decoded += reader.groups_decoded - before
-        if ref.form == "adopted" and "lsn" in names:
-            lsn = pa.repeat(pa.scalar(ref.lsn_first, pa.int64()), table.num_rows)
-            table = table.set_column(table.schema.get_field_index("lsn"), "lsn", lsn)
         return self._noted(table)
 
     def in_frames(self, slices: list[Slice], names: Sequence[str]) -> pa.Table:
