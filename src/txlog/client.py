@@ -6,14 +6,14 @@ and MessageId, instants are milliseconds since 1970 UTC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
-from txlog import conditions, inspecting, report, views
+from txlog import conditions, inspecting, report
 from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
 from txlog.bounds import END, Range
@@ -32,20 +32,17 @@ from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument
 from txlog.ids import MessageId, TopicName, TxnId
-from txlog.looking import look
 from txlog.multi_consumer import MultiTopicsConsumer, Topics
 from txlog.nondurable import NonDurableConsumer
 from txlog.positions import Where
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
+from txlog.relating import RelationClient
 from txlog.settings import Settings
-from txlog.spans import Wanted
 from txlog.subscribing import ConsumerOptions, create_subscription, open_consumer
 from txlog.subscription import SubscriptionHandle
 from txlog.topic import TopicHandle
-from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
-from txlog.views import ALL, Content, Relation, Source
 from txlog.watermarking import WatermarkListener
 
 READ_MESSAGES = 10_000
@@ -118,7 +115,7 @@ def open_store(
     return client
 
 
-class Client(TransactionClient):
+class Client(RelationClient):
     """An open store. Safe to call from many threads; a forked child must open its own.
 
     >>> import tempfile, txlog
@@ -131,11 +128,6 @@ class Client(TransactionClient):
     """
 
     __slots__ = ()
-
-    @property
-    def path(self) -> str:
-        """The directory of the store."""
-        return self._disk.description
 
     @property
     def settings(self) -> Settings:
@@ -435,56 +427,9 @@ class Client(TransactionClient):
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
         return self._look(lambda view: inspecting.inspect(view, self._store, what))
 
-    def relation(
-        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
-        isolation: str = "committed",
-    ) -> Relation:  # fmt: skip
-        """The files and rows that hold the messages of a topic, for other readers.
-
-        isolation: uncommitted: also those of open and aborted transactions, as `hidden`
-        raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
-        """
-        name = TopicName.parse(topic, allow_partition=True)
-        return self._look(lambda view: views.relation(
-            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
-        ))  # fmt: skip
-
-    def content(
-        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
-        isolation: str = "committed",
-    ) -> Content:  # fmt: skip
-        """The relation of a topic with the rows of its parts; raises as relation."""
-        name = TopicName.parse(topic, allow_partition=True)
-        return self._look(lambda view: views.content(
-            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
-        ))  # fmt: skip
-
-    def contents(
-        self, words: Collection[str] | None = None, isolation: str = "committed", *,
-        everything: bool = False,
-    ) -> list[Content]:  # fmt: skip
-        """The relations of topics, all at one LSN, with the rows of their parts; None: all.
-
-        everything: with rows of all kinds, and where each is stored
-        """
-        return self._look(
-            lambda view: views.contents(view, words, isolation, everything=everything)
-        )
-
-    def segments(self) -> list[Answer]:
-        """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
-        return self._look(views.segments)
-
-    def check_files(self, sources: Iterable[Source]) -> None:
-        """Compare every byte of files of a relation. Raises Corruption; MissingFile: removed."""
-        views.check_files(self._disk, sources)
-
     def flush(self) -> None:
         """Make everything written so far durable, by whichever process."""
         self._store.flush()
-
-    def _look(self, question: Callable[[View], T]) -> T:
-        return look(self._store, question)
 
 
 def _finder(topic: str, subscription: str) -> Find:
