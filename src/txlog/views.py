@@ -19,6 +19,7 @@ came by a transaction.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -39,6 +40,8 @@ from txlog.engine.view import Request, View
 from txlog.errors import TxlogError
 from txlog.hiddenrows import HIDDEN, STORED, hidden
 from txlog.ids import TopicName, txn_halves
+from txlog.positions import chosen_partitions
+from txlog.spans import Span, Wanted, spans_of
 
 _USER: Final = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
@@ -55,7 +58,8 @@ COMMITTED: Final = pa.schema(
     ]
 )  # fmt: skip
 LARGE: Final = pa.schema(
-    [f for f in COMMITTED if f.name != "value"] + [("path", pa.string()), ("bytes", pa.int64())]
+    [f for f in COMMITTED if f.name != "value"]
+    + [("path", pa.string()), ("bytes", pa.int64()), ("crc", pa.int64())]
 )
 MARKERS: Final = pa.schema(
     [
@@ -68,15 +72,22 @@ _STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
 _TXN: Final = ("txn_most", "txn_least")
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 _FILED: Final = 1 << 62  # of a sealed ledger every row is in its file
+ALL: Final = Wanted()
+# (ledger of a marker, the marker, where rows of it lie: ledger, first row, rows, first index)
+_Placed = tuple[int, Marker, tuple[int, int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of a partition (role p) or of its sidecar (s)."""
+    """A file of a partition (role p) or of its sidecar (s).
+
+    within: a file of `direct` or `open` of which only these positions are wanted
+    """
 
     partition: int
     role: str
     ref: FileRef
+    within: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +97,13 @@ class Relation:
     first_ledger: by partition, the first that is not trimmed; 0 where the partition is left out
     unavailable:  partitions that are left out
     markers:      of transactions with rows in `unclean` or `open`; no frame below first_lsn has any
-    hidden:       messages of open and aborted transactions, as hiddenrows.HIDDEN; with isolation
-                  committed none
+    hidden:       messages of open and aborted transactions, as hiddenrows.HIDDEN, of the partitions
+                  that are wanted; with isolation committed none
     everything:   tail, large and hidden have the columns hiddenrows.STORED; tail and hidden have
                   rows of all kinds
+    spans:        by partition the positions that are wanted, if not all; what lies elsewhere is in
+                  no source, but for rows of a file with `within`, and messages of a marker that a
+                  span cuts
     """
 
     store: str
@@ -108,6 +122,7 @@ class Relation:
     tail: pa.Table
     hidden: pa.Table
     everything: bool
+    spans: dict[int, Span]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,47 +148,66 @@ def contents(
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         name = TopicName.parse(topic.name)
         if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
-            made = relation(
-                view,
-                name,
-                isolation=isolation,
-                everything=everything,
-                skip_unavailable=skip_unavailable,
-            )
-            parts = [
-                part_rows(view, [source for source in made.open if source.role == role])
-                for role in ("p", "s")
-            ]
-            found.append(Content(made, name.full, *parts))
+            found.append(
+                content(
+                    view, name, skip_unavailable=skip_unavailable, isolation=isolation,
+                    everything=everything,
+                )
+            )  # fmt: skip
     return found
 
 
+def content(
+    view: View, name: TopicName, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+    isolation: str = "committed", everything: bool = False,
+) -> Content:  # fmt: skip
+    """What a topic, or one partition of it, holds of what is wanted.
+
+    raises: as relation, part_rows
+    """
+    made = relation(
+        view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation,
+        everything=everything,
+    )  # fmt: skip
+    parts = [
+        part_rows(view, [source for source in made.open if source.role == role])
+        for role in ("p", "s")
+    ]
+    return Content(made, TopicName.parse(find_topic(view, name).name).full, *parts)
+
+
 def relation(
-    view: View, name: TopicName, *, skip_unavailable: bool = False, isolation: str = "committed",
-    everything: bool = False,
+    view: View, name: TopicName, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+    isolation: str = "committed", everything: bool = False,
 ) -> Relation:  # fmt: skip
     """The relation of a topic, or of one partition of it.
 
     everything: also how rows are stored, and rows of all kinds; of isolation uncommitted
     raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
-            InvalidArgument for an isolation that there is not
-    cost:   O(files + markers + rows in frames); uncommitted: and the rows that are not visible
+            InvalidArgument for an isolation that there is not; as spans_of
+    cost:   O(files + markers that are wanted + rows in frames); uncommitted: and the rows that are
+            not visible
     """
     check_isolation(isolation)
     topic = find_topic(view, name)
+    chosen = chosen_partitions(topic, name, wanted.partitions)
     made = _Making(view, everything)
     first_ledger = [0] * topic.partitions
     left_out: list[int] = []
-    indexes = list(range(topic.partitions)) if name.partition is None else [name.partition]
-    for index in indexes:
+    there: list[int] = []
+    for index in range(topic.partitions) if chosen is None else chosen:
         number = number_of(topic, index)
-        if number in view.catalog.unavailable:
-            if not skip_unavailable:
-                raise _why_unavailable(view, topic, number)
+        if number not in view.catalog.unavailable:
+            there.append(index)
+        elif skip_unavailable:
             left_out.append(index)
-            continue
+        else:
+            raise _why_unavailable(view, topic, number)
+    spans = {} if wanted.is_all else spans_of(view, topic, wanted, there)
+    for index in there if wanted.is_all else spans:
+        number = number_of(topic, index)
         first_ledger[index] = view.topic(number).ledgers[0].ledger
-        made.add(index, number)
+        made.add(index, number, spans.get(index))
     return Relation(
         store=view.disk.description, generation=view.manifest.generation, lsn=view.lsn,
         topic=TopicName.parse(topic.name).short, partitions=topic.partitions,
@@ -183,15 +217,16 @@ def relation(
         markers=_whole(made.markers, MARKERS), tail=_whole(made.tail, made.of_tail),
         hidden=(
             HIDDEN.empty_table() if isolation == "committed" and not everything
-            else hidden(view, topic, [index for index in indexes if index not in left_out],
-                        everything=everything)
+            else hidden(view, topic, there, everything=everything)
         ),
-        everything=everything,
+        everything=everything, spans=spans,
     )  # fmt: skip
 
 
 def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
     """The stored rows of parts, every byte checked, with the partition and ledger of each.
+
+    Of a partition's part only what is wanted; that of a sidecar is joined with what is wanted.
 
     raises: Corruption; MissingFile when the view is no longer the newest
     """
@@ -199,10 +234,13 @@ def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
         pa.schema([("partition", pa.int32()), ("ledger", pa.int64()), *MESSAGE]).empty_table()
     ]
     for source in sources:
-        ref = source.ref
-        rows = view.files.pick(ref, [(0, ref.rows)], MESSAGE.names)
+        ref, low, high = source.ref, 0, source.ref.rows
+        if source.within is not None:
+            low, high = source.within.entries(ref.ledger, ref.last + 1)
+            low, high = max(low - ref.first, 0), high - ref.first
+        rows = view.files.pick(ref, [(low, high)], MESSAGE.names)
         of = (pa.scalar(source.partition, pa.int32()), pa.scalar(ref.ledger, pa.int64()))
-        columns = [pa.repeat(value, ref.rows) for value in of]
+        columns = [pa.repeat(value, rows.num_rows) for value in of]
         tables.append(pa.table([*columns, *rows.columns], schema=tables[0].schema))
     return pa.concat_tables(tables)
 
@@ -270,9 +308,13 @@ class _Making:
         self.markers: list[pa.Table] = []
         self.tail: list[pa.Table] = []
 
-    def add(self, index: int, number: int) -> None:
-        """Add a partition: its number in the topic, and in the store."""
+    def add(self, index: int, number: int, span: Span | None) -> None:
+        """Add a partition: its number in the topic, and in the store; what is wanted of it."""
         state, buffer = self._view.topic(number), self._view.buffer(number)
+        found = list(_ranges(buffer, span))
+        rows: dict[int, int] = {}  # by ledger of the sidecar: how many rows of it are wanted
+        for _, _, at in found:
+            rows[at[0]] = rows.get(at[0], 0) + at[2]
         filed: dict[int, int] = {}  # by ledger: rows that are in files
         since: dict[int, int] = {}  # by ledger that is joined with markers: its least LSN
         large: dict[int, FileRef] = {}
@@ -288,21 +330,26 @@ class _Making:
                     is_joined = role == "s" and (is_part or not is_clean)
                     if is_joined:
                         since.setdefault(end.ledger, ref.lsn_first)
-                    if ref.rows:
+                    share = _share(span, role, ref, rows)
+                    if share:
                         kept = self.unclean if is_joined else self.direct
-                        (self.open if is_part else kept).append(Source(index, role, ref))
-        self._add_plain_tail(index, [(end.ledger, end.entries) for end in state.ledgers], filed)
-        self._add_marked(index, buffer, filed, since, large)
+                        within = span if share < ref.rows and not is_joined else None
+                        source = Source(index, role, ref, within)
+                        (self.open if is_part else kept).append(source)
+        self._add_plain_tail(index, [(end.ledger, end.entries) for end in state.ledgers], filed,
+                             span)  # fmt: skip
+        self._add_marked(index, buffer, found, filed, since, large)
 
     def _add_plain_tail(
-        self, index: int, ends: list[tuple[int, int]], filed: dict[int, int]
+        self, index: int, ends: list[tuple[int, int]], filed: dict[int, int], span: Span | None
     ) -> None:
         """Rows of the partition that lie in frames."""
         for ledger, entries in ends:
-            start = filed.get(ledger, 0)
-            if start >= entries:
+            low, high = (0, entries) if span is None else span.entries(ledger, entries)
+            start = max(low, filed.get(ledger, 0))
+            if start >= high:
                 continue
-            rows = pa.concat_tables(self._view.rows([(ledger, start, entries)], self._read))
+            rows = pa.concat_tables(self._view.rows([(ledger, start, high)], self._read))
             if not self._everything:
                 rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
             at = pa.repeat(pa.scalar(ledger, pa.int64()), rows.num_rows)
@@ -311,14 +358,14 @@ class _Making:
             self.tail.append(_committed(self.of_tail, index, rows, place))
 
     def _add_marked(
-        self, index: int, buffer: Buffer, filed: dict[int, int], since: dict[int, int],
-        large: dict[int, FileRef],
+        self, index: int, buffer: Buffer, found: list[_Placed], filed: dict[int, int],
+        since: dict[int, int], large: dict[int, FileRef],
     ) -> None:  # fmt: skip
         """Markers that files are joined with, and their rows that are in no such file."""
         joined: list[tuple[int, Marker, int]] = []
         tail: list[tuple[Request, int, Marker]] = []
         whole: list[tuple[Request, int, Marker]] = []
-        for number, marker, at in _ranges(buffer):
+        for number, marker, at in found:
             ledger, row, rows, _ = at
             if ledger in since and row < filed[ledger]:
                 if joined and joined[-1][1] is marker:
@@ -338,8 +385,12 @@ class _Making:
         if whole:
             refs = [large[request[0]] for request, _, _ in whole]
             self.large_files += [Source(index, "s", ref) for ref in refs]
-            sizes = [buffer.chunked[ref.ledger].value_bytes for ref in refs]
-            more = {"path": pa.array([ref.path for ref in refs]), "bytes": pa.array(sizes)}
+            known = [buffer.chunked[ref.ledger] for ref in refs]
+            more = {
+                "path": pa.array([ref.path for ref in refs]),
+                "bytes": pa.array([one.value_bytes for one in known]),
+                "crc": pa.array([one.crc for one in known]),
+            }
             self.large.append(self._marked(self.of_large, index, whole, more))
 
     def _marked(
@@ -363,12 +414,41 @@ class _Making:
         return _committed(schema, index, rows, {**place, **more})
 
 
-def _ranges(buffer: Buffer) -> Iterator[tuple[int, Marker, tuple[int, int, int, int]]]:
-    """(ledger of the marker, marker, where rows of it lie), in order."""
+def _share(span: Span | None, role: str, ref: FileRef, rows: dict[int, int]) -> int:
+    """How many rows of a file may be wanted; rows: of each ledger of the sidecar."""
+    if span is None:
+        return ref.rows
+    if role == "s":
+        return min(ref.rows, rows.get(ref.ledger, 0))
+    low, high = span.entries(ref.ledger, ref.last + 1)
+    return max(0, min(high, ref.last + 1) - max(low, ref.first))
+
+
+def _ranges(buffer: Buffer, span: Span | None) -> Iterator[_Placed]:
+    """(ledger of the marker, marker, where rows of it lie), in order, of what is wanted."""
     for number in sorted(buffer.markers):
-        for marker in buffer.markers[number]:
-            for at in marker.ranges:
-                yield number, marker, at
+        known = buffer.markers[number]
+        if span is not None:
+            if not span.start[0] <= number <= span.stop[0]:
+                continue
+            low, high = span.entries(number, _FILED)
+            known = known[
+                bisect_left(known, low, key=_entry) : bisect_left(known, high, key=_entry)
+            ]
+        for marker in known:
+            if span is None or not span.cuts_markers:
+                for at in marker.ranges:
+                    yield number, marker, at
+                continue
+            first, last = span.indexes(number, marker.entry, marker.count)
+            for ledger, row, rows, index in marker.ranges:
+                start, stop = max(first, index), min(last, index + rows)
+                if start < stop:
+                    yield number, marker, (ledger, row + start - index, stop - start, start)
+
+
+def _entry(marker: Marker) -> int:
+    return marker.entry
 
 
 def _markers(index: int, joined: list[tuple[int, Marker, int]]) -> pa.Table:
