@@ -7,19 +7,26 @@ index); a plain message has the index 0, and one of a transaction counts from 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.bounds import Range
 from txlog.engine.flow.bounds import end_of, resolve_range, start_of, stop_behind
+from txlog.engine.folds.buffer import Buffer, Marker
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.ops import Mark
+from txlog.engine.storage.segment import FileRef
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument
+
+# (ledger of a marker, the marker, where rows of it lie: ledger, first row, rows, first index)
+Placed = tuple[int, Marker, tuple[int, int, int, int]]
+_ALL_ENTRIES: Final = 1 << 62
 
 
 class Span(NamedTuple):
@@ -78,6 +85,12 @@ class Wanted:
         """True when there is no bound within a partition."""
         return self.spans is None and self.at_lsn is None and self.range == Range()
 
+    @property
+    def has_end(self) -> bool:
+        """True when it reaches the end of the log, behind which stands what is not committed."""
+        stop = self.range.stop
+        return self.spans is None and self.at_lsn is None and (stop is None or stop.kind == "end")
+
 
 def spans_of(view: View, topic: Topic, wanted: Wanted, indexes: list[int]) -> dict[int, Span]:
     """The stretch of each of these partitions that is wanted; those without one are left out.
@@ -126,3 +139,40 @@ def last_lsn(view: View, ledger: int) -> int:
     if runs:
         return runs[-1].frame.lsn
     return max((ref.lsn_last for ref in view.files.of(ledger)), default=0)
+
+
+def share(span: Span | None, role: str, ref: FileRef, rows: dict[int, int]) -> int:
+    """How many rows of a file may be wanted; rows: of each ledger of the sidecar."""
+    if span is None:
+        return ref.rows
+    if role == "s":
+        return min(ref.rows, rows.get(ref.ledger, 0))
+    low, high = span.entries(ref.ledger, ref.last + 1)
+    return max(0, min(high, ref.last + 1) - max(low, ref.first))
+
+
+def placed(buffer: Buffer, span: Span | None) -> Iterator[Placed]:
+    """(ledger of the marker, marker, where rows of it lie), in order, of what is wanted."""
+    for number in sorted(buffer.markers):
+        known = buffer.markers[number]
+        if span is not None:
+            if not span.start[0] <= number <= span.stop[0]:
+                continue
+            low, high = span.entries(number, _ALL_ENTRIES)
+            known = known[
+                bisect_left(known, low, key=_entry) : bisect_left(known, high, key=_entry)
+            ]
+        for marker in known:
+            if span is None or not span.cuts_markers:
+                for at in marker.ranges:
+                    yield number, marker, at
+                continue
+            first, last = span.indexes(number, marker.entry, marker.count)
+            for ledger, row, rows, index in marker.ranges:
+                start, stop = max(first, index), min(last, index + rows)
+                if start < stop:
+                    yield number, marker, (ledger, row + start - index, stop - start, start)
+
+
+def _entry(marker: Marker) -> int:
+    return marker.entry

@@ -19,8 +19,7 @@ came by a transaction.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,7 +40,7 @@ from txlog.errors import TxlogError
 from txlog.hiddenrows import HIDDEN, STORED, hidden
 from txlog.ids import TopicName, txn_halves
 from txlog.positions import chosen_partitions
-from txlog.spans import Span, Wanted, spans_of
+from txlog.spans import Placed, Span, Wanted, placed, share, spans_of
 
 _USER: Final = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
@@ -73,8 +72,6 @@ _TXN: Final = ("txn_most", "txn_least")
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 _FILED: Final = 1 << 62  # of a sealed ledger every row is in its file
 ALL: Final = Wanted()
-# (ledger of a marker, the marker, where rows of it lie: ledger, first row, rows, first index)
-_Placed = tuple[int, Marker, tuple[int, int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +94,13 @@ class Relation:
     first_ledger: by partition, the first that is not trimmed; 0 where the partition is left out
     unavailable:  partitions that are left out
     markers:      of transactions with rows in `unclean` or `open`; no frame below first_lsn has any
-    hidden:       messages of open and aborted transactions, as hiddenrows.HIDDEN, of the partitions
-                  that are wanted; with isolation committed none
-    everything:   tail, large and hidden have the columns hiddenrows.STORED; tail and hidden have
-                  rows of all kinds
     spans:        by partition the positions that are wanted, if not all; what lies elsewhere is in
                   no source, but for rows of a file with `within`, and messages of a marker that a
                   span cuts
+    hidden:       messages of open and aborted transactions, as hiddenrows.HIDDEN; with isolation
+                  committed none
+    everything:   tail, large and hidden have the columns hiddenrows.STORED; tail and hidden have
+                  rows of all kinds
     """
 
     store: str
@@ -120,9 +117,9 @@ class Relation:
     large: pa.Table
     markers: pa.Table
     tail: pa.Table
+    spans: dict[int, Span]
     hidden: pa.Table
     everything: bool
-    spans: dict[int, Span]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,32 +145,32 @@ def contents(
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         name = TopicName.parse(topic.name)
         if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
-            found.append(
-                content(
-                    view, name, skip_unavailable=skip_unavailable, isolation=isolation,
-                    everything=everything,
-                )
+            made = relation(
+                view, name, skip_unavailable=skip_unavailable, isolation=isolation,
+                everything=everything,
             )  # fmt: skip
+            found.append(_with_parts(view, name, made))
     return found
 
 
 def content(
     view: View, name: TopicName, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
-    isolation: str = "committed", everything: bool = False,
+    isolation: str = "committed",
 ) -> Content:  # fmt: skip
     """What a topic, or one partition of it, holds of what is wanted.
 
     raises: as relation, part_rows
     """
-    made = relation(
-        view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation,
-        everything=everything,
-    )  # fmt: skip
+    made = relation(view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation)
+    return _with_parts(view, TopicName.parse(find_topic(view, name).name), made)
+
+
+def _with_parts(view: View, name: TopicName, made: Relation) -> Content:
     parts = [
         part_rows(view, [source for source in made.open if source.role == role])
         for role in ("p", "s")
     ]
-    return Content(made, TopicName.parse(find_topic(view, name).name).full, *parts)
+    return Content(made, name.full, *parts)
 
 
 def relation(
@@ -185,8 +182,8 @@ def relation(
     everything: also how rows are stored, and rows of all kinds; of isolation uncommitted
     raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
             InvalidArgument for an isolation that there is not; as spans_of
-    cost:   O(files + markers that are wanted + rows in frames); uncommitted: and the rows that are
-            not visible
+    cost:   O(files + markers that are wanted + rows in frames); uncommitted: and the rows that
+            are not visible
     """
     check_isolation(isolation)
     topic = find_topic(view, name)
@@ -213,13 +210,10 @@ def relation(
         topic=TopicName.parse(topic.name).short, partitions=topic.partitions,
         first_ledger=first_ledger, unavailable=left_out, direct=made.direct,
         unclean=made.unclean, open=made.open, large_files=made.large_files,
-        large=_whole(made.large, made.of_large),
-        markers=_whole(made.markers, MARKERS), tail=_whole(made.tail, made.of_tail),
-        hidden=(
-            HIDDEN.empty_table() if isolation == "committed" and not everything
-            else hidden(view, topic, there, everything=everything)
-        ),
-        everything=everything, spans=spans,
+        large=_whole(made.large, made.of_large), markers=_whole(made.markers, MARKERS),
+        tail=_whole(made.tail, made.of_tail), spans=spans,
+        hidden=_hidden(view, topic, wanted, there, isolation, everything=everything),
+        everything=everything,
     )  # fmt: skip
 
 
@@ -278,9 +272,26 @@ def segments(view: View) -> list[dict[str, object]]:
 def _described(ref: FileRef) -> dict[str, object]:
     return {
         "file": ref.path, "form": ref.form, "clean": ref.clean, "rows": ref.rows,
-        "bytes": ref.bytes, "crc": ref.crc, "first_entry": ref.first, "last_entry": ref.last,
+        "bytes": ref.bytes,
+        "crc": ref.crc, "first_entry": ref.first, "last_entry": ref.last,
         "first_lsn": ref.lsn_first, "last_lsn": ref.lsn_last,
     }  # fmt: skip
+
+
+def _hidden(
+    view: View, topic: Topic, wanted: Wanted, indexes: list[int], isolation: str, *,
+    everything: bool,
+) -> pa.Table:  # fmt: skip
+    """What is not visible, if it is wanted: it stands behind the end, as for a reader."""
+    if not everything and (isolation == "committed" or not wanted.has_end):
+        return HIDDEN.empty_table()
+    rows = hidden(view, topic, indexes, everything=everything)
+    txn = wanted.range.txn
+    if txn is not None:
+        of = zip(_TXN, (txn.most, txn.least), strict=True)
+        tests = [pc.equal(rows.column(name), pa.scalar(half, pa.int64())) for name, half in of]
+        rows = rows.filter(pc.and_(*tests))
+    return rows
 
 
 def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
@@ -311,7 +322,7 @@ class _Making:
     def add(self, index: int, number: int, span: Span | None) -> None:
         """Add a partition: its number in the topic, and in the store; what is wanted of it."""
         state, buffer = self._view.topic(number), self._view.buffer(number)
-        found = list(_ranges(buffer, span))
+        found = list(placed(buffer, span))
         rows: dict[int, int] = {}  # by ledger of the sidecar: how many rows of it are wanted
         for _, _, at in found:
             rows[at[0]] = rows.get(at[0], 0) + at[2]
@@ -330,10 +341,10 @@ class _Making:
                     is_joined = role == "s" and (is_part or not is_clean)
                     if is_joined:
                         since.setdefault(end.ledger, ref.lsn_first)
-                    share = _share(span, role, ref, rows)
-                    if share:
+                    count = share(span, role, ref, rows)
+                    if count:
                         kept = self.unclean if is_joined else self.direct
-                        within = span if share < ref.rows and not is_joined else None
+                        within = span if count < ref.rows and not is_joined else None
                         source = Source(index, role, ref, within)
                         (self.open if is_part else kept).append(source)
         self._add_plain_tail(index, [(end.ledger, end.entries) for end in state.ledgers], filed,
@@ -358,7 +369,7 @@ class _Making:
             self.tail.append(_committed(self.of_tail, index, rows, place))
 
     def _add_marked(
-        self, index: int, buffer: Buffer, found: list[_Placed], filed: dict[int, int],
+        self, index: int, buffer: Buffer, found: list[Placed], filed: dict[int, int],
         since: dict[int, int], large: dict[int, FileRef],
     ) -> None:  # fmt: skip
         """Markers that files are joined with, and their rows that are in no such file."""
@@ -412,43 +423,6 @@ class _Making:
             "stored_ledger": repeat_runs([at[0] for at, _, _ in found], ends, pa.int64()),
         }
         return _committed(schema, index, rows, {**place, **more})
-
-
-def _share(span: Span | None, role: str, ref: FileRef, rows: dict[int, int]) -> int:
-    """How many rows of a file may be wanted; rows: of each ledger of the sidecar."""
-    if span is None:
-        return ref.rows
-    if role == "s":
-        return min(ref.rows, rows.get(ref.ledger, 0))
-    low, high = span.entries(ref.ledger, ref.last + 1)
-    return max(0, min(high, ref.last + 1) - max(low, ref.first))
-
-
-def _ranges(buffer: Buffer, span: Span | None) -> Iterator[_Placed]:
-    """(ledger of the marker, marker, where rows of it lie), in order, of what is wanted."""
-    for number in sorted(buffer.markers):
-        known = buffer.markers[number]
-        if span is not None:
-            if not span.start[0] <= number <= span.stop[0]:
-                continue
-            low, high = span.entries(number, _FILED)
-            known = known[
-                bisect_left(known, low, key=_entry) : bisect_left(known, high, key=_entry)
-            ]
-        for marker in known:
-            if span is None or not span.cuts_markers:
-                for at in marker.ranges:
-                    yield number, marker, at
-                continue
-            first, last = span.indexes(number, marker.entry, marker.count)
-            for ledger, row, rows, index in marker.ranges:
-                start, stop = max(first, index), min(last, index + rows)
-                if start < stop:
-                    yield number, marker, (ledger, row + start - index, stop - start, start)
-
-
-def _entry(marker: Marker) -> int:
-    return marker.entry
 
 
 def _markers(index: int, joined: list[tuple[int, Marker, int]]) -> pa.Table:
