@@ -39,6 +39,7 @@ from txlog.positions import Where
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
 from txlog.settings import Settings
+from txlog.stored import Stored, stored
 from txlog.subscribing import ConsumerOptions, create_subscription, open_consumer
 from txlog.subscription import SubscriptionHandle
 from txlog.topic import TopicHandle
@@ -445,6 +446,13 @@ class Client(TransactionClient):
     def contents(self, words: Collection[str] | None = None) -> list[Content]:
         """The relations of topics, all at one LSN, with the rows of their parts; None: all."""
         return self._look(lambda view: contents(view, words))
+
+    def stored(self, words: Collection[str] | None = None) -> list[Stored]:
+        """Every row of topics wherever it lies, and what is said of the rows; None: all topics.
+
+        raises: PartitionUnavailable, Corruption
+        """
+        return self._look(lambda view: stored(view, words))
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""

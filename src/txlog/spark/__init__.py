@@ -1,7 +1,7 @@
 """txlog and Spark: sessions, and topics as data frames. Installed as `txlog[spark]`.
 
-Names are loaded when first used; without pyspark that is MissingExtra. Nothing else in txlog
-imports this package.
+Names are loaded when first used; without pyspark that is MissingExtra. Of the rest of
+txlog only jobs import this package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from txlog.spark.reading import read as read
     from txlog.spark.sessions import session as session
 
-_HOMES = {"prepare": "archive", "read": "reading", "session": "sessions"}
+_HOMES = {"Spark": "engine", "prepare": "archive", "read": "reading", "session": "sessions"}
 
 __all__ = ["prepare", "read", "session"]
 
