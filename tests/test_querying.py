@@ -9,12 +9,13 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import txlog
-from txlog import Client, MessageId
+from txlog import Client, MessageId, TxnId
 from txlog.bounds import Bound
 from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError
 from txlog.querying import Query
@@ -44,9 +45,11 @@ def client(tmp_path: Path) -> Iterator[Client]:
         yield opened
 
 
-def asked(client: Client, sql: str, **parameters: str) -> list[dict[str, object]]:
+def asked(
+    client: Client, sql: str, isolation: str = "committed", **parameters: str
+) -> list[dict[str, object]]:
     """Return the rows of a query."""
-    with Query(client, sql, parameters) as query:
+    with Query(client, sql, parameters, isolation) as query:
         rows: list[dict[str, object]] = query.rows().read_all().to_pylist()
         return rows
 
@@ -172,11 +175,41 @@ class History:
         ]
         [all_of_them] = asked(self.client, "SELECT count(*) AS n, count(lsn) AS l FROM messages")
         assert all_of_them == {"n": len(wanted), "l": len(wanted)}
+        self.compare_uncommitted()
         relation = self.client.relation("t")
         for name in ("direct", "unclean", "open", "large_files"):
             self.seen[name] += len(getattr(relation, name))
         self.seen["tail"] += relation.tail.num_rows
         self.seen["markers"] += relation.markers.num_rows
+
+    def compare_uncommitted(self) -> None:
+        """The same with what is open or aborted; that has no id, so it is compared as a set."""
+        names = ("ledger", "entry", "value", "key", "partition", "visible_time", "txn_state")
+        read = list(self.client.read("t", isolation="uncommitted"))
+        rows = [row for table in read for row in table.to_pylist()]
+        wanted = Counter(tuple(row[name] for name in names) for row in rows)
+        found = asked(self.client, "FROM t", "uncommitted")
+        assert Counter(tuple(row[name] for name in names) for row in found) == wanted
+        self.seen.update(f"state {row['txn_state']}" for row in found)
+        everything = asked(self.client, "FROM messages_all")
+        assert Counter(tuple(row[name] for name in names) for row in everything
+                       if row["kind"] == "message") == wanted  # fmt: skip
+        places = Counter((row["stored_ledger"], row["stored_entry"]) for row in everything)
+        assert set(places.values()) <= {1}, "a row twice, or two at one place"
+        of_messages = {row["message_id"]: row["txn"] for row in everything if row["message_id"]}
+        for table in read:
+            for row in table.to_pylist():
+                if row["ledger"] is not None:
+                    at = str(MessageId(row["ledger"], row["entry"], row["index"] or 0))
+                    assert of_messages[at] == _txn(row)
+        self.seen.update(f"kind {row['kind']} {row['txn_state']}" for row in everything)
+
+
+def _txn(row: dict[str, Any]) -> str | None:
+    """The transaction of a row as text."""
+    if row["txn_most"] is None:
+        return None
+    return str(TxnId.from_halves(row["txn_most"], row["txn_least"]))
 
 
 def run(folder: Path, seed: str) -> History:
@@ -201,7 +234,13 @@ def test_sql_sees_what_a_reader_sees(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
     for seed in range(FIRST, FIRST + 6):
         seen += run(tmp_path, str(seed)).seen
-    assert set(seen) == {"direct", "unclean", "open", "large_files", "tail", "markers"}
+    assert set(seen) >= {
+        "direct", "unclean", "open", "large_files", "tail", "markers",
+        "state None", "state committed", "state aborted", "state open",
+        "kind message None", "kind txn_commit committed", "kind txn_abort aborted",
+        "kind w_set None", "kind w_set open", "kind w_set committed", "kind w_set aborted",
+        "kind w_snapshot None",
+    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -258,9 +297,11 @@ def test_files_that_go_meanwhile_are_looked_up_again(
     file = Path(client.path, source.ref.path)
     known, tries = Client.contents, 0
 
-    def overtaken(self: Client, words: list[str]) -> list[Content]:
+    def overtaken(
+        self: Client, words: list[str], isolation: str, *, everything: bool
+    ) -> list[Content]:
         nonlocal tries
-        found = known(self, words)
+        found = known(self, words, isolation, everything=everything)
         tries += 1
         if tries == 1:  # what the first look names is gone when it is opened
             file.rename(file.with_suffix(".away"))

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
-from txlog import conditions, inspecting, report
+from txlog import conditions, inspecting, report, views
 from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
 from txlog.bounds import END, Range
@@ -39,13 +39,14 @@ from txlog.positions import Where
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
 from txlog.settings import Settings
+from txlog.spans import Wanted
 from txlog.stored import Stored, stored
 from txlog.subscribing import ConsumerOptions, create_subscription, open_consumer
 from txlog.subscription import SubscriptionHandle
 from txlog.topic import TopicHandle
 from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
-from txlog.views import Content, Relation, Source, check_files, contents, relation, segments
+from txlog.views import ALL, Content, Relation, Source
 from txlog.watermarking import WatermarkListener
 
 READ_MESSAGES = 10_000
@@ -435,17 +436,41 @@ class Client(TransactionClient):
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
         return self._look(lambda view: inspecting.inspect(view, self._store, what))
 
-    def relation(self, topic: str, *, skip_unavailable: bool = False) -> Relation:
-        """The files and rows that hold the committed messages of a topic, for other readers.
+    def relation(
+        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+        isolation: str = "committed",
+    ) -> Relation:  # fmt: skip
+        """The files and rows that hold the messages of a topic, for other readers.
 
-        raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
+        isolation: uncommitted: also those of open and aborted transactions, as `hidden`
+        raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
         """
         name = TopicName.parse(topic, allow_partition=True)
-        return self._look(lambda view: relation(view, name, skip_unavailable=skip_unavailable))
+        return self._look(lambda view: views.relation(
+            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+        ))  # fmt: skip
 
-    def contents(self, words: Collection[str] | None = None) -> list[Content]:
-        """The relations of topics, all at one LSN, with the rows of their parts; None: all."""
-        return self._look(lambda view: contents(view, words))
+    def content(
+        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+        isolation: str = "committed",
+    ) -> Content:  # fmt: skip
+        """The relation of a topic with the rows of its parts; raises as relation."""
+        name = TopicName.parse(topic, allow_partition=True)
+        return self._look(lambda view: views.content(
+            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+        ))  # fmt: skip
+
+    def contents(
+        self, words: Collection[str] | None = None, isolation: str = "committed", *,
+        everything: bool = False,
+    ) -> list[Content]:  # fmt: skip
+        """The relations of topics, all at one LSN, with the rows of their parts; None: all.
+
+        everything: with rows of all kinds, and where each is stored
+        """
+        return self._look(
+            lambda view: views.contents(view, words, isolation, everything=everything)
+        )
 
     def stored(self, words: Collection[str] | None = None) -> list[Stored]:
         """Every row of topics wherever it lies, and what is said of the rows; None: all topics.
@@ -456,11 +481,11 @@ class Client(TransactionClient):
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
-        return self._look(segments)
+        return self._look(views.segments)
 
     def check_files(self, sources: Iterable[Source]) -> None:
         """Compare every byte of files of a relation. Raises Corruption; MissingFile: removed."""
-        check_files(self._disk, sources)
+        views.check_files(self._disk, sources)
 
     def flush(self) -> None:
         """Make everything written so far durable, by whichever process."""

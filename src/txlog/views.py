@@ -10,13 +10,16 @@ transactions with a marker; so a relation has five sources, each with one rule:
     large    large messages, all but their values                   as they stand
     tail     what lies in journal frames only                       as it stands
 
+With isolation `uncommitted` there is a sixth, `hidden`: messages that no marker makes visible.
+Of `everything`, rows have how they are stored too, and those that are no messages are among them.
+
 A message has one ledger, entry, visible time and LSN wherever it lies: those of its marker, if it
 came by a transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +29,7 @@ import pyarrow.compute as pc
 from txlog.engine.flow.damage import damage_error
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
+from txlog.engine.flow.preview import check_isolation
 from txlog.engine.folds.buffer import Buffer, Marker
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
@@ -35,7 +39,10 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.view import Request, View
 from txlog.errors import TxlogError
+from txlog.hiddenrows import HIDDEN, STORED, hidden
 from txlog.ids import TopicName, txn_halves
+from txlog.positions import chosen_partitions
+from txlog.spans import Placed, Span, Wanted, placed, share, spans_of
 
 _USER: Final = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
@@ -52,7 +59,8 @@ COMMITTED: Final = pa.schema(
     ]
 )  # fmt: skip
 LARGE: Final = pa.schema(
-    [f for f in COMMITTED if f.name != "value"] + [("path", pa.string()), ("bytes", pa.int64())]
+    [f for f in COMMITTED if f.name != "value"]
+    + [("path", pa.string()), ("bytes", pa.int64()), ("crc", pa.int64())]
 )
 MARKERS: Final = pa.schema(
     [
@@ -62,17 +70,23 @@ MARKERS: Final = pa.schema(
     ]
 )  # fmt: skip
 _STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
+_TXN: Final = ("txn_most", "txn_least")
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 _FILED: Final = 1 << 62  # of a sealed ledger every row is in its file
+ALL: Final = Wanted()
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of a partition (role p) or of its sidecar (s)."""
+    """A file of a partition (role p) or of its sidecar (s).
+
+    within: a file of `direct` or `open` of which only these positions are wanted
+    """
 
     partition: int
     role: str
     ref: FileRef
+    within: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +96,13 @@ class Relation:
     first_ledger: by partition, the first that is not trimmed; 0 where the partition is left out
     unavailable:  partitions that are left out
     markers:      of transactions with rows in `unclean` or `open`; no frame below first_lsn has any
+    spans:        by partition the positions that are wanted, if not all; what lies elsewhere is in
+                  no source, but for rows of a file with `within`, and messages of a marker that a
+                  span cuts
+    hidden:       messages of open and aborted transactions, as hiddenrows.HIDDEN; with isolation
+                  committed none
+    everything:   tail, large and hidden have the columns hiddenrows.STORED; tail and hidden have
+                  rows of all kinds
     """
 
     store: str
@@ -98,6 +119,9 @@ class Relation:
     large: pa.Table
     markers: pa.Table
     tail: pa.Table
+    spans: dict[int, Span]
+    hidden: pa.Table
+    everything: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +134,10 @@ class Content:
     sidecar_parts: pa.Table
 
 
-def contents(view: View, words: Collection[str] | None) -> list[Content]:
+def contents(
+    view: View, words: Collection[str] | None, isolation: str = "committed", *,
+    everything: bool = False,
+) -> list[Content]:  # fmt: skip
     """What the topics hold that words name, short or in full, in any case; None: all topics.
 
     raises: as relation, part_rows
@@ -120,12 +147,8 @@ def contents(view: View, words: Collection[str] | None) -> list[Content]:
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         name = TopicName.parse(topic.name)
         if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
-            made = relation(view, name)
-            parts = [
-                part_rows(view, [source for source in made.open if source.role == role])
-                for role in ("p", "s")
-            ]
-            found.append(Content(made, name.full, *parts))
+            made = relation(view, name, isolation=isolation, everything=everything)
+            found.append(_with_parts(view, name, made))
     return found
 
 
@@ -142,37 +165,74 @@ def check_files(disk: Disk, sources: Iterable[Source]) -> None:
             file.close()
 
 
-def relation(view: View, name: TopicName, *, skip_unavailable: bool = False) -> Relation:
+def content(
+    view: View, name: TopicName, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+    isolation: str = "committed",
+) -> Content:  # fmt: skip
+    """What a topic, or one partition of it, holds of what is wanted.
+
+    raises: as relation, part_rows
+    """
+    made = relation(view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation)
+    return _with_parts(view, TopicName.parse(find_topic(view, name).name), made)
+
+
+def _with_parts(view: View, name: TopicName, made: Relation) -> Content:
+    parts = [
+        part_rows(view, [source for source in made.open if source.role == role])
+        for role in ("p", "s")
+    ]
+    return Content(made, name.full, *parts)
+
+
+def relation(
+    view: View, name: TopicName, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+    isolation: str = "committed", everything: bool = False,
+) -> Relation:  # fmt: skip
     """The relation of a topic, or of one partition of it.
 
-    raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
-    cost:   O(files + markers + rows in frames)
+    everything: also how rows are stored, and rows of all kinds; of isolation uncommitted
+    raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
+            InvalidArgument for an isolation that there is not; as spans_of
+    cost:   O(files + markers that are wanted + rows in frames); uncommitted: and the rows that
+            are not visible
     """
+    check_isolation(isolation)
     topic = find_topic(view, name)
-    made = _Making(view)
+    chosen = chosen_partitions(topic, name, wanted.partitions)
+    made = _Making(view, everything)
     first_ledger = [0] * topic.partitions
     left_out: list[int] = []
-    for index in range(topic.partitions) if name.partition is None else [name.partition]:
+    there: list[int] = []
+    for index in range(topic.partitions) if chosen is None else chosen:
         number = number_of(topic, index)
-        if number in view.catalog.unavailable:
-            if not skip_unavailable:
-                raise _why_unavailable(view, topic, number)
+        if number not in view.catalog.unavailable:
+            there.append(index)
+        elif skip_unavailable:
             left_out.append(index)
-            continue
+        else:
+            raise _why_unavailable(view, topic, number)
+    spans = {} if wanted.is_all else spans_of(view, topic, wanted, there)
+    for index in there if wanted.is_all else spans:
+        number = number_of(topic, index)
         first_ledger[index] = view.topic(number).ledgers[0].ledger
-        made.add(index, number)
+        made.add(index, number, spans.get(index))
     return Relation(
         store=view.disk.description, generation=view.manifest.generation, lsn=view.lsn,
         topic=TopicName.parse(topic.name).short, partitions=topic.partitions,
         first_ledger=first_ledger, unavailable=left_out, direct=made.direct,
         unclean=made.unclean, open=made.open, large_files=made.large_files,
-        large=_whole(made.large, LARGE), markers=_whole(made.markers, MARKERS),
-        tail=_whole(made.tail, COMMITTED),
+        large=_whole(made.large, made.of_large), markers=_whole(made.markers, MARKERS),
+        tail=_whole(made.tail, made.of_tail), spans=spans,
+        hidden=_hidden(view, topic, wanted, there, isolation, everything=everything),
+        everything=everything,
     )  # fmt: skip
 
 
 def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
     """The stored rows of parts, every byte checked, with the partition and ledger of each.
+
+    Of a partition's part only what is wanted; that of a sidecar is joined with what is wanted.
 
     raises: Corruption; MissingFile when the view is no longer the newest
     """
@@ -180,10 +240,13 @@ def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
         pa.schema([("partition", pa.int32()), ("ledger", pa.int64()), *MESSAGE]).empty_table()
     ]
     for source in sources:
-        ref = source.ref
-        rows = view.files.pick(ref, [(0, ref.rows)], MESSAGE.names)
+        ref, low, high = source.ref, 0, source.ref.rows
+        if source.within is not None:
+            low, high = source.within.entries(ref.ledger, ref.last + 1)
+            low, high = max(low - ref.first, 0), high - ref.first
+        rows = view.files.pick(ref, [(low, high)], MESSAGE.names)
         of = (pa.scalar(source.partition, pa.int32()), pa.scalar(ref.ledger, pa.int64()))
-        columns = [pa.repeat(value, ref.rows) for value in of]
+        columns = [pa.repeat(value, rows.num_rows) for value in of]
         tables.append(pa.table([*columns, *rows.columns], schema=tables[0].schema))
     return pa.concat_tables(tables)
 
@@ -223,6 +286,22 @@ def _described(ref: FileRef) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _hidden(
+    view: View, topic: Topic, wanted: Wanted, indexes: list[int], isolation: str, *,
+    everything: bool,
+) -> pa.Table:  # fmt: skip
+    """What is not visible, if it is wanted: it stands behind the end, as for a reader."""
+    if not everything and (isolation == "committed" or not wanted.has_end):
+        return HIDDEN.empty_table()
+    rows = hidden(view, topic, indexes, everything=everything)
+    txn = wanted.range.txn
+    if txn is not None:
+        of = zip(_TXN, (txn.most, txn.least), strict=True)
+        tests = [pc.equal(rows.column(name), pa.scalar(half, pa.int64())) for name, half in of]
+        rows = rows.filter(pc.and_(*tests))
+    return rows
+
+
 def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
     """What a reader is told of a partition; of a quarantined one behind its last good row."""
     if view.catalog.unavailable[number].reason == "damage":
@@ -233,8 +312,13 @@ def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
 class _Making:
     """A relation while its partitions are gone through."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, everything: bool) -> None:
         self._view = view
+        self._everything = everything
+        stored = pa.schema(STORED if everything else [])
+        self.of_tail = pa.schema([*COMMITTED, *stored])
+        self.of_large = pa.schema([*LARGE, *stored])
+        self._read = [*_STORED, *_TXN] if everything else _STORED
         self.direct: list[Source] = []
         self.unclean: list[Source] = []
         self.open: list[Source] = []
@@ -243,9 +327,13 @@ class _Making:
         self.markers: list[pa.Table] = []
         self.tail: list[pa.Table] = []
 
-    def add(self, index: int, number: int) -> None:
-        """Add a partition: its number in the topic, and in the store."""
+    def add(self, index: int, number: int, span: Span | None) -> None:
+        """Add a partition: its number in the topic, and in the store; what is wanted of it."""
         state, buffer = self._view.topic(number), self._view.buffer(number)
+        found = list(placed(buffer, span))
+        rows: dict[int, int] = {}  # by ledger of the sidecar: how many rows of it are wanted
+        for _, _, at in found:
+            rows[at[0]] = rows.get(at[0], 0) + at[2]
         filed: dict[int, int] = {}  # by ledger: rows that are in files
         since: dict[int, int] = {}  # by ledger that is joined with markers: its least LSN
         large: dict[int, FileRef] = {}
@@ -261,35 +349,42 @@ class _Making:
                     is_joined = role == "s" and (is_part or not is_clean)
                     if is_joined:
                         since.setdefault(end.ledger, ref.lsn_first)
-                    if ref.rows:
+                    count = share(span, role, ref, rows)
+                    if count:
                         kept = self.unclean if is_joined else self.direct
-                        (self.open if is_part else kept).append(Source(index, role, ref))
-        self._add_plain_tail(index, [(end.ledger, end.entries) for end in state.ledgers], filed)
-        self._add_marked(index, buffer, filed, since, large)
+                        within = span if count < ref.rows and not is_joined else None
+                        source = Source(index, role, ref, within)
+                        (self.open if is_part else kept).append(source)
+        self._add_plain_tail(index, [(end.ledger, end.entries) for end in state.ledgers], filed,
+                             span)  # fmt: skip
+        self._add_marked(index, buffer, found, filed, since, large)
 
     def _add_plain_tail(
-        self, index: int, ends: list[tuple[int, int]], filed: dict[int, int]
+        self, index: int, ends: list[tuple[int, int]], filed: dict[int, int], span: Span | None
     ) -> None:
         """Rows of the partition that lie in frames."""
         for ledger, entries in ends:
-            start = filed.get(ledger, 0)
-            if start >= entries:
+            low, high = (0, entries) if span is None else span.entries(ledger, entries)
+            start = max(low, filed.get(ledger, 0))
+            if start >= high:
                 continue
-            rows = pa.concat_tables(self._view.rows([(ledger, start, entries)], _STORED))
-            rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
+            rows = pa.concat_tables(self._view.rows([(ledger, start, high)], self._read))
+            if not self._everything:
+                rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
             at = pa.repeat(pa.scalar(ledger, pa.int64()), rows.num_rows)
-            place = {"ledger": at, "visible_time": rows.column("publish_time")}
-            self.tail.append(_committed(COMMITTED, index, rows, place))
+            place = {"ledger": at, "visible_time": rows.column("publish_time"),
+                     "stored_ledger": at}  # fmt: skip
+            self.tail.append(_committed(self.of_tail, index, rows, place))
 
     def _add_marked(
-        self, index: int, buffer: Buffer, filed: dict[int, int], since: dict[int, int],
-        large: dict[int, FileRef],
+        self, index: int, buffer: Buffer, found: list[Placed], filed: dict[int, int],
+        since: dict[int, int], large: dict[int, FileRef],
     ) -> None:  # fmt: skip
         """Markers that files are joined with, and their rows that are in no such file."""
         joined: list[tuple[int, Marker, int]] = []
         tail: list[tuple[Request, int, Marker]] = []
         whole: list[tuple[Request, int, Marker]] = []
-        for number, marker, at in _ranges(buffer):
+        for number, marker, at in found:
             ledger, row, rows, _ = at
             if ledger in since and row < filed[ledger]:
                 if joined and joined[-1][1] is marker:
@@ -305,20 +400,24 @@ class _Making:
             self.markers.append(_markers(index, joined))
         if tail:
             tail.sort(key=lambda item: item[0])  # a frame is read once, if the requests rise
-            self.tail.append(self._marked(COMMITTED, index, tail, {}))
+            self.tail.append(self._marked(self.of_tail, index, tail, {}))
         if whole:
             refs = [large[request[0]] for request, _, _ in whole]
             self.large_files += [Source(index, "s", ref) for ref in refs]
-            sizes = [buffer.chunked[ref.ledger].value_bytes for ref in refs]
-            more = {"path": pa.array([ref.path for ref in refs]), "bytes": pa.array(sizes)}
-            self.large.append(self._marked(LARGE, index, whole, more))
+            known = [buffer.chunked[ref.ledger] for ref in refs]
+            more = {
+                "path": pa.array([ref.path for ref in refs]),
+                "bytes": pa.array([one.value_bytes for one in known]),
+                "crc": pa.array([one.crc for one in known]),
+            }
+            self.large.append(self._marked(self.of_large, index, whole, more))
 
     def _marked(
         self, schema: pa.Schema, index: int, found: list[tuple[Request, int, Marker]],
         more: dict[str, pa.Array],
     ) -> pa.Table:  # fmt: skip
         """Rows of the sidecar at the places of their markers."""
-        names = [name for name in _STORED if name != "value" or name in schema.names]
+        names = [name for name in self._read if name != "value" or name in schema.names]
         rows = pa.concat_tables(self._view.rows([request for request, _, _ in found], names))
         ends: list[int] = []
         for (_, start, stop), _, _ in found:
@@ -329,16 +428,9 @@ class _Making:
             "entry": repeat_runs([marker.entry for marker in markers], ends, pa.int64()),
             "visible_time": repeat_runs([marker.time_ms for marker in markers], ends, INSTANT),
             "lsn": repeat_runs([marker.lsn for marker in markers], ends, pa.int64()),
+            "stored_ledger": repeat_runs([at[0] for at, _, _ in found], ends, pa.int64()),
         }
         return _committed(schema, index, rows, {**place, **more})
-
-
-def _ranges(buffer: Buffer) -> Iterator[tuple[int, Marker, tuple[int, int, int, int]]]:
-    """(ledger of the marker, marker, where rows of it lie), in order."""
-    for number in sorted(buffer.markers):
-        for marker in buffer.markers[number]:
-            for at in marker.ranges:
-                yield number, marker, at
 
 
 def _markers(index: int, joined: list[tuple[int, Marker, int]]) -> pa.Table:
@@ -359,6 +451,7 @@ def _committed(
 ) -> pa.Table:
     """Stored rows with what their place says of them."""
     columns = {name: rows.column(name) for name in rows.column_names}
+    columns["stored_entry"] = columns["entry"]
     columns |= {"partition": pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), **place}
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 

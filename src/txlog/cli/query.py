@@ -31,6 +31,9 @@ def query(
     param: Annotated[
         list[str] | None, Option("--param", metavar="K=V", help="the value of $K")
     ] = None,
+    isolation: Annotated[
+        str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
+    ] = "committed",
     limit: Annotated[int | None, Option("--limit", metavar="N", help="rows at most")] = None,
     show_sql: Annotated[bool, Option("--show-sql", help="print the views, run nothing")] = False,
     out: Annotated[
@@ -40,8 +43,8 @@ def query(
 ) -> None:
     """Run one SELECT of DuckDB over committed messages, all of one moment, and over lists.
 
-    Relations: messages, one a topic by its name; topics subscriptions transactions
-    transaction_keys delayed delayed_buckets segments. text(key) and json(value) read bytes.
+    Relations: messages, one a topic by its name; messages_all, with rows of all kinds; topics
+    subscriptions transactions transaction_keys delayed delayed_buckets segments. text(key) and json(value) read bytes.
     There is no order but by ORDER BY partition, ledger, entry, txn_index.
     """
     exclusive(SQL=sql, file=file)
@@ -56,7 +59,9 @@ def query(
     text = _sql(sql, file)
     parameters = _parameters(param or [])
     client = call.client()
-    with importlib.import_module("txlog.querying").Query(client, text, parameters) as asked:
+    with importlib.import_module("txlog.querying").Query(
+        client, text, parameters, isolation
+    ) as asked:
         if show_sql:
             call.output.text("".join(f"{line};\n" for line in [*asked.statements, text.strip()]))
             return

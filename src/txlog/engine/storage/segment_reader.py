@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -113,6 +113,23 @@ class SegmentReader:
         except pa.ArrowException as error:
             _, offset, length, _ = self.ref.groups[number]
             raise self._corrupt(offset, length, "columns of MESSAGE", str(error)) from error
+
+    def statistics(self, number: int, name: str) -> tuple[Any, Any] | None:
+        """The least and greatest value of a column in a row group; None: the file does not say.
+
+        Nulls are not among them; a group of nulls only says nothing. Instants are in ms.
+        """
+        if self.ref.form == "part":
+            return None
+        group = self._checked_footer().row_group(number)
+        for at in range(group.num_columns):
+            column = group.column(at)
+            if column.path_in_schema == name:
+                found = column.statistics
+                if found is None or not found.has_min_max:
+                    return None
+                return found.min_raw, found.max_raw
+        return None
 
     def verify(self) -> None:
         """Check every byte, and that all of it decodes."""

@@ -1,0 +1,226 @@
+"""Owns views.Relation written as SQL: the SELECT of the messages of topics, for DuckDB.
+
+Nothing is decided here. All topics of a query are one SELECT: their files are one scan, where topic
+and partition follow from the name of a file, which is looked at once a file and leaves files out;
+their tables are one table each, with the name of the topic as a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.engine.model.schema import (
+    KIND_DATA,
+    TXN_ABORT,
+    TXN_COMMIT,
+    W_IDLE,
+    W_SET,
+    W_SNAPSHOT,
+)
+from txlog.hiddenrows import HIDDEN
+from txlog.views import Content, Source
+
+USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
+# Of a file by its name: evaluated once a file, which also leaves files out.
+PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_txnlog/)?[^/]+$', 1)::INTEGER"
+LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
+TOPIC: Final = (
+    r"regexp_replace(url_decode(regexp_extract(filename,"
+    r" 'topics/([^/]+/[^/]+/[^/]+)/partition=\d+/(_txnlog/)?[^/]+$', 1)), '^public/default/', '')"
+)
+_NAMED: Final = f"partition, ledger, entry, txn_index, {USER}"
+_ALL: Final = f"{_NAMED}, visible_time, producer, sequence_id, lsn"
+_STORED: Final = "kind, txn_most, txn_least, stored_ledger, stored_entry"
+_ROW: Final = "file_row_number"
+_KINDS: Final = {
+    KIND_DATA: "message", TXN_COMMIT: "txn_commit", TXN_ABORT: "txn_abort", W_SET: "w_set",
+    W_IDLE: "w_idle", W_SNAPSHOT: "w_snapshot",
+}  # fmt: skip
+
+
+class Messages:
+    """The messages of some topics as SQL over registered tables and over files.
+
+    path:       what is written for a file
+    everything: the contents have rows of all kinds
+    tables:     what is to be registered, by name
+    """
+
+    def __init__(self, contents: Sequence[Content], path: Callable[[Source], str]) -> None:
+        self._contents = contents
+        self._path = path
+        relations = [content.relation for content in contents]
+        self.everything = all(relation.everything for relation in relations)
+        self._is_one = len(contents) == 1
+        self._topic = text(relations[0].topic) if self._is_one else TOPIC
+        self._direct = [source for relation in relations for source in relation.direct]
+        self._unclean = [source for relation in relations for source in relation.unclean]
+        self._large = [source for relation in relations for source in relation.large_files]
+        self.tables: dict[str, pa.Table] = {
+            "txlog_tail": self._joined([relation.tail for relation in relations]),
+            "txlog_markers": self._joined([relation.markers for relation in relations]),
+            "txlog_large": self._joined([relation.large for relation in relations]),
+            "txlog_hidden": self._joined([relation.hidden for relation in relations]),
+            "txlog_partition_parts": self._joined([of.partition_parts for of in contents]),
+            "txlog_sidecar_parts": self._joined([of.sidecar_parts for of in contents]),
+        }
+
+    def _joined(self, tables: list[pa.Table]) -> pa.Table:
+        """The tables of the topics as one, with the topic as a column if there are several."""
+        if self._is_one:
+            return tables[0]
+        if not tables:
+            return HIDDEN.append(pa.field("topic", pa.string())).empty_table()
+        return pa.concat_tables(
+            table.append_column(
+                "topic", pa.repeat(pa.scalar(content.relation.topic, pa.string()), len(table))
+            )
+            for content, table in zip(self._contents, tables, strict=True)
+        )
+
+    def committed(self) -> str:
+        """Committed messages."""
+        return _columns(self._visible(everything=False))
+
+    def uncommitted(self) -> str:
+        """The same with txn_state, and messages of open and aborted transactions."""
+        state = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
+        select = _columns(self._visible(everything=False), state)
+        if not self.tables["txlog_hidden"].num_rows:
+            return select
+        rows = f"SELECT {self._at()}, {_ALL}, txn_state FROM txlog_hidden WHERE kind = {KIND_DATA}"
+        return f"{select} UNION ALL {_columns(f'({rows})', 'txn_state')}"
+
+    def all(self) -> str:
+        """Rows of all kinds, with what became of them and where they lie."""
+        assert self.everything
+        kind = " ".join(f"WHEN {number} THEN '{name}'" for number, name in _KINDS.items())
+        more = (
+            f"CASE kind {kind} END AS kind,"
+            " ((txn_most >> 48) & 65535) || ':' || txn_least AS txn, {state} AS txn_state,"
+            " stored_ledger, stored_entry"
+        )
+        state = f"CASE WHEN txn_index IS NOT NULL OR kind = {TXN_COMMIT} THEN 'committed' END"
+        visible = _columns(self._visible(everything=True), more.format(state=state))
+        rows = f"SELECT {self._at()}, {_ALL}, txn_state, {_STORED} FROM txlog_hidden"
+        return f"{visible} UNION ALL {_columns(f'({rows})', more.format(state='txn_state'))}"
+
+    def _at(self) -> str:
+        """The topic of a row of a table."""
+        return f"{self._topic} AS topic" if self._is_one else "topic"
+
+    def _visible(self, *, everything: bool) -> str:
+        """What is visible, in parentheses: the columns of views.COMMITTED, and how it is stored."""
+        stored = f", {_STORED}" if everything else ""
+        lying = ", kind, txn_most, txn_least, {ledger}, {row}" if everything else ""
+        data = "" if everything else f" WHERE kind = {KIND_DATA}"
+        only = data if self.everything else ""  # else a tail has nothing but messages
+        branches = [f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_tail{only}"]
+        if self._direct:
+            branches.append(
+                f"SELECT {self._topic}, {PARTITION}, coalesce(marker_ledger, {LEDGER}),"
+                f" coalesce(marker_entry, entry), txn_index, {USER},"
+                " coalesce(visible_time, publish_time), producer, sequence_id, lsn"
+                f"{lying.format(ledger=LEDGER, row=_ROW)}"
+                f" FROM {self._parquet(self._direct, numbered=everything)}{data}"
+            )
+        of_row = lying.replace(" ", " r.")
+        joined = _marked(self._is_one)
+        if self._unclean:
+            rows = (
+                f"SELECT *, {PARTITION} AS partition, {LEDGER} AS ledger"
+                f"{'' if self._is_one else f', {TOPIC} AS topic'}"
+                f" FROM {self._parquet(self._unclean, numbered=everything)}"
+            )
+            lies = of_row.format(ledger="ledger", row=_ROW)
+            branches.append(joined.format(topic=self._topic_of("r"), rows=f"({rows})", lying=lies))
+        if self.tables["txlog_partition_parts"].num_rows:
+            branches.append(
+                f"SELECT {self._at()}, {_NAMED}, publish_time, producer, sequence_id, lsn"
+                f"{lying.format(ledger='ledger', row='entry')} FROM txlog_partition_parts{data}"
+            )
+        if self.tables["txlog_sidecar_parts"].num_rows:
+            lies = of_row.format(ledger="ledger", row="entry")
+            branches.append(
+                joined.format(topic=self._topic_of("r"), rows="txlog_sidecar_parts", lying=lies)
+            )
+        if self._large:
+            branches.append(
+                f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_large"
+                f" LEFT JOIN ({self._chunks()}) USING (path)"
+            )
+        return f"({' UNION ALL '.join(branches)})"
+
+    def _topic_of(self, alias: str) -> str:
+        return self._topic if self._is_one else f"{alias}.topic"
+
+    def _chunks(self) -> str:
+        """Values of large messages: their chunks put together, only if they are asked for."""
+        names = self._path(self._large[0]), self._large[0].ref.path
+        root = len(names[0]) - len(names[1])
+        return (
+            f"SELECT substr(filename, {root + 1}) AS path,"
+            " unhex(string_agg(hex(value), '' ORDER BY entry)) AS value"
+            f" FROM {self._parquet(self._large)} GROUP BY filename"
+        )
+
+    def _parquet(self, sources: list[Source], *, numbered: bool = False) -> str:
+        paths = ", ".join(text(unglobbed(self._path(source))) for source in sources)
+        more = ", file_row_number = true" if numbered else ""
+        return f"read_parquet([{paths}], filename = true, hive_partitioning = false{more})"
+
+
+def files_of(contents: Sequence[Content]) -> Iterator[Source]:
+    """The files that are read by their paths."""
+    for content in contents:
+        yield from content.relation.direct
+        yield from content.relation.unclean
+        yield from content.relation.large_files
+
+
+def path_below(root: str) -> Callable[[Source], str]:
+    """What names a file below a directory."""
+    return lambda source: str(PurePath(root, source.ref.path))
+
+
+def name(word: str) -> str:
+    """A name as SQL has it."""
+    return '"' + word.replace('"', '""') + '"'
+
+
+def text(word: str) -> str:
+    """Text as SQL has it."""
+    return "'" + word.replace("'", "''") + "'"
+
+
+def unglobbed(path: str) -> str:
+    """A path without the meaning of a pattern."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
+
+
+def _marked(is_one: bool) -> str:
+    """Rows that are joined with their markers."""
+    user = ", ".join(f"r.{column}" for column in USER.split(", "))
+    return (
+        f"SELECT {{topic}}, r.partition, m.marker_ledger, m.marker_entry, r.txn_index, {user},"
+        f" m.visible_time, r.producer, r.sequence_id, m.lsn{{lying}}"
+        " FROM {rows} AS r JOIN txlog_markers AS m"
+        f" ON {'' if is_one else 'm.topic = r.topic AND '}m.partition = r.partition"
+        f" AND m.txn_most = r.txn_most AND m.txn_least = r.txn_least WHERE r.kind = {KIND_DATA}"
+    )
+
+
+def _columns(source: str, more: str | None = None) -> str:
+    """The columns of `messages` over those of views.COMMITTED; what has no place has no id."""
+    is_message = "" if more is None or "stored_entry" not in more else f"kind = {KIND_DATA} AND "
+    return (
+        f"SELECT topic, partition, CASE WHEN {is_message}ledger IS NOT NULL"
+        " THEN concat(ledger, ':', entry, ':' || txn_index) END AS message_id,"
+        f" ledger, entry, txn_index, {USER}, visible_time, producer, sequence_id, lsn,"
+        f" coalesce(octet_length(value), 0) AS size_bytes{f', {more}' if more else ''}"
+        f" FROM {source}"
+    )
