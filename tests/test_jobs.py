@@ -109,7 +109,7 @@ def filled(client: Client) -> Stored:
         producer.send(b"later", partition=partition)
     client.checkpoint()
     producer.send(b"last", partition=0)
-    [held] = client.stored(["orders"])
+    [held] = auditing.stored_of(client, ["public/default/orders"])
     return held
 
 

@@ -6,14 +6,14 @@ and MessageId, instants are milliseconds since 1970 UTC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import pyarrow as pa
 
-from txlog import conditions, inspecting, report, views
+from txlog import conditions, inspecting, report
 from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
 from txlog.bounds import END, Range
@@ -32,26 +32,21 @@ from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument
 from txlog.ids import MessageId, TopicName, TxnId
-from txlog.looking import look
 from txlog.multi_consumer import MultiTopicsConsumer, Topics
 from txlog.nondurable import NonDurableConsumer
 from txlog.positions import Where
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
+from txlog.relating import RelationClient
 from txlog.settings import Settings
-from txlog.spans import Wanted
-from txlog.stored import Stored, stored
 from txlog.subscribing import ConsumerOptions, create_subscription, open_consumer
 from txlog.subscription import SubscriptionHandle
 from txlog.topic import TopicHandle
-from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
-from txlog.views import ALL, Content, Relation, Source
 from txlog.watermarking import WatermarkListener
 
 READ_MESSAGES = 10_000
 Answer = dict[str, Any]
-T = TypeVar("T")
 
 
 def init(
@@ -119,7 +114,7 @@ def open_store(
     return client
 
 
-class Client(TransactionClient):
+class Client(RelationClient):
     """An open store. Safe to call from many threads; a forked child must open its own.
 
     >>> import tempfile, txlog
@@ -220,12 +215,12 @@ class Client(TransactionClient):
 
     def topics(self, internal: bool = False) -> list[Answer]:
         """The topics, by name; the fields of `txlog topic list`."""
-        return self._look(lambda view: report.topics(view, self._store))
+        return self.ask(lambda view: report.topics(view, self._store))
 
     def describe_topic(self, name: str) -> Answer:
         """One topic with its partitions and subscriptions. Raises TopicNotFound."""
         topic = TopicName.parse(name, allow_partition=True)
-        return self._look(lambda view: report.topic(view, find_topic(view, topic), self._store))
+        return self.ask(lambda view: report.topic(view, find_topic(view, topic), self._store))
 
     def create_subscription(
         self, topic: str, name: str, *, type: str = "exclusive", isolation: str = "committed",
@@ -246,7 +241,7 @@ class Client(TransactionClient):
     def subscriptions(self, topic: str | None = None) -> list[Answer]:
         """The subscriptions, of one topic or of all; the fields of `txlog sub list`."""
         name = None if topic is None else TopicName.parse(topic, allow_partition=True)
-        return self._look(
+        return self.ask(
             lambda view: report.subscriptions(
                 view, None if name is None else find_topic(view, name), self._store
             )
@@ -418,7 +413,7 @@ class Client(TransactionClient):
 
     def status(self) -> Answer:
         """The store at a glance; the fields of `txlog status`."""
-        return self._look(lambda view: report.status(view, self._store))
+        return self.ask(lambda view: report.status(view, self._store))
 
     def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> Answer:
         """Move the journal into files now; the fields of `txlog admin checkpoint`."""
@@ -434,65 +429,11 @@ class Client(TransactionClient):
 
     def inspect(self, what: str | None = None) -> Answer:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
-        return self._look(lambda view: inspecting.inspect(view, self._store, what))
-
-    def relation(
-        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
-        isolation: str = "committed",
-    ) -> Relation:  # fmt: skip
-        """The files and rows that hold the messages of a topic, for other readers.
-
-        isolation: uncommitted: also those of open and aborted transactions, as `hidden`
-        raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
-        """
-        name = TopicName.parse(topic, allow_partition=True)
-        return self._look(lambda view: views.relation(
-            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
-        ))  # fmt: skip
-
-    def content(
-        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
-        isolation: str = "committed",
-    ) -> Content:  # fmt: skip
-        """The relation of a topic with the rows of its parts; raises as relation."""
-        name = TopicName.parse(topic, allow_partition=True)
-        return self._look(lambda view: views.content(
-            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
-        ))  # fmt: skip
-
-    def contents(
-        self, words: Collection[str] | None = None, isolation: str = "committed", *,
-        everything: bool = False,
-    ) -> list[Content]:  # fmt: skip
-        """The relations of topics, all at one LSN, with the rows of their parts; None: all.
-
-        everything: with rows of all kinds, and where each is stored
-        """
-        return self._look(
-            lambda view: views.contents(view, words, isolation, everything=everything)
-        )
-
-    def stored(self, words: Collection[str] | None = None) -> list[Stored]:
-        """Every row of topics wherever it lies, and what is said of the rows; None: all topics.
-
-        raises: PartitionUnavailable, Corruption
-        """
-        return self._look(lambda view: stored(view, words))
-
-    def segments(self) -> list[Answer]:
-        """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
-        return self._look(views.segments)
-
-    def check_files(self, sources: Iterable[Source]) -> None:
-        """Compare every byte of files of a relation. Raises Corruption; MissingFile: removed."""
-        views.check_files(self._disk, sources)
+        return self.ask(lambda view: inspecting.inspect(view, self._store, what))
 
     def flush(self) -> None:
         """Make everything written so far durable, by whichever process."""
         self._store.flush()
-
-    def _look(self, question: Callable[[View], T]) -> T:
-        return look(self._store, question)
 
 
 def _finder(topic: str, subscription: str) -> Find:

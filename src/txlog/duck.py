@@ -133,6 +133,22 @@ class Session:
         except duckdb.Error as error:
             raise _sql_error(error) from error
 
+    def scanned(self, query: str, parameters: Mapping[str, str] | None = None) -> tuple[int, int]:
+        """(files that a SELECT reads, files that it names), as they are when it is planned."""
+        try:
+            planned = self._connection.execute(
+                f"EXPLAIN (FORMAT json) {query}", dict(parameters or {}) or None
+            ).fetchall()
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+        read = named = 0
+        for node in _nodes(json.loads(planned[0][1])):
+            info = node.get("extra_info")
+            if isinstance(info, dict) and "Scanning Files" in info:
+                some, _, every = str(info["Scanning Files"]).partition("/")
+                read, named = read + int(some), named + int(every)
+        return read, named
+
     def row(self, query: str) -> dict[str, object]:
         """Return the single row of a SELECT as a mapping from column to Python value."""
         rows: list[dict[str, object]] = self.arrow(query).to_pylist()

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from txlog.client import Client
 from txlog.engine.model.schema import INSTANT
+from txlog.engine.view import View
+from txlog.longlists import acks, frames, pending_acks
 
 Row = Mapping[str, Any]
 _TYPES: Final = {
@@ -46,6 +48,28 @@ def _delayed_buckets(client: Client) -> Iterable[Row]:
         yield from client.topic(topic["topic"]).buckets()
 
 
+def _watermarks(client: Client) -> Iterable[Row]:
+    """Of each topic where event time is at the end of its log, and where subscriptions are."""
+    held: dict[str, list[str | None]] = {row["topic"]: [None] for row in client.topics()}
+    for row in client.subscriptions():
+        held.setdefault(row["topic"], []).append(row["subscription"])
+    for topic, subscriptions in held.items():
+        watermarks = client.topic(topic).watermarks
+        for subscription in subscriptions:
+            shown = watermarks.show(subscription, lateness=False)["partition_list"]
+            places = {row["partition"]: row for row in shown}
+            producers = watermarks.producers(subscription)
+            without = places.keys() - {row["partition"] for row in producers}
+            of = {"topic": topic, "subscription": subscription}
+            for row in [*producers, *({"partition": index} for index in sorted(without))]:
+                at = places[row["partition"]]
+                known = {"watermark": at["watermark"], "emitted": at["emitted"]}
+                yield {**row, **of, **known, "status": at["status"]}
+
+
+_TABLES: Final[dict[str, Callable[[View], pa.Table]]] = {
+    "acks": acks, "pending_acks": pending_acks, "frames": frames,
+}  # fmt: skip
 _LISTS: Final[dict[str, tuple[pa.Schema, Callable[[Client], Iterable[Row]]]]] = {
     "topics": (
         _columns(
@@ -90,17 +114,26 @@ _LISTS: Final[dict[str, tuple[pa.Schema, Callable[[Client], Iterable[Row]]]]] = 
     ),
     "segments": (
         _columns(
-            "topic:s partition:i ledger:i role:s state:s clean:b file:s rows:i bytes:i crc:i "
-            "first_entry:i last_entry:i first_lsn:i last_lsn:i"
+            "topic:s partition:i ledger:i role:s state:s form:s clean:b file:s rows:i markers:i "
+            "bytes:i crc:i first_entry:i last_entry:i first_lsn:i last_lsn:i"
         ),
         lambda client: client.segments(),
     ),
+    "watermarks": (
+        _columns(
+            "topic:s subscription:s partition:i status:s watermark:t emitted:t producer:s "
+            "event_time:t holds:b idle:b position:s pending_txns:i"
+        ),
+        _watermarks,
+    ),
 }
-LISTS: Final = frozenset(_LISTS)
+LISTS: Final = frozenset([*_LISTS, *_TABLES])
 
 
 def listed(client: Client, name: str) -> pa.Table:
     """The rows of a relation of LISTS. Cost: that of the list."""
+    if name in _TABLES:
+        return client.ask(_TABLES[name])
     schema, rows = _LISTS[name]
     columns: dict[str, list[object]] = {field.name: [] for field in schema}
     for row in rows(client):

@@ -1,10 +1,11 @@
-"""Who holds which lock of a store: the writer, maintenance, the consumers."""
+"""Who holds which lock of a store: the writer, maintenance, readers that pin files, consumers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from txlog.engine.liveness import WRITE_LOCK, consumer_lock
+from txlog.engine.pins import pins
 from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.view import View
 from txlog.errors import MissingFile
@@ -21,6 +22,7 @@ def locks(view: View, store: Store) -> list[Answer]:
         _row(store, "write", WRITE_LOCK, None, None),
         _row(store, "maintenance", MAINTENANCE_PATH, None, None),
     ]
+    out += [_row(store, "pin", path, None, None) for path in pins(store.disk)]
     for _, one in sorted(view.catalog.consumers.items()):
         held = view.catalog.subscriptions[one.subscription]
         out.append(_row(store, "consumer", consumer_lock(one.number), held.name, one.since_ms))

@@ -13,6 +13,7 @@ from typing import Final
 from txlog.client import Client
 from txlog.duck import Rows, Session, tables_of
 from txlog.engine.flow.preview import check_isolation
+from txlog.engine.pins import Pin
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.listings import LISTS, listed
 from txlog.messagesql import Messages, files_of, name, path_below, text, unglobbed
@@ -29,29 +30,36 @@ _MACROS: Final = (
 class Query:
     """One SELECT over a store; a context manager. All messages it reads are of one LSN.
 
+    Its files stay until it is closed, whatever checkpoints, compactions and trims do meanwhile; but
+    with a client that is read-only they go after the grace of readers.
     sql:        over `messages`, `messages_all`, topics by their names, short or in full, and LISTS
     parameters: values of $name
     isolation:  uncommitted: messages have a txn_state, and those of open and of aborted
                 transactions are there too; they have no id, place, LSN and visible time
+    skip_unavailable: leave partitions out that are away or damaged; `left_out` names them
     raises:     SqlError; what reading the topics raises
     """
 
     def __init__(
         self, client: Client, sql: str, parameters: Mapping[str, str] | None = None,
-        isolation: str = "committed",
+        isolation: str = "committed", *, skip_unavailable: bool = False,
     ) -> None:  # fmt: skip
         self._client = client
         self._sql = sql
         self._parameters = parameters
         self._uncommitted = check_isolation(isolation) == "uncommitted"
         self._session: Session | None = None
+        self._pin: Pin | None = None
         self.statements: list[str] = []
         named = tables_of(sql)
         words = {word.casefold() for word in named}
         wanted = None if words & {_MESSAGES, _EVERYTHING} else named
         stood: list[tuple[int, int]] | None = None
         for _ in range(_TRIES):
-            self._contents = client.contents(wanted, isolation, everything=_EVERYTHING in words)
+            self._contents = client.contents(
+                wanted, isolation, everything=_EVERYTHING in words,
+                skip_unavailable=skip_unavailable,
+            )  # fmt: skip
             before, stood = stood, [
                 (content.relation.generation, content.relation.lsn) for content in self._contents
             ]  # fmt: skip
@@ -72,16 +80,31 @@ class Query:
         """How many files its views stand on."""
         return sum(1 for _ in files_of(self._contents))
 
+    @property
+    def left_out(self) -> list[str]:
+        """Partitions that are not in it, as topic/partition."""
+        relations = [content.relation for content in self._contents]
+        return [f"{of.topic}/{index}" for of in relations for index in of.unavailable]
+
+    def pruned(self) -> int:
+        """How many files of its scans need not be read, as its plan has it."""
+        assert self._session is not None
+        read, named = self._session.scanned(self._sql, self._parameters)
+        return named - read
+
     def rows(self) -> Rows:
         """The rows, batch by batch; once."""
         assert self._session is not None
         return self._session.stream(self._sql, self._parameters)
 
     def close(self) -> None:
-        """End the session."""
+        """End the session, and let its files go."""
         if self._session is not None:
             self._session.close()
             self._session = None
+        if self._pin is not None:
+            self._pin.close()
+            self._pin = None
 
     def __enter__(self) -> Query:
         return self
@@ -94,6 +117,8 @@ class Query:
 
     def _open(self, words: set[str]) -> None:
         sources = list(files_of(self._contents))
+        if sources:
+            self._pin = self._client.pin(sources)
         self._client.check_files(sources)
         path = path_below(self._client.path)
         paths = [path(source) for source in sources]  # as such, and as a pattern

@@ -25,7 +25,13 @@ from txlog.engine.upkeep.compact import (
 )
 from txlog.engine.upkeep.retention import trim_topic
 from txlog.engine.upkeep.service import run_checkpoint
-from txlog.engine.upkeep.sweep import free_gone, replaced, unlink_unnamed, unnamed
+from txlog.engine.upkeep.sweep import (
+    free_gone,
+    replaced,
+    unlink_replaced,
+    unlink_unnamed,
+    unnamed,
+)
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, TopicNotFound, TxlogError
 from txlog.ids import TopicName
@@ -134,12 +140,11 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> Answer:
         now_ms = store.clock.now().wall_ms
         for path, reason in [*unnamed(store), *replaced(store, keep_ms, now_ms)]:
             size = store.disk.size(path)
-            if apply and reason != "replaced":
-                size = unlink_unnamed(store, path)
+            if apply:
+                unlink = unlink_replaced if reason == "replaced" else unlink_unnamed
+                size = unlink(store, path)
                 if not size:
-                    continue  # named meanwhile
-            elif apply:
-                store.disk.unlink(path)
+                    continue  # named, or pinned, meanwhile
             rows.append({"path": path, "size_bytes": size, "reason": reason})
     finally:
         if lock is not None:

@@ -19,7 +19,7 @@ came by a transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,9 +34,7 @@ from txlog.engine.folds.buffer import Buffer, Marker
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.view import Request, View
 from txlog.errors import TxlogError
 from txlog.hiddenrows import HIDDEN, STORED, hidden
@@ -136,7 +134,7 @@ class Content:
 
 def contents(
     view: View, words: Collection[str] | None, isolation: str = "committed", *,
-    everything: bool = False,
+    everything: bool = False, skip_unavailable: bool = False,
 ) -> list[Content]:  # fmt: skip
     """What the topics hold that words name, short or in full, in any case; None: all topics.
 
@@ -147,22 +145,12 @@ def contents(
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         name = TopicName.parse(topic.name)
         if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
-            made = relation(view, name, isolation=isolation, everything=everything)
+            made = relation(
+                view, name, skip_unavailable=skip_unavailable, isolation=isolation,
+                everything=everything,
+            )  # fmt: skip
             found.append(_with_parts(view, name, made))
     return found
-
-
-def check_files(disk: Disk, sources: Iterable[Source]) -> None:
-    """Compare every byte of files with its checksum: who reads them by path compares none.
-
-    raises: Corruption (path, offset); MissingFile
-    """
-    for source in sources:
-        file = disk.open(source.ref.path)
-        try:
-            SegmentReader(file, source.ref).check()
-        finally:
-            file.close()
 
 
 def content(
@@ -254,33 +242,37 @@ def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
 def segments(view: View) -> list[dict[str, object]]:
     """Where the rows of every ledger lie: a row a file, and one for those in journal frames.
 
-    role: partition or sidecar; state: open, closed (takes no more rows) or sealed; rows in frames
-    have no file. cost: O(files)
+    role: partition or sidecar; state: open, closed (takes no more rows) or sealed; form: part,
+    sealed or chunks (those of one large message), or frames, which have no file; markers: commit
+    markers of the whole ledger. cost: O(files)
     """
     out: list[dict[str, object]] = []
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         short = TopicName.parse(topic.name).short
         for index in range(topic.partitions):
             number = number_of(topic, index)
-            of_partition, of_sidecar = view.topic(number).ledgers, view.buffer(number).ledgers
-            for role, ends in (("partition", of_partition), ("sidecar", of_sidecar)):
+            buffer = view.buffer(number)
+            sides = (("partition", view.topic(number).ledgers), ("sidecar", buffer.ledgers))
+            for role, ends in sides:
                 for end in ends:
                     state = "open" if end is ends[-1] else "sealed" if end.sealed else "closed"
                     of = {"topic": short, "partition": index, "ledger": end.ledger, "role": role,
-                          "state": state}  # fmt: skip
+                          "state": state, "markers": len(buffer.markers.get(end.ledger, ()))
+                          if role == "partition" else None}  # fmt: skip
                     files = view.files.of(end.ledger)
                     out += [{**of, **_described(ref)} for ref in files]
                     stored = sum(ref.rows for ref in files)
                     if not end.sealed and stored < end.entries:
                         first, last = stored, end.entries - 1
-                        out.append({**of, "rows": end.entries - stored, "first_entry": first,
-                                    "last_entry": last})  # fmt: skip
+                        out.append({**of, "form": "frames", "rows": end.entries - stored,
+                                    "first_entry": first, "last_entry": last})  # fmt: skip
     return out
 
 
 def _described(ref: FileRef) -> dict[str, object]:
     return {
-        "file": ref.path, "clean": ref.clean, "rows": ref.rows, "bytes": ref.bytes,
+        "file": ref.path, "form": ref.form, "clean": ref.clean, "rows": ref.rows,
+        "bytes": ref.bytes,
         "crc": ref.crc, "first_entry": ref.first, "last_entry": ref.last,
         "first_lsn": ref.lsn_first, "last_lsn": ref.lsn_last,
     }  # fmt: skip

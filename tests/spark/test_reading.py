@@ -15,8 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 import txlog
 from tests.test_querying import SAME, STEPS, History
 from txlog import Client, MessageId
+from txlog.bounds import END
 from txlog.errors import PartitionUnavailable, StoreNotFound, TopicNotFound
-from txlog.spark import read
+from txlog.spark import read, release
 from txlog.spark.reading import local_frame
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
@@ -219,3 +220,32 @@ def test_what_does_not_exist_is_named(spark: SparkSession, client: Client, tmp_p
         read(spark, client.path, "orders2")
     with pytest.raises(StoreNotFound):
         read(spark, str(tmp_path / "nowhere"), "orders")
+
+
+def test_a_frame_outlives_what_the_store_lets_go(spark: SparkSession, tmp_path: Path) -> None:
+    """R18; kills: a frame without a pin, a pin that nothing lets go, one of the wrong files."""
+    path = str(tmp_path / "store")
+    txlog.init(path, reader_grace_ms=0)
+    with txlog.open(path) as client:
+        client.checkpoint_automatically = False
+        client.create_topic("orders")
+        producer = client.producer("orders")
+        producer.send(b"plain")
+        with client.transaction() as txn:
+            producer.send(b"in a transaction", txn=txn)
+        client.checkpoint(roll_all=True)
+        client.checkpoint()
+        frame = read(spark, path, "orders")
+        before = set(Path(path).glob("topics/**/*.parquet"))
+        assert len(before) == 2
+        client.admin.trim("orders", END, force_unacked=True)
+        client.checkpoint()
+        client.checkpoint()
+        client.admin.gc(True, 0)
+        assert set(Path(path).glob("topics/**/*.parquet")) == before
+        assert [row["value"] for row in in_order(frame)] == [b"plain", b"in a transaction"]
+        assert in_order(read(spark, path, "orders")) == []
+        release(spark)
+        client.checkpoint()
+        assert list(Path(path).glob("topics/**/*.parquet")) == []
+        assert list(Path(path, "pins").iterdir()) == []

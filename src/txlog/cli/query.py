@@ -34,6 +34,9 @@ def query(
     isolation: Annotated[
         str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
     ] = "committed",
+    skip_unavailable: Annotated[
+        bool, Option("--skip-unavailable", help="without partitions that are away")
+    ] = False,
     limit: Annotated[int | None, Option("--limit", metavar="N", help="rows at most")] = None,
     show_sql: Annotated[bool, Option("--show-sql", help="print the views, run nothing")] = False,
     out: Annotated[
@@ -44,7 +47,8 @@ def query(
     """Run one SELECT of DuckDB over committed messages, all of one moment, and over lists.
 
     Relations: messages, one a topic by its name; messages_all, with rows of all kinds; topics
-    subscriptions transactions transaction_keys delayed delayed_buckets segments. text(key) and json(value) read bytes.
+    subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets watermarks
+    segments frames. text(key) and json(value) read bytes.
     There is no order but by ORDER BY partition, ledger, entry, txn_index.
     """
     exclusive(SQL=sql, file=file)
@@ -60,19 +64,24 @@ def query(
     parameters = _parameters(param or [])
     client = call.client()
     with importlib.import_module("txlog.querying").Query(
-        client, text, parameters, isolation
+        client, text, parameters, isolation, skip_unavailable=skip_unavailable
     ) as asked:
         if show_sql:
             call.output.text("".join(f"{line};\n" for line in [*asked.statements, text.strip()]))
             return
+        for partition in asked.left_out:
+            call.warn(f"without {partition}, which is not available")
+        says = call.flags.quiet < 1 and not call.output.as_json and out is None
+        pruned = asked.pruned() if says else 0
         batches = shapes.limited(asked.rows(), limit)
         if out is not None:
             rows = shapes.write_out(out, batches, force=force)
             call.summary(f"wrote {counted(rows, 'row')} to {out}")
             return
         rows = shapes.Printed(call.output).print(batches)
+    some = f"{asked.files - pruned} of " if pruned else ""
     call.summary(
-        f"{counted(rows, 'row')} ({counted(asked.files, 'file')} read, "
+        f"{counted(rows, 'row')} ({some}{counted(asked.files, 'file')} read, "
         f"{duration(call.elapsed_ms())})"
     )
 

@@ -28,7 +28,7 @@ from txlog.client import Client
 from txlog.errors import CommandFailed, Corruption, TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
-from txlog.stored import Stored
+from txlog.stored import Stored, stored
 from txlog.views import Source
 
 Answer = dict[str, Any]
@@ -61,7 +61,7 @@ def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = si
     raises:  TopicNotFound, PartitionUnavailable; Corruption of a part, which the manifest covers
     """
     names = [TopicName.parse(topic) for topic in topics]
-    holdings = client.stored([name.full for name in names] if names else None)
+    holdings = stored_of(client, [name.full for name in names] if names else None)
     for name in names:
         if all(held.name != name.full for held in holdings):
             raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
@@ -71,6 +71,11 @@ def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = si
             checks.append(check)
             tell(f"{held.topic}: {check['name']}")
     return {"failed": sum(not check["ok"] for check in checks), "check_list": checks}
+
+
+def stored_of(client: Client, words: Sequence[str] | None) -> list[Stored]:
+    """What is stored of topics, by their full names; None: of all."""
+    return client.ask(lambda view: stored(view, words))
 
 
 def _checks(client: Client, held: Stored, engine: Engine) -> Iterator[Answer]:

@@ -14,11 +14,15 @@ from txlog.errors import MissingExtra
 if TYPE_CHECKING:
     from txlog.spark.archive import prepare as prepare
     from txlog.spark.reading import read as read
+    from txlog.spark.reading import release as release
     from txlog.spark.sessions import session as session
 
-_HOMES = {"Spark": "engine", "prepare": "archive", "read": "reading", "session": "sessions"}
+_HOMES = {
+    "Spark": "engine", "prepare": "archive", "read": "reading", "release": "reading",
+    "session": "sessions",
+}  # fmt: skip
 
-__all__ = ["prepare", "read", "session"]
+__all__ = ["prepare", "read", "release", "session"]
 
 
 def __getattr__(name: str) -> Any:

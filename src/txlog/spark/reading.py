@@ -9,7 +9,8 @@ directory, which knows no generation and no transaction.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -18,12 +19,16 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from txlog.client import open_store
-from txlog.errors import SnapshotExpired, TopicNotFound
+from txlog.client import Client, open_store
+from txlog.errors import NotAllowed, SnapshotExpired, TopicNotFound
 from txlog.ids import TopicName
 from txlog.views import Content, Source
 
 _TRIES: Final = 5
+# By session, what lets go of the files of its frames; they go with the session as well.
+_PINS: Final[weakref.WeakKeyDictionary[SparkSession, list[Callable[[], object]]]] = (
+    weakref.WeakKeyDictionary()
+)
 _USER: Final = ("key", "value", "properties", "publish_time", "event_time", "deliver_at")
 _COLUMNS: Final = (
     "topic", "partition", "message_id", "ledger", "entry", "txn_index", *_USER, "visible_time",
@@ -50,27 +55,56 @@ _OF_MARKER: Final = ("marker_ledger", "marker_entry", "visible_time", "lsn")
 def read(spark: SparkSession, store: str, topic: str) -> DataFrame:
     """Return the committed messages of a topic, as of now; the columns are those of `messages`.
 
-    The frame stands for what was committed when it was made, however often it runs; it fails, with
-    Spark's error of a missing file, once checkpoints have removed files that it needs. Rows come in
-    no order but by `orderBy("partition", "ledger", "entry", "txn_index")`.
+    The frame stands for what was committed when it was made, however often it runs: its files are
+    pinned until `release`, or until this process or all that stands on the session is gone. Of a
+    store that this user cannot write nothing is pinned: there the files go after `reader_grace_ms`,
+    and the frame fails with Spark's error of a missing file. Rows come in no order but by
+    `orderBy("partition", "ledger", "entry", "txn_index")`.
     raises: StoreNotFound, TopicNotFound, PartitionUnavailable, Corruption, SnapshotExpired
     cost:   the driver reads what is in parts and in the journal; the rest only a job reads
     """
     name = TopicName.parse(topic)
-    with open_store(store, read_only=True) as client:
+    with _opened(store) as client:
         for _ in range(_TRIES):
             found = [
                 content for content in client.contents([name.full]) if content.name == name.full
             ]
             if not found:
                 raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
+            relation = found[0].relation
+            pin = client.pin([*relation.direct, *relation.unclean, *relation.large_files])
             try:
-                return _Plan(spark, client.path, found[0]).frame()
-            except AnalysisException as error:
-                if error.getCondition() != "PATH_NOT_FOUND":
-                    raise
-                # R21: a checkpoint has removed files since
+                frame = _Plan(spark, client.path, found[0]).frame()
+            except BaseException as error:
+                if pin is not None:
+                    pin.close()
+                if isinstance(error, AnalysisException) and _is_overtaken(error):
+                    continue  # R21: a checkpoint has removed files since
+                raise
+            if pin is not None:
+                _PINS.setdefault(spark, []).append(weakref.finalize(spark, pin.close))
+            return frame
     raise SnapshotExpired("the store moved on faster than it could be read")
+
+
+def release(spark: SparkSession) -> None:
+    """Let the files go that frames of a session hold; these frames must not be used any more."""
+    for pin in _PINS.pop(spark, []):
+        pin()
+
+
+def _opened(store: str) -> Client:
+    """A client that may pin files; of a store that this user should not write, one that may not."""
+    try:
+        client = open_store(store)
+    except NotAllowed:
+        return open_store(store, read_only=True)
+    client.checkpoint_automatically = False  # it came to read
+    return client
+
+
+def _is_overtaken(error: AnalysisException) -> bool:
+    return error.getCondition() == "PATH_NOT_FOUND"
 
 
 class _Plan:

@@ -26,6 +26,7 @@ from crc32c import crc32c
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.tail import TailRun
+from txlog.engine.pins import pinned, unpinned
 from txlog.engine.space import RESERVE_PATH
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal_file import list_journals
@@ -105,7 +106,7 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
         report.skipped = True
         report.generation = old.generation
         _, expired = _expired(old, store, now.wall_ms)
-        _unlink(disk, expired, report)
+        _unlink(store, expired, report)
         return old
     report.frames = cut_lsn - old.cut_lsn
     view = View.open(disk, store.identity.salt, now.boot_id, generation=old.generation or None)
@@ -127,7 +128,7 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
         disk.publish(manifest_path(generation), [encode_manifest(manifest, store.identity.salt)])
         report.generation = generation
         store.locked(lambda live: live.journal.note_generation(generation))
-        _delete(disk, old, expired, report)
+        _delete(store, old, expired, report)
         _restore_reserve(store)
         store.refresh()
         return manifest
@@ -255,22 +256,26 @@ def _expired(
 ) -> tuple[list[tuple[str, int]], list[str]]:
     """(dropped files to keep, files to unlink), by the grace of readers; none on a full disk (R18).
 
+    What a reader has pinned stays, on a full disk too: it dies without.
     The manifest before this one still needs its state, so that is spared for one generation. Rows
     it does not need: the frames behind it tell where they are now, or that they are gone.
     """
     full = store.disk.free_bytes() < store.settings.free_bytes_min
     grace = 0 if full else store.settings.reader_grace_ms
+    is_free = pinned(store.disk, store.identity.salt)
     keep = [
         (path, since) for path, since in manifest.dropped
         if now_ms - since < grace or (path.startswith("state/") and since >= manifest.time_ms)
+        or not is_free(path)
     ]  # fmt: skip
     kept = {path for path, _ in keep}
     return keep, [path for path, _ in manifest.dropped if path not in kept]
 
 
-def _delete(disk: Disk, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
+def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
     """Unlink expired files, manifests before the old one, and journals that it does not need."""
-    _unlink(disk, expired, report)
+    disk = store.disk
+    _unlink(store, expired, report)
     for generation in generations(disk):
         if generation < old.generation:
             disk.unlink(manifest_path(generation))
@@ -282,11 +287,16 @@ def _delete(disk: Disk, old: Manifest, expired: list[str], report: CheckpointRep
             disk.unlink(name.path)
 
 
-def _unlink(disk: Disk, paths: list[str], report: CheckpointReport) -> None:
-    for path in paths:
-        if disk.exists(path):
-            report.freed_bytes += disk.size(path)
-            disk.unlink(path)
+def _unlink(store: Store, paths: list[str], report: CheckpointReport) -> None:
+    """Unlink files; one that was pinned just now is left to the sweep, since nothing names it."""
+    disk = store.disk
+    if not any(map(disk.exists, paths)):
+        return
+    with unpinned(disk, store.identity.salt, store.lock_timeout_ms) as is_free:
+        for path in filter(is_free, paths):
+            if disk.exists(path):
+                report.freed_bytes += disk.size(path)
+                disk.unlink(path)
 
 
 def _crc_of(disk: Disk, generation: int) -> int:

@@ -4,15 +4,18 @@ Segment and state files are published by the holder of the maintenance lock, so 
 is named neither by the two newest manifests nor by a frame since will never be. A temporary may be
 another process's, writing right now: it goes only if its flock is free. So may a file in a sidecar,
 of a large message whose frame is not written yet: its sender holds the flock until it is. Once that
-is free a look under the write lock, where every written frame is seen, tells for good.
+is free a look under the write lock, where every written frame is seen, tells for good. What a
+reader has pinned stays while it lives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from txlog.engine.folds.catalog import has_partition
 from txlog.engine.liveness import is_held
+from txlog.engine.pins import PINS_DIR, pinned, pins, unpinned
 from txlog.engine.storage.disk import TEMPORARY_PREFIX
 from txlog.engine.storage.manifest import Manifest, generations, read_manifest
 from txlog.engine.store import Store
@@ -38,17 +41,23 @@ def sweep_unnamed(store: Store, *, directories_max: int | None = None) -> int:
 
 def unlink_unnamed(store: Store, path: str) -> int:
     """Unlink a file that nobody named; returns its bytes, 0 when it is wanted by now (R19)."""
+    if path.startswith(f"{PINS_DIR}/"):
+        return _unlink_pin(store, path)
     if SIDECAR_DIR in path and not path.rpartition("/")[2].startswith(TEMPORARY_PREFIX):
         if is_held(store.disk, path):
             return 0
         named = store.locked(lambda view: _named(store, view))
         if named is None or path in named:
             return 0
-    return _unlink(store, path)
+    return _unlink(store, [path])
 
 
 def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[str, str]]:
-    """The files that nobody names, each with the reason: unnamed, or temporary."""
+    """The files that nobody names, each with the reason: unnamed, temporary, or pin."""
+    is_free = pinned(store.disk, store.identity.salt)
+    for path in pins(store.disk):
+        if not is_held(store.disk, path):
+            yield path, "pin"
     named, directories = store.read(lambda view: (_named(store, view), _directories(view)))
     if directories_max is None:
         directories = list(_every_directory(store))
@@ -62,7 +71,7 @@ def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[
                     yield path, "temporary"
             elif name.endswith(SEGMENT_SUFFIXES) and named is not None and path not in named:
                 is_awaited = SIDECAR_DIR in path and is_held(store.disk, path)
-                if not is_awaited:
+                if not is_awaited and is_free(path):
                     yield path, "unnamed"
 
 
@@ -74,7 +83,7 @@ def free_gone(store: Store) -> int:
     """
     if store.disk.free_bytes() >= store.settings.free_bytes_min:
         return 0
-    return sum(_unlink(store, path) for path in store.read(_gone_paths))
+    return _unlink(store, store.read(_gone_paths))
 
 
 def _gone_paths(view: View) -> list[str]:
@@ -85,19 +94,38 @@ def _gone_paths(view: View) -> list[str]:
 def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str]]:
     """Files that lost their name at least so long ago; the predecessor's state is spared."""
     manifest = store.read(lambda view: view.manifest)
+    is_free = pinned(store.disk, store.identity.salt)
     for path, since in manifest.dropped:
         spared = path.startswith("state/") and since >= manifest.time_ms
-        if now_ms - since >= keep_ms and not spared and store.disk.exists(path):
+        is_due = now_ms - since >= keep_ms and not spared and is_free(path)
+        if is_due and store.disk.exists(path):
             yield path, "replaced"
 
 
-def _unlink(store: Store, path: str) -> int:
-    try:
+def unlink_replaced(store: Store, path: str) -> int:
+    """Unlink a file that `replaced` gave; returns its bytes, 0 when somebody has pinned it."""
+    return _unlink(store, [path])
+
+
+def _unlink_pin(store: Store, path: str) -> int:
+    with suppress(MissingFile):
         size = store.disk.size(path)
-    except MissingFile:
-        return 0
-    store.disk.unlink(path)
-    return size
+        with unpinned(store.disk, store.identity.salt, store.lock_timeout_ms):
+            return 0 if store.disk.exists(path) else size
+    return 0
+
+
+def _unlink(store: Store, paths: list[str]) -> int:
+    """Unlink what nobody has pinned; returns the bytes."""
+    freed = 0
+    if not paths:
+        return freed
+    with unpinned(store.disk, store.identity.salt, store.lock_timeout_ms) as is_free:
+        for path in filter(is_free, paths):
+            with suppress(MissingFile):
+                freed += store.disk.size(path)
+                store.disk.unlink(path)
+    return freed
 
 
 def _named(store: Store, view: View) -> set[str] | None:

@@ -1,0 +1,100 @@
+"""Owns RelationClient: the calls of a client for readers of files, which are SQL and Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeVar
+
+from txlog import views
+from txlog.engine.pins import Pin, pin
+from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.view import View
+from txlog.filechecks import check_files
+from txlog.ids import TopicName
+from txlog.looking import look
+from txlog.spans import Wanted
+from txlog.transacting import TransactionClient
+from txlog.views import ALL, Content, Relation, Source
+
+Answer = dict[str, Any]
+T = TypeVar("T")
+
+
+class RelationClient(TransactionClient):
+    """The part of Client that says which files and rows hold the messages of topics."""
+
+    __slots__ = ()
+
+    def relation(
+        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+        isolation: str = "committed",
+    ) -> Relation:  # fmt: skip
+        """The files and rows that hold the messages of a topic, for other readers.
+
+        isolation: uncommitted: also those of open and aborted transactions, as `hidden`
+        raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
+        """
+        name = TopicName.parse(topic, allow_partition=True)
+        return self.ask(
+            lambda view: views.relation(
+                view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+            )
+        )
+
+    def content(
+        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+        isolation: str = "committed",
+    ) -> Content:  # fmt: skip
+        """The relation of a topic with the rows of its parts; raises as relation."""
+        name = TopicName.parse(topic, allow_partition=True)
+        return self.ask(
+            lambda view: views.content(
+                view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+            )
+        )
+
+    def contents(
+        self, words: Collection[str] | None = None, isolation: str = "committed", *,
+        everything: bool = False, skip_unavailable: bool = False,
+    ) -> list[Content]:  # fmt: skip
+        """The relations of topics, all at one LSN, with the rows of their parts; None: all.
+
+        words:      their names, short or in full, in any case
+        everything: with rows of all kinds, and where each is stored
+        """
+        return self.ask(
+            lambda view: views.contents(
+                view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
+            )
+        )
+
+    def segments(self) -> list[Answer]:
+        """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
+        return self.ask(views.segments)
+
+    def pin(self, sources: Iterable[Source]) -> Pin | None:
+        """Keep the files of a relation on disk until the pin is closed, or this process ends.
+
+        Look for the files afterwards: what was gone before is gone. None: the store is open for
+        reading only, where not even a lock file is left, and the grace of readers counts.
+        """
+        if self._disk.read_only:
+            return None
+        own = PosixDisk(self._disk.description)  # it may outlive this client
+        try:
+            paths = [source.ref.path for source in sources]
+            return pin(own, self._store.identity.salt, paths, self._store.lock_timeout_ms)
+        except BaseException:
+            own.close()
+            raise
+
+    def check_files(self, sources: Iterable[Source]) -> int:
+        """Compare every byte of files of a relation; returns how many this process had not before.
+
+        raises: Corruption; MissingFile: removed
+        """
+        return check_files(self._disk, sources)
+
+    def ask(self, question: Callable[[View], T]) -> T:
+        """The answer of a function of the newest view."""
+        return look(self._store, question)

@@ -1,0 +1,195 @@
+"""Tests of pins: what a living reader needs stays, what a dead one had goes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import txlog
+from txlog import Client
+from txlog.bounds import END
+from txlog.engine.pins import PINS_DIR, pinned, pins
+from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.manifest import generations
+from txlog.querying import Query
+
+SQL = "SELECT count(*) AS n, max(octet_length(value)) AS bytes FROM orders"
+READER = """
+import sys, txlog
+from txlog.querying import Query
+with txlog.open(sys.argv[1]) as client, Query(client, sys.argv[2]) as asked:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(asked.rows().read_all().to_pylist(), flush=True)
+"""
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """A client of a store with sealed ledgers of a partition and of its sidecar, no grace."""
+    path = str(tmp_path / "store")
+    txlog.init(path, reader_grace_ms=0)
+    with txlog.open(path) as opened:
+        opened.checkpoint_automatically = False
+        opened.create_topic("orders")
+        producer = opened.producer("orders")
+        for number in range(3):
+            producer.send(b"plain")
+            with opened.transaction() as txn:
+                producer.send(b"in a transaction", txn=txn)
+            opened.checkpoint(roll_all=bool(number % 2))
+        opened.checkpoint(roll_all=True)
+        yield opened
+
+
+def files(client: Client) -> set[str]:
+    """The Parquet files of the topic."""
+    root = Path(client.path)
+    return {str(path.relative_to(root)) for path in root.glob("topics/**/*.parquet")}
+
+
+@contextmanager
+def reader(client: Client) -> Iterator[subprocess.Popen[str]]:
+    """A process that has a query open and waits for a line before it reads."""
+    command = [sys.executable, "-c", READER, client.path, SQL]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def let_everything_go(client: Client) -> None:
+    """Compact, trim all of it, write checkpoints, and remove what nobody names."""
+    client.producer("orders").send(b"later")
+    client.checkpoint(roll_all=True)
+    client.admin.compact("orders")
+    client.admin.trim("orders", END, force_unacked=True)
+    client.checkpoint()
+    client.checkpoint()
+    client.admin.gc(True, 0)
+
+
+def test_files_of_a_reader_stay_while_it_lives(client: Client) -> None:
+    """R18; kills: unlinking what is pinned in a checkpoint, in a sweep, in gc; pins without end."""
+    before = files(client)
+    with reader(client) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert [row["name"] for row in client.admin.locks() if row["held"]].count("pin") == 1
+        let_everything_go(client)
+        assert before <= files(client)
+        assert list(client.read("orders")) == []
+        process.stdin.write("\n")
+        assert process.stdout.readline() == "[{'n': 6, 'bytes': 16}]\n"
+        assert process.wait() == 0
+    client.checkpoint()
+    assert not before & files(client)
+    assert pins(PosixDisk(client.path)) == []
+
+
+def test_what_a_killed_reader_pinned_goes(client: Client) -> None:
+    """R24; kills: a pin that outlives its process."""
+    before = files(client)
+    with reader(client) as process:
+        process.kill()
+    [pin] = Path(client.path, PINS_DIR).iterdir()
+    listed = client.admin.gc(False, 0)["file_list"]
+    assert [row["path"] for row in listed if row["reason"] == "pin"] == [f"pins/{pin.name}"]
+    let_everything_go(client)
+    assert not before & files(client)
+    assert not pin.exists()
+
+
+def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
+    """R19: pinned when a checkpoint had decided already; nothing names the file any more."""
+    [source, *_] = client.relation("orders").direct
+    path = Path(client.path, source.ref.path)
+    away = path.with_suffix(".away")
+    path.rename(away)  # as if let go: what the sweep sees is a file that no manifest names
+    client.admin.trim("orders", END, force_unacked=True)
+    for _ in range(3):
+        client.producer("orders").send(b"x")
+        client.checkpoint()
+    away.rename(path)
+    pin = client.pin([source])
+    assert pin is not None
+    client.checkpoint()
+    assert not [row for row in client.admin.gc(True, 0)["file_list"] if "topics" in row["path"]]
+    assert path.exists()
+    pin.close()
+    client.checkpoint()
+    assert not path.exists()
+
+
+def test_a_pin_that_cannot_be_read_keeps_every_file(client: Client) -> None:
+    """Kills: taking a damaged pin for an empty one; damage of a dead pin that stops upkeep."""
+    before = files(client)
+    pin = client.pin(client.relation("orders").direct)
+    assert pin is not None
+    path = Path(client.path, pin.path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:20], whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
+        path.write_bytes(damaged)
+        let_everything_go(client)
+        assert before <= files(client)
+    pin.close()
+    path.write_bytes(whole[:20])
+    client.checkpoint()
+    assert not before & files(client)
+    assert not path.exists()
+
+
+def test_a_full_disk_spares_what_is_pinned(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R18: with no room left files go at once, but a reader would die without them."""
+    sources = client.relation("orders").direct
+    pin = client.pin(sources)
+    assert pin is not None
+    monkeypatch.setattr(PosixDisk, "free_bytes", lambda self: 1)
+    client.admin.trim("orders", END, force_unacked=True)
+    client.checkpoint()
+    assert {source.ref.path for source in sources} <= files(client)
+    pin.close()
+    client.checkpoint()
+    assert not {source.ref.path for source in sources} & files(client)
+
+
+def test_who_only_reads_leaves_no_pin(client: Client) -> None:
+    """R23."""
+    with txlog.open(client.path, read_only=True) as looking, Query(looking, SQL) as asked:
+        assert not Path(client.path, PINS_DIR).exists()
+        assert asked.rows().read_all().to_pylist() == [{"n": 6, "bytes": 16}]
+
+
+def test_a_query_without_files_makes_no_pin(client: Client) -> None:
+    """Guards the cost of a query over lists."""
+    with Query(client, "SELECT count(*) AS n FROM topics") as asked:
+        assert asked.rows().read_all().to_pylist() == [{"n": 1}]
+        assert not Path(client.path, PINS_DIR).exists()
+
+
+def test_a_pin_ends_once(client: Client) -> None:
+    """Closing twice is closing; what is free is asked of the newest pins."""
+    [source, *_] = client.relation("orders").direct
+    disk = PosixDisk(client.path)
+    salt = client._store.identity.salt
+    one, two = client.pin([source]), client.pin([source])
+    assert one is not None
+    assert two is not None
+    assert not pinned(disk, salt)(source.ref.path)
+    one.close()
+    one.close()
+    assert not pinned(disk, salt)(source.ref.path)
+    two.close()
+    assert pinned(disk, salt)(source.ref.path)
+    assert generations(disk)
+    disk.close()
