@@ -114,6 +114,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "policy watermark get": Entry("policymarks", "get_watermark", "what holds, and from where"),
     "policy watermark remove": Entry("policymarks", "remove_watermark", "inherit policies again"),
     "job audit": Entry("job", "audit", "whether what is stored is what the store goes by"),
+    "job export-delta": Entry(
+        "jobchange", "export_delta", "a topic as a Delta table, step by step"
+    ),
     "job lateness": Entry("job", "lateness", "how late messages come, and what waiting saves"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }

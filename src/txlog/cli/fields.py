@@ -145,6 +145,8 @@ MEANINGS: Final[dict[str, str]] = {
     "job": "its name",
     "engine": "what computed: duckdb or spark",
     "failed": "checks that failed",
+    "linked": "files of the store that the table has without a copy",
+    "version": "of the Delta table",
     "check_list": "each check: name, topic, partition, expected, found, ok",
     "row_list": "a row for each span of time",
     "delay_list": "by delay of a watermark in milliseconds: how many messages it would find late",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
 from txlog.cli.command import command
-from txlog.cli.jobbing import Conf, Master, Progress, engine_of, print_listed
+from txlog.cli.jobbing import Conf, Master, Progress, engine_of, job_of, print_listed
 from txlog.cli.options import Call
 from txlog.cli.tables import counted, duration
 
@@ -35,7 +34,7 @@ def audit(
     """
     client = call.client()
     with engine_of(call, engine, master, conf) as chosen, Progress(call) as told:
-        answer = _job("audit")(client, topics or [], chosen, told)
+        answer = job_of("audit")(client, topics or [], chosen, told)
     print_listed(call, answer, "check_list", "name topic partition expected found ok", engine)
     checks, failed = len(answer["check_list"]), answer["failed"]
     call.summary(
@@ -69,7 +68,7 @@ def lateness(
     client = call.client()
     with engine_of(call, engine, master, conf) as chosen, Progress(call) as told:
         told(f"{topic}: reading")
-        answer = _job("lateness")(client, topic, by_ms, chosen)
+        answer = job_of("lateness")(client, topic, by_ms, chosen)
     shown = "from_time messages late p50_ms p90_ms p99_ms max_ms"
     print_listed(call, answer, "row_list", shown, engine)
     late = ", ".join(
@@ -80,8 +79,3 @@ def lateness(
         f"{counted(answer['messages'], 'message')} with an event time; late by the delay of a "
         f"watermark: {late or 'none'} ({engine}, {duration(call.elapsed_ms())})"
     )
-
-
-def _job(name: str) -> Any:
-    """The function of a job, loaded only when it runs."""
-    return getattr(importlib.import_module(f"txlog.jobs.{name}"), name)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 from typer import Option
 
 from txlog.cli.options import Call, is_terminal, truthy
+from txlog.cli.tables import duration
 from txlog.errors import Usage, printable
 
 Master = Annotated[
@@ -43,6 +44,19 @@ def engine_of(call: Call, word: str, master: str | None, conf: list[str] | None)
         yield engine
     finally:
         engine.close()
+
+
+def job_of(name: str) -> Any:
+    """The function of a job, loaded only when it runs."""
+    return getattr(importlib.import_module(f"txlog.jobs.{name}"), name)
+
+
+def print_result(call: Call, answer: Mapping[str, Any], engine: str, done: str) -> None:
+    """Say what a job did; with --json print the answer."""
+    took = call.elapsed_ms()
+    call.summary(f"{done} ({engine}, {duration(took)})")
+    name = call.command.path.removeprefix("job ")
+    call.output.result({**answer, "job": name, "engine": engine, "elapsed_ms": took})
 
 
 def print_listed(

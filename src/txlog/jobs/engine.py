@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
 from txlog.client import Client
 from txlog.stored import Stored
+from txlog.views import Content
 
 Tell = Callable[[str], None]
 Ask = Callable[[str], pa.Table]
@@ -36,6 +38,12 @@ class Engine(Protocol):
         """Rows of a SELECT over `{messages}`: the committed messages of a topic, of one moment.
 
         raises: TopicNotFound; what reading the topic raises
+        """
+
+    def export(self, client: Client, content: Content, lsn: int, folder: Path) -> None:
+        """Write the messages that became visible after an LSN as files of exporting.FILE.
+
+        folder: exists; they are FOLDER/partition=<n>/ledger=<l>/part-*.parquet
         """
 
     def stored(self, client: Client, held: Stored) -> AbstractContextManager[Ask]:

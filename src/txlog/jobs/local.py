@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -13,9 +14,10 @@ from txlog.duck import Session
 from txlog.errors import TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
+from txlog.jobs.exporting import write_files
 from txlog.querying import Query
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
-from txlog.views import Source
+from txlog.views import Content, Source
 
 _LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
 _PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_txnlog/)?[^/]+$', 1)::INTEGER"
@@ -44,6 +46,10 @@ class Local:
         quoted = '"' + name.full.replace('"', '""') + '"'
         with Query(client, sql.replace("{messages}", quoted)) as query:
             return query.rows().read_all()
+
+    def export(self, client: Client, content: Content, lsn: int, folder: Path) -> None:
+        """Write the messages that became visible after an LSN as files of exporting.FILE."""
+        write_files(client, content, lsn, folder)
 
     @contextmanager
     def stored(self, client: Client, held: Stored) -> Iterator[Ask]:

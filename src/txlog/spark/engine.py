@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -15,11 +16,12 @@ from pyspark.sql import functions as F
 
 from txlog.client import Client
 from txlog.errors import CommandFailed
-from txlog.spark.reading import local_frame, read
+from txlog.spark.reading import frame_of, local_frame, read
 from txlog.spark.sessions import session
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
-from txlog.views import Source
+from txlog.views import Content, Source
 
+T = TypeVar("T")
 _Ask = Callable[[str], pa.Table]
 _MESSAGES: Final = "txlog_messages"
 _ROW: Final = (
@@ -69,6 +71,41 @@ class Spark:
         finally:
             self.session.catalog.dropTempView(_MESSAGES)
 
+    def export(self, client: Client, content: Content, lsn: int, folder: Path) -> None:
+        """Write the messages that became visible after an LSN as files of an export."""
+        rows = frame_of(self.session, client.path, content)
+        is_plain = F.col("txn_index").isNull()
+        shaped = rows.where(F.col("lsn") > lsn).select(
+            "partition",
+            F.when(is_plain, F.col("ledger")).alias("ledger"),
+            F.when(is_plain, F.col("entry")).alias("entry"),
+            "txn_index",
+            F.when(~is_plain, F.col("ledger")).alias("marker_ledger"),
+            F.when(~is_plain, F.col("entry")).alias("marker_entry"),
+            *("key", "value", "properties", "publish_time", "event_time", "deliver_at"),
+            F.when(~is_plain, F.col("visible_time")).alias("visible_time"),
+            *("producer", "sequence_id", "lsn"),
+        )
+        writer = shaped.write.mode("append").partitionBy("partition", "ledger")
+        options = {
+            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+            "spark.sql.parquet.compression.codec": "zstd",
+        }
+        with self._set(options):
+            self._run(lambda: writer.parquet(f"file:{folder}"))
+
+    @contextmanager
+    def _set(self, options: Mapping[str, str]) -> Iterator[None]:
+        """Have these properties in the session, and then those from before."""
+        before = {name: self.session.conf.get(name) for name in options}
+        for name, value in options.items():
+            self.session.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name, old in before.items():
+                self.session.conf.set(name, str(old))
+
     @contextmanager
     def stored(self, client: Client, held: Stored) -> Iterator[_Ask]:
         """What runs a SELECT over the stored rows."""
@@ -106,8 +143,12 @@ class Spark:
         return self.session.read.schema(_ROW).options(**_STRICT).parquet(*paths)
 
     def _ask(self, sql: str) -> pa.Table:
+        return self._run(lambda: self.session.sql(sql).toArrow())
+
+    def _run(self, action: Callable[[], T]) -> T:
+        """What Spark answers; raises CommandFailed."""
         try:
-            return self.session.sql(sql).toArrow()
+            return action()
         except (PySparkException, Py4JError) as error:
             text = " ".join(str(error).split())
             raise CommandFailed(f"Spark: {text[:300]}") from error
