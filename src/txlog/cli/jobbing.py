@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
@@ -46,9 +46,12 @@ def engine_of(call: Call, word: str, master: str | None, conf: list[str] | None)
         engine.close()
 
 
-def job_of(name: str) -> Any:
+def job_of(name: str) -> Callable[..., dict[str, Any]]:
     """The function of a job, loaded only when it runs."""
-    return getattr(importlib.import_module(f"txlog.jobs.{name}"), name)
+    found: Callable[..., dict[str, Any]] = getattr(
+        importlib.import_module(f"txlog.jobs.{name}"), name
+    )
+    return found
 
 
 def print_result(call: Call, answer: Mapping[str, Any], engine: str, done: str) -> None:

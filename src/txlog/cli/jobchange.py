@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -57,7 +58,7 @@ def export_delta(
     print_result(call, answer, engine, done)
 
 
-def _loaded(name: str) -> Any:
+def _loaded(name: str) -> Callable[..., dict[str, Any]]:
     """The function of a job that needs an extra; raises MissingExtra."""
     try:
         return job_of(name)
