@@ -84,6 +84,10 @@ class RelationClient(TransactionClient):
             own.close()
             raise
 
+    def has_files(self, sources: Iterable[Source]) -> bool:
+        """Whether all files of a relation are there still."""
+        return all(self._disk.exists(source.ref.path) for source in sources)
+
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
         return self._look(views.segments)
