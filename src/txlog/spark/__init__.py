@@ -13,13 +13,20 @@ from txlog.errors import MissingExtra
 
 if TYPE_CHECKING:
     from txlog.spark.archive import prepare as prepare
+    from txlog.spark.loading import bulk_load as bulk_load
     from txlog.spark.reading import read as read
     from txlog.spark.reading import release as release
     from txlog.spark.sessions import session as session
 
-_HOMES = {"prepare": "archive", "read": "reading", "release": "reading", "session": "sessions"}
+_HOMES = {
+    "bulk_load": "loading",
+    "prepare": "archive",
+    "read": "reading",
+    "release": "reading",
+    "session": "sessions",
+}
 
-__all__ = ["prepare", "read", "release", "session"]
+__all__ = ["bulk_load", "prepare", "read", "release", "session"]
 
 
 def __getattr__(name: str) -> Any:
