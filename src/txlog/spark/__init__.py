@@ -1,7 +1,7 @@
 """txlog and Spark: sessions, and topics as data frames. Installed as `txlog[spark]`.
 
-Names are loaded when first used; without pyspark that is MissingExtra. Nothing else in txlog
-imports this package.
+Names are loaded when first used; without pyspark that is MissingExtra. Of the rest of
+txlog only jobs import this package.
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ if TYPE_CHECKING:
     from txlog.spark.sessions import session as session
 
 _HOMES = {
-    "bulk_load": "loading",
-    "prepare": "archive",
-    "read": "reading",
-    "release": "reading",
-    "session": "sessions",
-}
+    "Spark": "engine", "bulk_load": "loading", "prepare": "archive", "read": "reading",
+    "release": "reading", "session": "sessions",
+}  # fmt: skip
 
 __all__ = ["bulk_load", "prepare", "read", "release", "session"]
 
