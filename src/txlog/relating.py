@@ -1,9 +1,11 @@
-"""Owns RelationClient: what a client gives other readers, as relations of one moment."""
+"""Owns RelationClient: the calls of a client for readers of files, which are SQL and Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from txlog import views
 from txlog.engine.pins import Pin, pin
@@ -12,6 +14,7 @@ from txlog.engine.view import View
 from txlog.filechecks import check_files
 from txlog.ids import TopicName
 from txlog.looking import look
+from txlog.scanning import Ends, Scan, read_scan
 from txlog.spans import Wanted
 from txlog.transacting import TransactionClient
 from txlog.views import ALL, Content, Relation, Source
@@ -21,14 +24,9 @@ T = TypeVar("T")
 
 
 class RelationClient(TransactionClient):
-    """The part of Client that says which files and rows hold what."""
+    """The part of Client that says which files and rows hold the messages of topics."""
 
     __slots__ = ()
-
-    @property
-    def path(self) -> str:
-        """The directory of the store."""
-        return self._disk.description
 
     def relation(
         self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
@@ -40,9 +38,11 @@ class RelationClient(TransactionClient):
         raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
         """
         name = TopicName.parse(topic, allow_partition=True)
-        return self._look(lambda view: views.relation(
-            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
-        ))  # fmt: skip
+        return self.ask(
+            lambda view: views.relation(
+                view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+            )
+        )
 
     def content(
         self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
@@ -50,9 +50,11 @@ class RelationClient(TransactionClient):
     ) -> Content:  # fmt: skip
         """The relation of a topic with the rows of its parts; raises as relation."""
         name = TopicName.parse(topic, allow_partition=True)
-        return self._look(lambda view: views.content(
-            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
-        ))  # fmt: skip
+        return self.ask(
+            lambda view: views.content(
+                view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+            )
+        )
 
     def contents(
         self, words: Collection[str] | None = None, isolation: str = "committed", *,
@@ -60,13 +62,29 @@ class RelationClient(TransactionClient):
     ) -> list[Content]:  # fmt: skip
         """The relations of topics, all at one LSN, with the rows of their parts; None: all.
 
+        words:      their names, short or in full, in any case
         everything: with rows of all kinds, and where each is stored
         """
-        return self._look(
+        return self.ask(
             lambda view: views.contents(
                 view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
             )
         )
+
+    @property
+    def uuid(self) -> str:
+        """The identity of the store."""
+        return self._store.identity.uuid
+
+    def scanned(
+        self, scan: Scan, names: Sequence[str], wanted: Ends | None = None
+    ) -> Iterator[pa.Table]:
+        """The messages of one scan of a relation; see scanning.read_scan."""
+        return read_scan(self._disk, scan, names, wanted)
+
+    def segments(self) -> list[Answer]:
+        """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
+        return self.ask(views.segments)
 
     def pin(self, sources: Iterable[Source]) -> Pin | None:
         """Keep the files of a relation on disk until the pin is closed, or this process ends.
@@ -76,7 +94,7 @@ class RelationClient(TransactionClient):
         """
         if self._disk.read_only:
             return None
-        own = PosixDisk(self.path)  # it may outlive this client
+        own = PosixDisk(self._disk.description)  # it may outlive this client
         try:
             paths = [source.ref.path for source in sources]
             return pin(own, self._store.identity.salt, paths, self._store.lock_timeout_ms)
@@ -88,10 +106,6 @@ class RelationClient(TransactionClient):
         """Whether all files of a relation are there still."""
         return all(self._disk.exists(source.ref.path) for source in sources)
 
-    def segments(self) -> list[Answer]:
-        """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
-        return self._look(views.segments)
-
     def check_files(self, sources: Iterable[Source]) -> int:
         """Compare every byte of files of a relation; returns how many this process had not before.
 
@@ -100,8 +114,5 @@ class RelationClient(TransactionClient):
         return check_files(self._disk, sources)
 
     def ask(self, question: Callable[[View], T]) -> T:
-        """The answer of a function of the newest view, for relations of SQL."""
-        return self._look(question)
-
-    def _look(self, question: Callable[[View], T]) -> T:
+        """The answer of a function of the newest view."""
         return look(self._store, question)

@@ -128,6 +128,11 @@ def _warn(relation: Relation) -> None:
         )  # fmt: skip
 
 
+def frame_of(spark: SparkSession, path: str, content: Content) -> DataFrame:
+    """The messages of a content of the store at a path; its files are the caller's to pin."""
+    return _Plan(spark, path, content, "committed").frame()
+
+
 def release(spark: SparkSession) -> None:
     """Let the files go that frames of a session hold; these frames must not be used any more."""
     for pin in _PINS.pop(spark, []):
