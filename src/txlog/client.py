@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from txlog import conditions, inspecting, report
 from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
 from txlog.bounds import END, Range
+from txlog.bulk import Bulk
 from txlog.clock import Clock, SystemClock
 from txlog.consumer import QUEUE_SIZE, Consumer
 from txlog.engine.flow import admin
@@ -47,6 +48,7 @@ from txlog.watermarking import WatermarkListener
 
 READ_MESSAGES = 10_000
 Answer = dict[str, Any]
+T = TypeVar("T")
 
 
 def init(
@@ -127,11 +129,6 @@ class Client(RelationClient):
     """
 
     __slots__ = ()
-
-    @property
-    def path(self) -> str:
-        """The directory of the store."""
-        return self._disk.description
 
     @property
     def settings(self) -> Settings:
@@ -215,12 +212,12 @@ class Client(RelationClient):
 
     def topics(self, internal: bool = False) -> list[Answer]:
         """The topics, by name; the fields of `txlog topic list`."""
-        return self.ask(lambda view: report.topics(view, self._store))
+        return self._look(lambda view: report.topics(view, self._store))
 
     def describe_topic(self, name: str) -> Answer:
         """One topic with its partitions and subscriptions. Raises TopicNotFound."""
         topic = TopicName.parse(name, allow_partition=True)
-        return self.ask(lambda view: report.topic(view, find_topic(view, topic), self._store))
+        return self._look(lambda view: report.topic(view, find_topic(view, topic), self._store))
 
     def create_subscription(
         self, topic: str, name: str, *, type: str = "exclusive", isolation: str = "committed",
@@ -241,7 +238,7 @@ class Client(RelationClient):
     def subscriptions(self, topic: str | None = None) -> list[Answer]:
         """The subscriptions, of one topic or of all; the fields of `txlog sub list`."""
         name = None if topic is None else TopicName.parse(topic, allow_partition=True)
-        return self.ask(
+        return self._look(
             lambda view: report.subscriptions(
                 view, None if name is None else find_topic(view, name), self._store
             )
@@ -282,6 +279,15 @@ class Client(RelationClient):
         return acknowledge_later(self._store, find, runs_of_ids(list(ids)), txn)
 
     # --- messages ----------------------------------------------------------------------------
+
+    def bulk(self, topic: str, *, key: str, batch: int | str) -> Bulk:
+        """A batch of any size, stored once: its files are staged first, in any process.
+
+        key:    a transaction key, which no open transaction of it survives; one for each topic
+        batch:  a number that rises, or a name
+        raises: TopicNotFound, InvalidArgument, ReadOnlyStore
+        """
+        return Bulk(self._store, topic, key, batch, self._checkpoint_if_due)
 
     def producer(
         self, topic: str, name: str | None = None, *, chunking: bool = False,
@@ -413,7 +419,7 @@ class Client(RelationClient):
 
     def status(self) -> Answer:
         """The store at a glance; the fields of `txlog status`."""
-        return self.ask(lambda view: report.status(view, self._store))
+        return self._look(lambda view: report.status(view, self._store))
 
     def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> Answer:
         """Move the journal into files now; the fields of `txlog admin checkpoint`."""
@@ -429,7 +435,7 @@ class Client(RelationClient):
 
     def inspect(self, what: str | None = None) -> Answer:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
-        return self.ask(lambda view: inspecting.inspect(view, self._store, what))
+        return self._look(lambda view: inspecting.inspect(view, self._store, what))
 
     def flush(self) -> None:
         """Make everything written so far durable, by whichever process."""
