@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import pyarrow as pa
 
@@ -17,13 +17,15 @@ from txlog import conditions, inspecting, report
 from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
 from txlog.bounds import END, Range
-from txlog.bulk import Bulk
+from txlog.bulk import Bulk, planned
 from txlog.clock import Clock, SystemClock
 from txlog.consumer import QUEUE_SIZE, Consumer
 from txlog.engine.flow import admin
 from txlog.engine.flow.acknowledge import AckAnswer, Find, runs_of_ids
+from txlog.engine.flow.adopt import check_token
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.staging import StagePlan
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
 from txlog.engine.storage.disk import PosixDisk
@@ -48,7 +50,6 @@ from txlog.watermarking import WatermarkListener
 
 READ_MESSAGES = 10_000
 Answer = dict[str, Any]
-T = TypeVar("T")
 
 
 def init(
@@ -129,6 +130,11 @@ class Client(RelationClient):
     """
 
     __slots__ = ()
+
+    @property
+    def path(self) -> str:
+        """The directory of the store."""
+        return self._disk.description
 
     @property
     def settings(self) -> Settings:
@@ -212,12 +218,12 @@ class Client(RelationClient):
 
     def topics(self, internal: bool = False) -> list[Answer]:
         """The topics, by name; the fields of `txlog topic list`."""
-        return self._look(lambda view: report.topics(view, self._store))
+        return self.ask(lambda view: report.topics(view, self._store))
 
     def describe_topic(self, name: str) -> Answer:
         """One topic with its partitions and subscriptions. Raises TopicNotFound."""
         topic = TopicName.parse(name, allow_partition=True)
-        return self._look(lambda view: report.topic(view, find_topic(view, topic), self._store))
+        return self.ask(lambda view: report.topic(view, find_topic(view, topic), self._store))
 
     def create_subscription(
         self, topic: str, name: str, *, type: str = "exclusive", isolation: str = "committed",
@@ -238,7 +244,7 @@ class Client(RelationClient):
     def subscriptions(self, topic: str | None = None) -> list[Answer]:
         """The subscriptions, of one topic or of all; the fields of `txlog sub list`."""
         name = None if topic is None else TopicName.parse(topic, allow_partition=True)
-        return self._look(
+        return self.ask(
             lambda view: report.subscriptions(
                 view, None if name is None else find_topic(view, name), self._store
             )
@@ -287,7 +293,19 @@ class Client(RelationClient):
         batch:  a number that rises, or a name
         raises: TopicNotFound, InvalidArgument, ReadOnlyStore
         """
-        return Bulk(self._store, topic, key, batch, self._checkpoint_if_due)
+        check_token(key, batch)
+        return self.bulk_of(planned(self._store, topic, key, batch))
+
+    def bulk_of(self, plan: StagePlan) -> Bulk:
+        """The batch of a plan: to commit in another process what was planned in one."""
+        return Bulk(self._store, plan, self._checkpoint_if_due)
+
+    def plan_stage(self, topic: str, tag: str = "") -> StagePlan:
+        """Where tasks stage files of a batch whose key and name are not known yet (`plan.named`).
+
+        tag: hex digits that the jobs of one stream share; when one ends, those before it go
+        """
+        return planned(self._store, topic, "", 0, tag)
 
     def producer(
         self, topic: str, name: str | None = None, *, chunking: bool = False,
@@ -419,7 +437,7 @@ class Client(RelationClient):
 
     def status(self) -> Answer:
         """The store at a glance; the fields of `txlog status`."""
-        return self._look(lambda view: report.status(view, self._store))
+        return self.ask(lambda view: report.status(view, self._store))
 
     def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> Answer:
         """Move the journal into files now; the fields of `txlog admin checkpoint`."""
@@ -435,7 +453,7 @@ class Client(RelationClient):
 
     def inspect(self, what: str | None = None) -> Answer:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
-        return self._look(lambda view: inspecting.inspect(view, self._store, what))
+        return self.ask(lambda view: inspecting.inspect(view, self._store, what))
 
     def flush(self) -> None:
         """Make everything written so far durable, by whichever process."""

@@ -149,6 +149,16 @@ class Session:
                 read, named = read + int(some), named + int(every)
         return read, named
 
+    def plan(self, query: str, parameters: Mapping[str, str] | None = None) -> str:
+        """How a SELECT would be run, drawn."""
+        try:
+            planned = self._connection.execute(
+                f"EXPLAIN {query}", dict(parameters or {}) or None
+            ).fetchall()
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+        return "".join(str(text) for _, text in planned)
+
     def row(self, query: str) -> dict[str, object]:
         """Return the single row of a SELECT as a mapping from column to Python value."""
         rows: list[dict[str, object]] = self.arrow(query).to_pylist()

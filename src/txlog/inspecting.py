@@ -5,21 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from txlog import report
+from txlog import keyreport, report
 from txlog.bounds import Bound, Range
 from txlog.engine.flow.bounds import resolve_range
 from txlog.engine.flow.dispatch import plan, received
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.cursor import covers
 from txlog.engine.store import Store
-from txlog.engine.upkeep.dump import describe_frame, find_frame, inspect_file
+from txlog.engine.upkeep.dump import describe_frame, inspect_file
 from txlog.engine.view import View
 from txlog.errors import Corruption, InvalidArgument, MessageNotFound, NotFound, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId
+from txlog.longlists import kept_frames
 
 Answer = dict[str, Any]
-PREFIXES = ("topic", "sub", "txn", "msg", "ledger", "lsn", "file")
+PREFIXES = ("topic", "sub", "key", "txn", "msg", "ledger", "lsn", "file")
 
 
 def inspect(view: View, store: Store, what: str | None) -> Answer:
@@ -33,15 +35,15 @@ def inspect(view: View, store: Store, what: str | None) -> Answer:
     if prefix in PREFIXES and rest:
         return _named(view, store, prefix, rest)
     found: list[tuple[str, Answer]] = []
-    for guess in ("txn", "msg", "topic", "sub"):
+    for guess in ("txn", "msg", "topic", "sub", "key"):
         try:
             found.append((guess, _named(view, store, guess, what)))
         except Corruption:
             raise
         except TxlogError:
             continue  # not a name of this kind
-    if not found and Path(what).exists():
-        return inspect_file(what)
+    if Path(what).is_file():
+        found.append(("file", {"kind": "file", "path": what}))
     if len(found) > 1:
         raise InvalidArgument(
             f"{what} may be more than one thing", code=205,
@@ -49,7 +51,8 @@ def inspect(view: View, store: Store, what: str | None) -> Answer:
         )  # fmt: skip
     if not found:
         raise NotFoundHere(what)
-    return found[0][1]
+    [(kind, answer)] = found
+    return inspect_file(what) if kind == "file" else answer
 
 
 class NotFoundHere(NotFound):
@@ -61,7 +64,7 @@ class NotFoundHere(NotFound):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"nothing in the store is called {what}",
-            hint="a topic, topic/partition, subscription, transaction, message id or file",
+            hint="a topic, topic/partition, subscription, key, transaction, message id or file",
         )
 
 
@@ -82,10 +85,13 @@ def _named(view: View, store: Store, kind: str, text: str) -> Answer:
         if not rows:
             raise NotFoundHere(text)
         return {"kind": "subscription", **rows[0]}
+    if kind == "key":
+        answer = keyreport.transaction_key(view, store, store.disk.owner(), text, None)
+        return {"kind": "transaction_key", **answer}
     if kind == "ledger":
         return _ledger(view, _number(text))
     if kind == "lsn":
-        return _frame(view, store, _number(text))
+        return _frame(view, _number(text))
     return _message(view, MessageId.parse(text))
 
 
@@ -124,7 +130,11 @@ def _message(view: View, wanted: MessageId) -> Answer:
         ):
             done.append(view.catalog.subscriptions[number].name)
     files = view.files.of(wanted.ledger)
-    return {"kind": "message", "record": table, "acknowledged_list": done,
+    said: Answer = {}
+    if not wanted.index and piece.index:  # the id of a marker stands for all its messages
+        marker = find_marker(view.buffer(owner[0]), wanted.ledger, wanted.entry)
+        said["messages"] = 0 if marker is None else marker.count
+    return {"kind": "message", "record": table, **said, "acknowledged_list": done,
             "file": files[0].path if files else None, "row": wanted.entry}  # fmt: skip
 
 
@@ -151,8 +161,8 @@ def _ledger(view: View, number: int) -> Answer:
     }  # fmt: skip
 
 
-def _frame(view: View, store: Store, lsn: int) -> Answer:
-    raw = find_frame(store, lsn, view.lsn)
+def _frame(view: View, lsn: int) -> Answer:
+    raw = next((raw for raw in kept_frames(view) if raw.lsn == lsn), None)
     if raw is None:
         raise NotFoundHere(f"LSN {lsn}")
     return {"kind": "frame", **describe_frame(raw), "durable": lsn <= view.journal.durable_lsn}

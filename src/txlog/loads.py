@@ -80,9 +80,10 @@ def files_of(paths: Sequence[str], form: str | None, columns: Columns) -> Files:
     forms = {_SUFFIXES.get(one.suffix) for one in found}
     if form is None and (len(forms) != 1 or None in forms):
         raise InvalidArgument("the suffixes do not say one form", hint="--in parquet|csv|ndjson")
-    chosen = form or forms.pop()
-    if chosen not in ("parquet", "csv", "ndjson"):
-        raise InvalidArgument(f"a source is parquet, csv or ndjson, not {chosen}")
+    known = dict.fromkeys(_SUFFIXES.values())
+    chosen = next((one for one in known if one == (form or next(iter(forms)))), None)
+    if chosen is None:
+        raise InvalidArgument(f"a source is parquet, csv or ndjson, not {form}")
     if chosen == "ndjson" and columns.value is not None:
         raise InvalidArgument("of ndjson the value is the line: there is no value column")
     return Files(chosen, [str(one.absolute()) for one in found], columns)

@@ -77,7 +77,11 @@ def frames(view: View) -> pa.Table:
     ops: their names; rows: messages in it; bytes: all of it
     cost: reads those journals; a checkpoint leaves what came after the one before it
     """
-    found = _read(view)
+    return frame_rows(kept_frames(view), view.journal.durable_lsn)
+
+
+def frame_rows(found: list[RawFrame], durable_lsn: int | None) -> pa.Table:
+    """Frames as FRAMES; which are durable, if that is known."""
     decoded = [decode_ops(raw.ops, lsn=raw.lsn) for raw in found]
     rows = [
         sum(op.rows for op in ops if isinstance(op, Appended | BufferAppended)) for ops in decoded
@@ -86,14 +90,14 @@ def frames(view: View) -> pa.Table:
         [raw.lsn for raw in found], [raw.time_ms for raw in found],
         [[type(op).__name__ for op in ops] for ops in decoded], [*rows],
         [raw.total_bytes for raw in found],
-        [raw.lsn <= view.journal.durable_lsn for raw in found],
+        [None if durable_lsn is None else raw.lsn <= durable_lsn for raw in found],
         [raw.journal.path for raw in found], [raw.offset for raw in found],
     ]  # fmt: skip
     arrays = [pa.array(values, f.type) for values, f in zip(columns, FRAMES, strict=True)]
     return pa.Table.from_arrays(arrays, schema=FRAMES)
 
 
-def _read(view: View) -> list[RawFrame]:
+def kept_frames(view: View) -> list[RawFrame]:
     """Frames up to the view's LSN, from the oldest checkpoint whose journal is still there."""
     for generation in generations(view.disk):
         if generation >= view.manifest.generation:

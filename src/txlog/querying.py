@@ -37,12 +37,13 @@ class Query:
     isolation:  uncommitted: messages have a txn_state, and those of open and of aborted
                 transactions are there too; they have no id, place, LSN and visible time
     skip_unavailable: leave partitions out that are away or damaged; `left_out` names them
+    this:       a SELECT over the same relations, which the SQL knows as `this`
     raises:     SqlError; what reading the topics raises
     """
 
     def __init__(
         self, client: Client, sql: str, parameters: Mapping[str, str] | None = None,
-        isolation: str = "committed", *, skip_unavailable: bool = False,
+        isolation: str = "committed", *, skip_unavailable: bool = False, this: str | None = None,
     ) -> None:  # fmt: skip
         self._client = client
         self._sql = sql
@@ -51,7 +52,8 @@ class Query:
         self._session: Session | None = None
         self._pin: Pin | None = None
         self.statements: list[str] = []
-        named = tables_of(sql)
+        self._this = this
+        named = [*tables_of(sql), *(() if this is None else tables_of(this))]
         words = {word.casefold() for word in named}
         wanted = None if words & {_MESSAGES, _EVERYTHING} else named
         stood: list[tuple[int, int]] | None = None
@@ -97,6 +99,11 @@ class Query:
         assert self._session is not None
         return self._session.stream(self._sql, self._parameters)
 
+    def plan(self) -> str:
+        """How the SQL would be run, drawn by DuckDB."""
+        assert self._session is not None
+        return self._session.plan(self._sql, self._parameters)
+
     def close(self) -> None:
         """End the session, and let its files go."""
         if self._session is not None:
@@ -124,6 +131,8 @@ class Query:
         paths = [path(source) for source in sources]  # as such, and as a pattern
         self._session = session = Session(paths=sorted({*paths, *map(unglobbed, paths)}))
         self.statements = [*_MACROS, *self._views(words, Messages(self._contents, path), session)]
+        if self._this is not None:
+            self.statements.append(f"CREATE TEMP VIEW this AS {self._this}")
         for listing in sorted(words & LISTS):
             session.register(listing, listed(self._client, listing))
         for statement in self.statements:

@@ -1,4 +1,4 @@
-"""Owns RelationClient: what a client gives other readers, as relations of one moment."""
+"""Owns RelationClient: the calls of a client for readers of files, which are SQL and Spark."""
 
 from __future__ import annotations
 
@@ -26,14 +26,9 @@ T = TypeVar("T")
 
 
 class RelationClient(TransactionClient):
-    """The part of Client that says which files and rows hold what."""
+    """The part of Client that says which files and rows hold the messages of topics."""
 
     __slots__ = ()
-
-    @property
-    def path(self) -> str:
-        """The directory of the store."""
-        return self._disk.description
 
     def relation(
         self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
@@ -45,9 +40,11 @@ class RelationClient(TransactionClient):
         raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
         """
         name = TopicName.parse(topic, allow_partition=True)
-        return self._look(lambda view: views.relation(
-            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
-        ))  # fmt: skip
+        return self.ask(
+            lambda view: views.relation(
+                view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+            )
+        )
 
     def content(
         self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
@@ -55,9 +52,11 @@ class RelationClient(TransactionClient):
     ) -> Content:  # fmt: skip
         """The relation of a topic with the rows of its parts; raises as relation."""
         name = TopicName.parse(topic, allow_partition=True)
-        return self._look(lambda view: views.content(
-            view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
-        ))  # fmt: skip
+        return self.ask(
+            lambda view: views.content(
+                view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+            )
+        )
 
     def contents(
         self, words: Collection[str] | None = None, isolation: str = "committed", *,
@@ -65,29 +64,14 @@ class RelationClient(TransactionClient):
     ) -> list[Content]:  # fmt: skip
         """The relations of topics, all at one LSN, with the rows of their parts; None: all.
 
+        words:      their names, short or in full, in any case
         everything: with rows of all kinds, and where each is stored
         """
-        return self._look(
+        return self.ask(
             lambda view: views.contents(
                 view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
             )
         )
-
-    def pin(self, sources: Iterable[Source]) -> Pin | None:
-        """Keep the files of a relation on disk until the pin is closed, or this process ends.
-
-        Look for the files afterwards: what was gone before is gone. None: the store is open for
-        reading only, where not even a lock file is left, and the grace of readers counts.
-        """
-        if self._disk.read_only:
-            return None
-        own = PosixDisk(self.path)  # it may outlive this client
-        try:
-            paths = [source.ref.path for source in sources]
-            return pin(own, self._store.identity.salt, paths, self._store.lock_timeout_ms)
-        except BaseException:
-            own.close()
-            raise
 
     @property
     def uuid(self) -> str:
@@ -111,7 +95,23 @@ class RelationClient(TransactionClient):
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
-        return self._look(views.segments)
+        return self.ask(views.segments)
+
+    def pin(self, sources: Iterable[Source]) -> Pin | None:
+        """Keep the files of a relation on disk until the pin is closed, or this process ends.
+
+        Look for the files afterwards: what was gone before is gone. None: the store is open for
+        reading only, where not even a lock file is left, and the grace of readers counts.
+        """
+        if self._disk.read_only:
+            return None
+        own = PosixDisk(self._disk.description)  # it may outlive this client
+        try:
+            paths = [source.ref.path for source in sources]
+            return pin(own, self._store.identity.salt, paths, self._store.lock_timeout_ms)
+        except BaseException:
+            own.close()
+            raise
 
     def check_files(self, sources: Iterable[Source]) -> int:
         """Compare every byte of files of a relation; returns how many this process had not before.
@@ -121,8 +121,5 @@ class RelationClient(TransactionClient):
         return check_files(self._disk, sources)
 
     def ask(self, question: Callable[[View], T]) -> T:
-        """The answer of a function of the newest view, for relations of SQL."""
-        return self._look(question)
-
-    def _look(self, question: Callable[[View], T]) -> T:
+        """The answer of a function of the newest view."""
         return look(self._store, question)

@@ -146,8 +146,8 @@ def contents(
         name = TopicName.parse(topic.name)
         if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
             made = relation(
-                view, name, isolation=isolation, everything=everything,
-                skip_unavailable=skip_unavailable,
+                view, name, skip_unavailable=skip_unavailable, isolation=isolation,
+                everything=everything,
             )  # fmt: skip
             found.append(_with_parts(view, name, made))
     return found
@@ -278,7 +278,8 @@ def segments(view: View) -> list[dict[str, object]]:
 def _described(ref: FileRef) -> dict[str, object]:
     return {
         "file": ref.path, "form": ref.form, "clean": ref.clean, "rows": ref.rows,
-        "bytes": ref.bytes, "crc": ref.crc, "first_entry": ref.first, "last_entry": ref.last,
+        "bytes": ref.bytes,
+        "crc": ref.crc, "first_entry": ref.first, "last_entry": ref.last,
         "first_lsn": ref.lsn_first, "last_lsn": ref.lsn_last,
     }  # fmt: skip
 

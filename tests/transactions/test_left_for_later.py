@@ -16,7 +16,6 @@ from tests.engine_kit import Bench, begin, ids, pending, send, values
 from txlog import Client, MessageId
 from txlog.engine.call import Call
 from txlog.engine.model.ops import decode_ops
-from txlog.engine.upkeep.dump import find_frame
 from txlog.errors import (
     InvalidTxnStatus,
     MessageNotFound,
@@ -25,6 +24,7 @@ from txlog.errors import (
     StoreLocked,
     TransactionConflict,
 )
+from txlog.longlists import kept_frames
 
 
 @pytest.fixture
@@ -42,13 +42,9 @@ def rows(*given: bytes) -> pa.Table:
 
 def frames_of(client: Client, after: int) -> list[list[str]]:
     """The ops of the frames behind an LSN."""
-    newest = client.wait_for_change(0)
-    out = []
-    for lsn in range(after + 1, newest + 1):
-        raw = find_frame(client._store, lsn, newest)
-        assert raw is not None
-        out.append([type(op).__name__ for op in decode_ops(raw.ops, lsn=lsn)])
-    return out
+    frames = [raw for raw in client.ask(kept_frames) if raw.lsn > after]
+    assert [raw.lsn for raw in frames] == list(range(after + 1, client.wait_for_change(0) + 1))
+    return [[type(op).__name__ for op in decode_ops(raw.ops, lsn=raw.lsn)] for raw in frames]
 
 
 def test_a_transaction_left_for_later_is_one_frame(bench: Bench) -> None:

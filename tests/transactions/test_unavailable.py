@@ -16,7 +16,6 @@ from txlog.engine.model.ops import (
     TxnsForgotten,
     decode_ops,
 )
-from txlog.engine.upkeep.dump import find_frame
 from txlog.errors import (
     ExpiredTransaction,
     InvalidArgument,
@@ -24,6 +23,7 @@ from txlog.errors import (
     PartitionUnavailable,
     TopicNotFound,
 )
+from txlog.longlists import kept_frames
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -47,10 +47,9 @@ def fill(client: Client, txn: TxnId, *held: MessageId, value: bytes = b"x") -> T
 
 def last_frame(client: Client) -> list[Op]:
     """The ops of the newest frame."""
-    lsn = client.wait_for_change(0)
-    raw = find_frame(client._store, lsn, lsn)
-    assert raw is not None
-    return decode_ops(raw.ops, lsn=lsn)
+    raw = client.ask(kept_frames)[-1]
+    assert raw.lsn == client.wait_for_change(0)
+    return decode_ops(raw.ops, lsn=raw.lsn)
 
 
 def names(ops: list[Op]) -> list[str]:

@@ -94,18 +94,40 @@ def status(
     "inspect",
     examples=(
         "txlog inspect",
-        "txlog inspect orders",
+        "txlog inspect orders --sample 5",
         "txlog inspect txn:0:42",
         "txlog inspect 17:4",
+        'txlog inspect some.parquet --sql "SELECT count(*) FROM this"',
     ),
 )
 def inspect(
     call: Call,
     what: Annotated[str | None, Argument(metavar="WHAT", show_default=False)] = None,
+    sql: Annotated[str | None, Option("--sql", metavar="SQL", help="a SELECT over `this`")] = None,
+    at: Annotated[str | None, Option("--at", metavar="BOUND", help="from there on")] = None,
+    isolation: Annotated[
+        str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
+    ] = "committed",
+    schema: Annotated[bool, Option("--schema", help="its columns")] = False,
+    stats: Annotated[bool, Option("--stats", help="sizes and bounds of its columns")] = False,
+    row_groups: Annotated[bool, Option("--row-groups", help="those of a Parquet file")] = False,
+    frames: Annotated[bool, Option("--frames", help="those of a journal or the store")] = False,
+    hexdump: Annotated[
+        str | None, Option("--hexdump", metavar="OFFSET:LEN", help="bytes of a file or frame")
+    ] = None,
+    sample: Annotated[int | None, Option("--sample", min=0, metavar="N", help="N rows")] = None,
+    explain: Annotated[bool, Option("--explain", help="how DuckDB would run it")] = False,
 ) -> None:
-    """Look at a topic, subscription, transaction, message, ledger, frame or file.
+    """Look at a topic, subscription, key, transaction, message, ledger, frame or file.
 
-    WHAT is topic:N sub:N txn:0:42 msg:17:4 ledger:17 lsn:N file:PATH, or is guessed; nothing is
-    the store.
+    WHAT is topic:N sub:N key:K txn:0:42 msg:17:4 ledger:17 lsn:N file:PATH, or is guessed; nothing
+    is the store. A file may be Parquet, Arrow, journal or manifest, of any store or none.
+
+    `this` is the messages of a store, topic or partition, a subscription's backlog, all rows of a
+    transaction or ledger; of a file its rows, frames or files.
     """
-    importlib.import_module("txlog.cli.inspectview").show(call, what)
+    view = importlib.import_module("txlog.cli.inspectview")
+    looks = view.Looks(
+        sql, at, isolation, schema, stats, row_groups, frames, hexdump, sample, explain
+    )
+    view.show(call, what, looks)

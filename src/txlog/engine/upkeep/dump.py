@@ -16,24 +16,11 @@ from txlog.engine.storage.frame import HEADER_BYTES, decode_header, is_genuine
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalName, RawFrame
 from txlog.engine.storage.manifest import Manifest
 from txlog.engine.storage.witness import decode_record
-from txlog.engine.store import Store
-from txlog.engine.view import View
 from txlog.errors import Corruption, FormatMismatch, MissingFile
 from txlog.ids import MessageId
 
 Answer = dict[str, Any]
 FRAMES_SHOWN_MAX = 1000
-
-
-def find_frame(store: Store, lsn: int, newest: int) -> RawFrame | None:
-    """A frame that is still in the journal, None behind the newest or before the checkpoint."""
-    view = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
-    try:
-        if not view.manifest.cut_lsn < lsn <= newest:
-            return None
-        return view.journal.read_until(lsn)[-1]
-    finally:
-        view.close()
 
 
 def describe_frame(raw: RawFrame) -> Answer:
@@ -108,12 +95,20 @@ def _bucket(head: Head) -> Answer:
     }  # fmt: skip
 
 
-def _journal(data: bytes) -> Answer:
+def manifest_files(data: bytes) -> list[Answer]:
+    """What a manifest knows of each file, but for its row groups. Raises ValueError."""
+    body = msgspec.msgpack.decode(data[32:], type=Manifest)
+    found = [msgspec.structs.asdict(ref) for refs in body.files.values() for ref in refs]
+    return [{name: ref[name] for name in ref if name != "groups"} for ref in found]
+
+
+def journal_frames(data: bytes) -> tuple[list[RawFrame], int]:
+    """(the genuine frames of a journal file in order, where they end)."""
     salt = data[16:24]
     first = int.from_bytes(data[24:32], "little")
     name = JournalName(first, int.from_bytes(data[12:16], "little"))
-    frames: list[Answer] = []
-    at, count, last = FILE_HEADER_BYTES, 0, first - 1
+    frames: list[RawFrame] = []
+    at, last = FILE_HEADER_BYTES, first - 1
     while True:
         header = decode_header(data[at : at + HEADER_BYTES])
         if header is None:
@@ -122,13 +117,20 @@ def _journal(data: bytes) -> Answer:
         if header.lsn != last + 1 or not is_genuine(header, view, salt, at):
             break
         ops_end = HEADER_BYTES + header.ops_bytes
-        raw = RawFrame(
-            header.lsn, header.time_ms, header.durable_lsn, header.columns,
-            bytes(view[HEADER_BYTES:ops_end]), name, at, header.total_bytes, at + ops_end,
-            header.rows_bytes, header.crc,
+        frames.append(
+            RawFrame(
+                header.lsn, header.time_ms, header.durable_lsn, header.columns,
+                bytes(view[HEADER_BYTES:ops_end]), name, at, header.total_bytes, at + ops_end,
+                header.rows_bytes, header.crc,
+            )
         )  # fmt: skip
-        if count < FRAMES_SHOWN_MAX:
-            frames.append(describe_frame(raw))
-        count, last, at = count + 1, header.lsn, at + header.total_bytes
-    return {"first_lsn": first, "last_lsn": last, "frames": count, "end": at,
-            "zero_tail": not any(data[at:]), "frame_list": frames}  # fmt: skip
+        last, at = header.lsn, at + header.total_bytes
+    return frames, at
+
+
+def _journal(data: bytes) -> Answer:
+    frames, end = journal_frames(data)
+    first = int.from_bytes(data[24:32], "little")
+    return {"first_lsn": first, "last_lsn": first + len(frames) - 1, "frames": len(frames),
+            "end": end, "zero_tail": not any(data[end:]),
+            "frame_list": [describe_frame(raw) for raw in frames[:FRAMES_SHOWN_MAX]]}  # fmt: skip
