@@ -321,6 +321,10 @@ def test_subscription_follows_a_batch_behind(client: Client) -> None:
     assert values(stream.next()) == {b"y"}
     stream.reader.commit(stream.start)
     assert backlog() == 0
+    client.checkpoint(roll_all=True)
+    client.producer("orders").send(b"z", partition=0)
+    stream.reader.commit(stream.start)
+    assert backlog() == 1
     client.topic("orders").watermarks.set(1, "w")
     stream.reader.commit(travelled(stream.reader.reportLatestOffset()))
     assert backlog() == 0
