@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "status": Entry("store", "status", "what is in the store, and whether it is well"),
     "inspect": Entry("store", "inspect", "look at a topic, transaction, message, ledger or file"),
     "query": Entry("query", "query", "SQL over messages and topics"),
+    "views": Entry("views", "views", "the messages as SQL for a stock duckdb"),
     "run": Entry("run", "run", "run a Python function between topics, exactly once"),
     "transform": Entry("run", "transform", "run a command between topics, exactly once"),
     "topic create": Entry("topic", "create", "create topics"),
@@ -114,6 +115,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "policy watermark get": Entry("policymarks", "get_watermark", "what holds, and from where"),
     "policy watermark remove": Entry("policymarks", "remove_watermark", "inherit policies again"),
     "job audit": Entry("job", "audit", "whether what is stored is what the store goes by"),
+    "job bulk-load": Entry("jobchange", "bulk_load", "files as messages of a topic, once"),
+    "job replay": Entry("jobchange", "replay", "messages of a range into another topic, once"),
     "job export-delta": Entry(
         "jobchange", "export_delta", "a topic as a Delta table, step by step"
     ),
