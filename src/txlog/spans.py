@@ -57,11 +57,9 @@ class Span(NamedTuple):
         return low, max(low, min(high, entries))
 
     def indexes(self, ledger: int, entry: int, count: int) -> tuple[int, int]:
-        """Which messages of the marker there are in it: the first, and the one after the last."""
+        """Which messages of a marker that is in it are: the first, and the one after the last."""
         low = max(1, self.start[2]) if self.start[:2] == (ledger, entry) else 1
         high = max(1, self.stop[2]) if self.stop[:2] == (ledger, entry) else count + 1
-        if not self.start[:2] <= (ledger, entry) <= self.stop[:2]:
-            return 1, 1
         return low, max(low, min(high, count + 1))
 
 
