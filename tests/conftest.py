@@ -11,6 +11,8 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from txlog.engine import identity
+
 settings.register_profile(
     "txlog",
     deadline=None,
@@ -31,3 +33,10 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let flushes cost nothing, for tests that lose no power: they count, they do not wait."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def small_reserve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the stores of a test set little room aside: it was four fifths of all bytes written."""
+    if request.node.get_closest_marker("whole_reserve") is None:
+        monkeypatch.setattr(identity, "RESERVE_BYTES", 64 << 10)

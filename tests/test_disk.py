@@ -92,6 +92,28 @@ class TestConformance:
         assert disk.read("m/1") == b"first"
         assert disk.listdir("m") == ["1"]
 
+    def test_linked_file_has_two_names(self, disk: Disk) -> None:
+        """What was staged gets the name that a frame will give; a name is used once (R3)."""
+        disk.publish("stage/one", [b"rows"])
+        disk.link("stage/one", "ledgers/1")
+        disk.sync_dir("ledgers")
+        with pytest.raises(NameTaken):
+            disk.link("stage/one", "ledgers/1")
+        with pytest.raises(MissingFile):
+            disk.link("stage/two", "ledgers/2")
+        disk.unlink("stage/one")
+        assert disk.read("ledgers/1") == b"rows"
+
+    def test_only_an_empty_directory_is_removed(self, disk: Disk) -> None:
+        disk.publish("stage/job/one", [b"rows"])
+        assert not disk.remove_dir("stage/job")
+        disk.unlink("stage/job/one")
+        assert disk.remove_dir("stage/job")
+        assert disk.listdir("stage") == []
+        assert disk.remove_dir("stage/job") and disk.remove_dir("nothing/there")
+        disk.publish("stage/job/two", [b"again"])
+        assert disk.read("stage/job/two") == b"again"
+
     def test_fresh_file_is_made_once(self, disk: Disk) -> None:
         disk.write_fresh("journal/witness", b"w" * 8192)
         assert disk.read("journal/witness") == b"w" * 8192

@@ -46,6 +46,7 @@ def test_offsets_are_those_of_the_struct(name: str) -> None:
     assert list(_ruler(name)) == list(_fields(first + rest))
 
 
+@pytest.mark.whole_reserve
 def test_sizes_in_the_text_are_those_of_the_code() -> None:
     for said, known in (
         (r"length of the header, (\d+)", frame.HEADER_BYTES),

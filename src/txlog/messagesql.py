@@ -22,7 +22,7 @@ from txlog.engine.model.schema import (
     W_SNAPSHOT,
 )
 from txlog.hiddenrows import HIDDEN
-from txlog.views import Content, Source
+from txlog.views import Content, Source, adopted_lsns
 
 USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
 # Of a file by its name: evaluated once a file, which also leaves files out.
@@ -157,6 +157,13 @@ class Messages:
         rows = f"SELECT {self._at()}, {_ALL}, txn_state, {_STORED} FROM txlog_hidden"
         return f"{visible} UNION ALL {_columns(f'({rows})', more.format(state='txn_state'))}"
 
+    def _lsn(self) -> str:
+        """The LSN of a row of `direct`: that of its ledger where it was adopted."""
+        lsns = adopted_lsns(self._direct)
+        if not lsns:
+            return "lsn"
+        return f"coalesce(lsn, MAP({[*lsns]}, {[*lsns.values()]})[{LEDGER}]) AS lsn"
+
     def _at(self) -> str:
         """The topic of a row of a table."""
         return f"{self._topic} AS topic" if self._is_one else "topic"
@@ -192,7 +199,7 @@ class Messages:
         return (
             f"SELECT {self._topic}, {PARTITION}, coalesce(marker_ledger, {LEDGER}),"
             f" coalesce(marker_entry, entry), txn_index, {USER},"
-            " coalesce(visible_time, publish_time), producer, sequence_id, lsn"
+            f" coalesce(visible_time, publish_time), producer, sequence_id, {self._lsn()}"
             f"{lying.format(ledger=LEDGER, row=_ROW)}"
             f" FROM {self._parquet(self._direct, numbered=bool(lying))}{data}"
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from txlog import views
 from txlog.engine.pins import Pin, pin
@@ -12,6 +14,7 @@ from txlog.engine.view import View
 from txlog.filechecks import check_files
 from txlog.ids import TopicName
 from txlog.looking import look
+from txlog.scanning import Ends, Scan, read_scan
 from txlog.spans import Wanted
 from txlog.transacting import TransactionClient
 from txlog.views import ALL, Content, Relation, Source
@@ -67,6 +70,17 @@ class RelationClient(TransactionClient):
                 view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
             )
         )
+
+    @property
+    def uuid(self) -> str:
+        """The identity of the store."""
+        return self._store.identity.uuid
+
+    def scanned(
+        self, scan: Scan, names: Sequence[str], wanted: Ends | None = None
+    ) -> Iterator[pa.Table]:
+        """The messages of one scan of a relation; see scanning.read_scan."""
+        return read_scan(self._disk, scan, names, wanted)
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""

@@ -36,6 +36,8 @@ MESSAGES: Final = pa.schema(
         ("lsn", pa.int64()), ("size_bytes", pa.int64()),
     ]
 )  # fmt: skip
+# The same with isolation uncommitted; a message that is not visible has no id, place and LSN.
+UNCOMMITTED: Final = MESSAGES.append(pa.field("txn_state", pa.string()))
 SCAN_BYTES: Final = 64 << 20
 SCAN_BYTES_LEAST: Final = 8 << 20
 SCANS_WANTED: Final = 16  # a small topic is cut finer, that all cores have work
@@ -50,13 +52,15 @@ _FROM: Final[dict[str, dict[str, Sequence[str]]]] = {
 }
 _MADE: Final = {
     "topic": (), "partition": (), "message_id": ("ledger", "entry", "txn_index"),
-    "size_bytes": ("value",),
+    "size_bytes": ("value",), "txn_state": ("txn_index",),
 }  # fmt: skip
 _TXN: Final = ("txn_most", "txn_least")
 _OF_MARKERS: Final = [*_TXN, "marker_ledger", "marker_entry", "visible_time", "lsn"]
 _PLACE: Final = ("ledger", "entry", "txn_index")
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 _EMPTY: Final = pa.scalar(0, pa.int64())
+_COMMITTED: Final = pa.scalar("committed", pa.string())
+_NO_STATE: Final = pa.scalar(None, pa.string())
 
 Columns = dict[str, pa.Array | pa.ChunkedArray]
 
@@ -84,7 +88,7 @@ class Scan:
 
 
 def scans_of(relation: Relation, wanted: Ends | None = None) -> list[Scan]:
-    """The committed messages of a relation, each in one scan; the largest is about SCAN_BYTES.
+    """The messages of a relation, each in one scan; the largest is about SCAN_BYTES.
 
     wanted: of `partition`, `ledger` and `lsn` the least and greatest value; what it rules out is
             left out, but not every message
@@ -101,6 +105,7 @@ def scans_of(relation: Relation, wanted: Ends | None = None) -> list[Scan]:
     for source in relation.large_files:
         made.add_large(source)
     made.add_rows(relation.tail)
+    made.add_rows(relation.hidden)
     return made.scans
 
 
@@ -121,7 +126,7 @@ def grouped(scans: Sequence[Scan]) -> list[list[Scan]]:
 def read_scan(
     disk: Disk, scan: Scan, names: Sequence[str], wanted: Ends | None = None
 ) -> Iterator[pa.Table]:
-    """The messages of a scan with these columns of MESSAGES, some row groups at a time, in order.
+    """The messages of a scan with these columns of UNCOMMITTED, some rows at a time, in order.
 
     wanted: by column what is asked for; row groups that have none of it are left out
     raises: Corruption; SnapshotExpired when a file was removed since the scan was made
@@ -318,6 +323,9 @@ class _Places:
                 columns["txn_index"] = pa.nulls(count, pa.int32())
                 if "publish_time" in columns:
                     columns["visible_time"] = columns["publish_time"]
+                if "lsn" in columns:  # an adopted file has one for all its rows
+                    lsn = pa.scalar(scan.ref.lsn_first, pa.int64())
+                    columns["lsn"] = pc.coalesce(columns["lsn"], lsn)
         out = pa.table(columns)
         return out if scan.within is None else in_span(out, scan.within)
 
@@ -380,11 +388,14 @@ def _shown(scan: Scan, rows: pa.Table, names: Sequence[str]) -> pa.Table:
             columns.append(pa.repeat(pa.scalar(scan.partition, pa.int32()), rows.num_rows))
         elif name == "message_id":
             columns.append(_ids(*(rows.column(part) for part in _PLACE)))
+        elif name == "txn_state":
+            in_txn = rows.column("txn_index").is_valid()
+            columns.append(pc.if_else(in_txn, _COMMITTED, _NO_STATE))
         else:
             assert name == "size_bytes"
             size = pc.binary_length(rows.column("value")).cast(pa.int64())
             columns.append(pc.coalesce(size, _EMPTY))
-    schema = pa.schema([MESSAGES.field(name) for name in names])
+    schema = pa.schema([UNCOMMITTED.field(name) for name in names])
     return pa.Table.from_arrays(columns, schema=schema)
 
 

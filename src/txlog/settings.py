@@ -81,6 +81,8 @@ class Settings:
     free_bytes_min: int = 64 * MIB
     # how long files that are no longer named stay for readers of older snapshots
     reader_grace_ms: int = 10 * MINUTE_MS
+    # how long the staged files of a job stay that never ended
+    stage_ttl_ms: int = DAY_MS
     # share of dead bytes at which a closed sidecar ledger is compacted
     sidecar_garbage_ratio: float = 0.5
     # key, payload and properties of one message that is sent in chunks
@@ -182,6 +184,7 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "lock_timeout_ms": (0, DAY_MS),
     "free_bytes_min": (0, _WORD_MAX),
     "reader_grace_ms": (0, 366 * DAY_MS),
+    "stage_ttl_ms": (0, 366 * DAY_MS),
     "tick_time_ms": (0, DAY_MS),
     "max_delivery_delay_ms": (0, INSTANT_MS_MAX),
     "fixed_delivery_delay_ms": (0, INSTANT_MS_MAX),

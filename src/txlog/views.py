@@ -153,6 +153,12 @@ def contents(
     return found
 
 
+def adopted_lsns(sources: Sequence[Source]) -> dict[int, int]:
+    """The LSN of the ledgers whose rows have none of their own."""
+    adopted = (source.ref for source in sources if source.ref.form == "adopted")
+    return {ref.ledger: ref.lsn_first for ref in adopted}
+
+
 def content(
     view: View, name: TopicName, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
     isolation: str = "committed",

@@ -222,6 +222,7 @@ def test_a_full_disk_cuts_back_to_the_start_of_the_frame(written: int) -> None:
     assert disk.listdir("quarantine") == []
 
 
+@pytest.mark.whole_reserve
 def test_abort_commit_and_acknowledge_work_on_a_full_disk() -> None:
     """R30: sends are refused; the reserve gives its blocks to what ends things."""
     disk = new_disk(Settings(coordinators=1, free_bytes_min=0))

@@ -114,6 +114,11 @@ COMMANDS: Final[dict[str, Entry]] = {
     "policy watermark set": Entry("policymarks", "set_watermark", "how watermarks are kept"),
     "policy watermark get": Entry("policymarks", "get_watermark", "what holds, and from where"),
     "policy watermark remove": Entry("policymarks", "remove_watermark", "inherit policies again"),
+    "job audit": Entry("job", "audit", "whether what is stored is what the store goes by"),
+    "job export-delta": Entry(
+        "jobchange", "export_delta", "a topic as a Delta table, step by step"
+    ),
+    "job lateness": Entry("job", "lateness", "how late messages come, and what waiting saves"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }
 
@@ -127,6 +132,7 @@ NOUNS: Final[dict[str, str]] = {
     "policy": "policies",
     "policy delayed": "policies of delayed delivery",
     "policy watermark": "policies of watermarks",
+    "job": "bulk work, by DuckDB or Spark",
 }
 
 ALIASES: Final[dict[str, str]] = {
@@ -135,6 +141,7 @@ ALIASES: Final[dict[str, str]] = {
     "subs": "sub",
     "subscription": "sub",
     "subscriptions": "sub",
+    "jobs": "job",
     "policies": "policy",
     "watermarks": "watermark",
     "txns": "txn",
@@ -156,7 +163,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   time        delay list|next|promote|cancel  watermark set|idle|show|history
   process     run  transform              a function, a command, exactly once
   atomic      txn connect|begin|commit|abort|list|show|wait|log|run
-  look        inspect  query              any topic, transaction, id, file; SQL
+  look        inspect  query  job NAME    any topic, id, file; SQL; bulk work
   upkeep      admin VERB  metrics  wait   space, keys, figures; until it is so
               txn expire|find-hanging     what does not end by itself
 

@@ -21,7 +21,7 @@ _STRINGS: Final = frozenset(
     "topic namespace subscription producer owner transaction_key key path file state type kind "
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
-    "output holder by marker_type".split()
+    "output holder by marker_type job engine".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -142,6 +142,14 @@ MEANINGS: Final[dict[str, str]] = {
     "dead_lettered": "written to the dead-letter topic",
     "transactions": "transactions committed",
     "elapsed_ms": "time taken",
+    "job": "its name",
+    "engine": "what computed: duckdb or spark",
+    "failed": "checks that failed",
+    "linked": "files of the store that the table has without a copy",
+    "version": "of the Delta table",
+    "check_list": "each check: name, topic, partition, expected, found, ok",
+    "row_list": "a row for each span of time",
+    "delay_list": "by delay of a watermark in milliseconds: how many messages it would find late",
     "path": "where it is",
     "uuid": "identity of the store",
     "format": "version of the format",

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pyarrow as pa
 
 from txlog.engine.model.delay_ops import BucketDeleted, BucketsMerged
 from txlog.engine.model.ops import (
+    Adopted,
     ChunksAppended,
     Compacted,
     LedgerSealed,
@@ -80,6 +82,10 @@ class Files:
         if isinstance(op, BucketsMerged | BucketDeleted):
             for path in op.paths:
                 self.lost[path] = lsn
+            return
+        if isinstance(op, Adopted):  # its rows have none of their own
+            ref = msgspec.structs.replace(op.file, lsn_first=lsn, lsn_last=lsn)
+            self._sealed[ref.ledger] = ref
             return
         assert isinstance(
             op, LedgerSealed | LedgerTrimmed | Compacted | TopicDeleted | ChunksAppended

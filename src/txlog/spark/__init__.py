@@ -1,7 +1,7 @@
 """txlog and Spark: sessions, and topics as data frames. Installed as `txlog[spark]`.
 
-Names are loaded when first used; without pyspark that is MissingExtra. Nothing else in txlog
-imports this package.
+Names are loaded when first used; without pyspark that is MissingExtra. Of the rest of
+txlog only jobs import this package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from txlog.spark.reading import release as release
     from txlog.spark.sessions import session as session
 
-_HOMES = {"prepare": "archive", "read": "reading", "release": "reading", "session": "sessions"}
+_HOMES = {
+    "Spark": "engine", "prepare": "archive", "read": "reading", "release": "reading",
+    "session": "sessions",
+}  # fmt: skip
 
 __all__ = ["prepare", "read", "release", "session"]
 

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from txlog.client import Client, open_store
 from txlog.errors import NotAllowed, SnapshotExpired, TopicNotFound
 from txlog.ids import TopicName
-from txlog.views import Content, Source
+from txlog.views import Content, Source, adopted_lsns
 
 _TRIES: Final = 5
 # By session, what lets go of the files of its frames; they go with the session as well.
@@ -85,6 +85,11 @@ def read(spark: SparkSession, store: str, topic: str) -> DataFrame:
                 _PINS.setdefault(spark, []).append(weakref.finalize(spark, pin.close))
             return frame
     raise SnapshotExpired("the store moved on faster than it could be read")
+
+
+def frame_of(spark: SparkSession, path: str, content: Content) -> DataFrame:
+    """The messages of a content of the store at a path; its files are the caller's to pin."""
+    return _Plan(spark, path, content).frame()
 
 
 def release(spark: SparkSession) -> None:
@@ -154,7 +159,16 @@ class _Plan:
             ledger=F.coalesce("marker_ledger", _ledger_of_file()),
             entry=F.coalesce("marker_entry", "entry"),
             visible_time=F.coalesce("visible_time", "publish_time"),
+            lsn=self._lsn(),
         )
+
+    def _lsn(self) -> Column:
+        """The LSN of a row of `direct`: that of its ledger where it was adopted."""
+        lsns = adopted_lsns(self._relation.direct)
+        if not lsns:
+            return F.col("lsn")
+        known = F.map_from_arrays(F.lit([*lsns]), F.lit([*lsns.values()]))
+        return F.coalesce("lsn", F.element_at(known, _ledger_of_file()))
 
     def _joined(self, rows: DataFrame) -> DataFrame:
         """Data rows of transactions that have a marker, at its place."""

@@ -28,6 +28,8 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # With it the data source txlog is told of filters, if asked for.
+    "spark.sql.python.filterPushdown.enabled": "true",
     # Without it Spark takes most flipped bits for data.
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     # Above 32 paths Spark would start a job to list files that are known.

@@ -6,6 +6,7 @@ Counts are visible messages of each partition. Source: CLI.md 6.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 import pyarrow.compute as pc
@@ -16,12 +17,13 @@ from txlog.engine.flow.dispatch import NO_MATTER, plan
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.participants import check_available
 from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
 from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, MessageNotFound
-from txlog.ids import MessageId, TopicName
+from txlog.ids import MessageId, TopicName, TxnId
 
 
 class Place(NamedTuple):
@@ -106,7 +108,12 @@ def _behind_id(view: View, number: int, wanted: MessageId) -> Mark:
     raises: MessageNotFound for a message that its transaction does not have
     """
     ledger, entry, index = wanted.ledger, wanted.entry, wanted.index
-    entries = next(end.entries for end in view.topic(number).ledgers if end.ledger == ledger)
+    ends = view.topic(number).ledgers
+    at = bisect_left(ends, ledger, key=lambda end: end.ledger)
+    if at == len(ends) or ends[at].ledger != ledger:  # no row has this id: it lies between two
+        before = ends[at - 1]
+        return (before.ledger, before.entries - 1, 0)
+    entries = ends[at].entries
     if entry >= entries:
         return (ledger, entries - 1, 0)
     if index <= 1:
@@ -215,4 +222,23 @@ def _of_txn(view: View, topic: Topic, wanted: Range, partitions: list[int]) -> d
                     out[partition] = Place(
                         (ledger, marker.entry - 1, 0), (ledger, marker.entry + 1, 0)
                     )
+    return out or _of_batch(view, topic, wanted.txn, partitions)
+
+
+def _of_batch(view: View, topic: Topic, txn: TxnId, partitions: list[int]) -> dict[int, Place]:
+    """Where the ledgers lie that the transaction of a batch adopted, which has no marker."""
+    state = view.coordinator(txn.coordinator)
+    known = coordinators.find(state, txn.sequence)
+    out: dict[int, Place] = {}
+    for number, ledger, _, messages in () if known is None else known.markers:
+        index, ends = index_of(topic, number), view.topic(number).ledgers
+        at = bisect_left(ends, ledger, key=lambda end: end.ledger)
+        if index not in partitions or at == len(ends) or ends[at].ledger != ledger:
+            continue
+        left, last = messages, ends[at]
+        for last in ends[at:]:
+            left -= last.entries
+            if left <= 0:
+                break
+        out[index] = Place((ledger, -1, 0), (last.ledger, last.entries, 0))
     return out

@@ -110,6 +110,11 @@ class Delays:
             return None
         return self._checked(number, rows.column(at).view(pa.int64()))
 
+    def check_times(self, number: int, times: pa.Array) -> None:
+        """Look at rows by their instants, NO_TIME for none."""
+        if self._latest_ms is not None or self._ttl_latest_ms is not None:
+            self._checked(number, times)
+
     def check_one(self, number: int, deliver_at: int | None) -> bool:
         """Look at one message that is to be stored; whether it will have expired."""
         return self._checked(number, pa.array([deliver_at], pa.int64())) is not None

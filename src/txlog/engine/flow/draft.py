@@ -109,6 +109,16 @@ class Draft:
         self._snapshot(partition, ledger, 0, (last.ledger, last.entries - 1), 0)
         return (ledger, 1)
 
+    def roll_behind(self, partition: int, last: tuple[int, int]) -> None:
+        """Open a ledger of a partition behind a closed one that this frame puts there.
+
+        last: its last row; that ledger has no snapshot, for nothing in it moves a watermark
+        """
+        ledger = self.new_ledger()
+        self.ops.append(LedgerRolled(partition, "p", last[0], ledger))
+        if self.view.watermark(partition).state.seen:
+            self._snapshot(partition, ledger, 0, last, 0)
+
     def _behind_snapshot(self, partition: int, ledger: int, entry: int) -> tuple[int, int]:
         """The next entry, behind a snapshot of watermarks if one is due."""
         if not is_snapshot_due(self.view, self.settings, partition):

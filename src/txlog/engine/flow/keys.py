@@ -80,7 +80,7 @@ def connect(
     _check_epoch(epoch)
     draft = Draft(view, settings, now.wall_ms)
     holder = find_owner(view, caller, owner)
-    answer, _ = _connect(draft, now, holder, key, epoch)
+    answer, _ = connect_ops(draft, now, holder, key, epoch)
     return draft.decision(answer, sync=True)
 
 
@@ -102,7 +102,7 @@ def begin(
     holder = find_owner(view, caller, owner)
     connects = epoch is None or epoch == NEW_HOLDER
     if connects:
-        connected, freed = _connect(draft, now, holder, key, NEW_HOLDER)
+        connected, freed = connect_ops(draft, now, holder, key, NEW_HOLDER)
     else:
         assert epoch is not None
         connected, freed = _go_on(draft, now, holder, key, epoch)
@@ -218,10 +218,13 @@ def _check_epoch(epoch: int) -> None:
         )
 
 
-def _connect(
+def connect_ops(
     draft: Draft, now: Instant, holder: Owner, key: str, presented: int
 ) -> tuple[Connected, int]:
-    """Add the ops of a connection; also how many transactions they end."""
+    """Add the ops of a connection; also how many transactions they end.
+
+    holder: as find_owner answers
+    """
     uid, name = holder
     number = home(draft.view, draft.settings, uid, key)
     known = keys.find(draft.view.keys(number), uid, key)

@@ -66,10 +66,14 @@ class WatermarkGenerator:
             return State()
         if not any(moves_between(known, position, None)):
             return known.state.copy()  # nothing behind it changes anything: as at the end
-        if next(_snapshots(known, position), START) <= self.position <= position:
+        nearest = next(_snapshots(known, position), START)
+        if nearest <= self.position <= position and self.position != START:
             start, state = self.position, self._state  # forwards, and nearer than any snapshot
         else:
             start, state = self._read_last(view, _snapshots(known, position))
+            same = self._read_next(view, known, position) if start == START else None
+            if same is not None:
+                return same.copy()
         state = state.copy()
         self._fold(view, state, [*moves_between(known, start, position)])
         return state
@@ -83,6 +87,18 @@ class WatermarkGenerator:
             if found is not None:
                 return (ledger, last), found.state
         return START, State()
+
+    def _read_next(self, view: View, known: Watermark, position: Position) -> State | None:
+        """The state of the next snapshot if nothing moves up to it; None: there is none.
+
+        A ledger that was adopted begins with none, and nothing in it moves: if those before it
+        were trimmed, the state at any row of it is that behind it.
+        """
+        behind = _next_snapshot(known, position)
+        if behind is None or any(moves_between(known, position, behind)):
+            return None
+        at, state = self._read_last(view, iter([behind]))
+        return None if at == START else state
 
     def _count(self, view: View, rows: int) -> None:
         self.rows_folded += rows
@@ -125,6 +141,14 @@ def _snapshots(known: Watermark, position: Position) -> Iterator[Position]:
             most = rows.rank(position[1] + 1) if ledger == position[0] else len(rows)
             for at in range(most - 1, -1, -1):
                 yield (ledger, rows[at] - 1)
+
+
+def _next_snapshot(known: Watermark, position: Position) -> Position | None:
+    """What the first snapshot in a ledger behind a position is as of."""
+    for ledger in sorted(known.snapshots):
+        if ledger > position[0]:
+            return (ledger, known.snapshots[ledger][0] - 1)
+    return None
 
 
 def moves_between(known: Watermark, behind: Position, last: Position | None) -> Iterator[Request]:

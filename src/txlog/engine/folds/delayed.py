@@ -1,7 +1,7 @@
 """The delayed fold: when the delayed messages of one partition are due, for all subscriptions.
 
-Ops: Appended, BufferAppended, ChunksAppended and CommitMarker, BufferAborted of messages with a
-time; BucketSealed, BucketsMerged, BucketDeleted; LedgerTrimmed.
+Ops: Appended, Adopted, BufferAppended, ChunksAppended and CommitMarker, BufferAborted of messages
+with a time; BucketSealed, BucketsMerged, BucketDeleted; LedgerTrimmed.
 
     sent in a transaction ──> pending ──commit──> mutable ──seal──> bucket ──merge──> bucket
     sent plainly, or past its time at commit ─────┘ (past: not here at all)
@@ -36,6 +36,7 @@ from txlog.engine.model.delay_ops import (
 )
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
+    Adopted,
     Appended,
     BufferAborted,
     BufferAppended,
@@ -116,6 +117,14 @@ def _appended(state: Delayed, lsn: int, time_ms: int, op: Appended) -> None:
         raise unexpected("delayed", lsn, op)
     times = times_from(op.times)
     _passed(state, state.mutable.add_entries(op.ledger, op.first_entry, times, time_ms))
+
+
+def _adopted(state: Delayed, lsn: int, time_ms: int, op: Adopted) -> None:
+    ledger = op.file.ledger
+    _check_above(state, lsn, (ledger, 0, 0))
+    if op.times is None:
+        raise unexpected("delayed", lsn, op)
+    _passed(state, state.mutable.add_entries(ledger, 0, times_from(op.times), time_ms))
 
 
 def _buffer_appended(state: Delayed, lsn: int, time_ms: int, op: BufferAppended) -> None:
@@ -298,6 +307,7 @@ def _load(data: bytes) -> Delayed:
 
 
 _TAKES: dict[type, Callable[[Delayed, int, int, Any], None]] = {
+    Adopted: _adopted,
     Appended: _appended,
     BufferAppended: _buffer_appended,
     ChunksAppended: _chunks_appended,

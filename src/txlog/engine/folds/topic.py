@@ -3,7 +3,7 @@
 Ledger: the partition. Ops
   LedgerRolled (old 0: the first ledger), LedgerSealed, LedgerTrimmed, Appended, CommitMarker,
   ProducerOpened, ProducersForgotten, Deduplicated, DelaysCounted, WatermarkSet,
-  WatermarkIdled, WatermarkSnapshot.
+  WatermarkIdled, WatermarkSnapshot, Adopted.
 
 Invariants
   1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
@@ -21,6 +21,7 @@ import msgspec
 
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
+    Adopted,
     Appended,
     CommitMarker,
     Deduplicated,
@@ -129,6 +130,22 @@ def _appended(state: Topic, lsn: int, time_ms: int, op: Appended) -> None:
         _sent(state, lsn, time_ms, op.producer, op.last_sequence, (op.ledger, last, 0))
 
 
+def _adopted(state: Topic, lsn: int, time_ms: int, op: Adopted) -> None:
+    """An open ledger without rows gives way: each batch would leave an empty one behind."""
+    ledger, rows = op.file.ledger, op.file.rows
+    if not state.ledgers or ledger <= state.ledgers[-1].ledger or not rows:
+        raise broken("topic", lsn, f"ledger {ledger} cannot follow the last")
+    if not state.ledgers[-1].entries and not state.ledgers[-1].sealed:
+        state.ledgers.pop()
+    state.ledgers.append(
+        LedgerEnd(ledger, rows, op.payload_bytes, rows, time_ms, op.time_ms, op.time_ms, True)
+    )
+    state.messages += rows
+    state.payload_bytes += op.payload_bytes
+    state.last_publish_ms = max(state.last_publish_ms, op.time_ms)
+    state.last_message = (ledger, rows - 1, 0)
+
+
 def _sent(
     state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, where: Mark
 ) -> None:  # fmt: skip
@@ -205,6 +222,7 @@ def open_ledger(state: Topic) -> LedgerEnd:
 
 # The type of an op says who takes it: a chain of isinstance would cost more than the ops do.
 _TAKES: dict[type, Callable[[Topic, int, int, Any], None]] = {
+    Adopted: _adopted,
     Appended: _appended,
     CommitMarker: _take_commit_marker,
     LedgerRolled: _take_ledger_rolled,

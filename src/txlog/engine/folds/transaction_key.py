@@ -1,7 +1,7 @@
 """The transaction-key fold: who holds which key of one coordinator, and since which epoch.
 
 Ledger: system/__transaction_key/<coordinator>. Ops
-  KeyConnected, KeyBound, KeyReleased, KeyDeleted.
+  KeyConnected, KeyBound, KeyReleased, KeyDeleted, BatchRecorded.
 
     none ──connect──> living, epoch 0 ──connect──> living, epoch + 1 ──delete──> tombstone
                                                         ^                            │
@@ -11,6 +11,7 @@ Invariants
   1. The epoch of a key never falls, deletion included: each connect is one above the last (I-1).
   2. Only the newest epoch of a living key binds a transaction.
   3. `sequence` is the transaction bound last until it has ended; OPEN is none but that (I-16).
+  4. Numbers of batches rise, names are there once; a tombstone keeps both.
 Source: "Transaction keys" (the map of keys, epochs and transactions); spec/transactions 10.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import msgspec
 
+from txlog.engine.model.bulk_ops import Batch, BatchRecorded
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
 from txlog.engine.model.ops import Op
@@ -27,7 +29,12 @@ RECENT_MAX = 64
 
 
 class Key(msgspec.Struct, array_like=True, gc=False):
-    """A transaction key; the last three are figures over its whole life, in ms."""
+    """A transaction key.
+
+    ended_count, open_ms_sum, recent_ms: figures over its whole life, in ms
+    batch, last: the number of the batch recorded last, -1: none has one, and what it was
+    names:       the batches that have a name
+    """
 
     owner: str
     epoch: int
@@ -38,6 +45,9 @@ class Key(msgspec.Struct, array_like=True, gc=False):
     ended_count: int = 0
     open_ms_sum: int = 0
     recent_ms: list[int] = []
+    batch: int = -1
+    last: Batch | None = None
+    names: dict[str, Batch] = {}
 
 
 class Keys(msgspec.Struct, array_like=True):
@@ -71,10 +81,24 @@ def apply(state: Keys, lsn: int, time_ms: int, op: Op) -> None:
         known.ended_count += 1
         known.open_ms_sum += op.open_ms
         known.recent_ms = [*known.recent_ms, op.open_ms][-RECENT_MAX:]
+    elif isinstance(op, BatchRecorded):
+        _record(_living(state, lsn, op.uid, op.key), lsn, op)
     elif isinstance(op, KeyDeleted):
         _living(state, lsn, op.uid, op.key).deleted = True
     else:
         raise unexpected("key", lsn, op)
+
+
+def _record(known: Key, lsn: int, op: BatchRecorded) -> None:
+    answer = msgspec.structs.replace(op.answer, lsn=lsn)
+    if isinstance(op.batch, int):
+        if op.batch <= known.batch:
+            raise broken("key", lsn, f"batch {op.batch} does not follow {known.batch}")
+        known.batch, known.last = op.batch, answer
+    elif op.batch in known.names:
+        raise broken("key", lsn, f"batch {op.batch} was recorded before")
+    else:
+        known.names[op.batch] = answer
 
 
 def _living(state: Keys, lsn: int, uid: int, key: str) -> Key:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import msgspec
 
+from txlog.engine.model.bulk_ops import Adopted as Adopted
+from txlog.engine.model.bulk_ops import BatchRecorded as BatchRecorded
 from txlog.engine.model.catalog_ops import ConsumerAttached as ConsumerAttached
 from txlog.engine.model.catalog_ops import ConsumerDetached as ConsumerDetached
 from txlog.engine.model.catalog_ops import IsolationSet as IsolationSet
@@ -72,8 +74,8 @@ class LedgerSealed(_Op, tag="seal", frozen=True, array_like=True, gc=False):
 
 
 class LedgerReserved(_Op, tag="lres", frozen=True, array_like=True, gc=False):
-    """This id is kept for one file of the partition's sidecar: of a compaction, or the chunks of a
-    large message. It is used by that, or burnt."""
+    """This id is kept for one file: of the sidecar, for a compaction or the chunks of a large
+    message; of the partition, for a staged one. It is used by that, or burnt."""
 
     partition: int
     role: str
@@ -445,6 +447,7 @@ Op = (
     | BucketSealed | BucketsMerged | BucketDeleted | Promoted | NamespacePolicySet
     | DelaysCounted
     | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark | WatermarkEmitted
+    | Adopted | BatchRecorded
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -8,7 +8,9 @@ from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyRe
 from txlog.engine.model.ops import (
     AckConflicted,
     Acked,
+    Adopted,
     Appended,
+    BatchRecorded,
     BucketDeleted,
     BucketSealed,
     BucketsMerged,
@@ -144,6 +146,12 @@ def _appended(op: Op) -> tuple[Component, ...]:
     return (("topic", op.partition, 0),)  # type: ignore[union-attr]
 
 
+def _adopted(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, Adopted)
+    topic: Component = ("topic", op.partition, 0)
+    return (FILES, topic) if op.times is None else (FILES, topic, ("delayed", op.partition, 0))
+
+
 def _marked(op: Op) -> tuple[Component, ...]:
     assert isinstance(op, CommitMarker)
     topic: Component = ("topic", op.partition, 0)
@@ -220,7 +228,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     WatermarkSet: _watermark, WatermarkIdled: _watermark, WatermarkSnapshot: _watermark,
     BufferWatermark: _buffer_watermark, WatermarkEmitted: _emitted,
     BucketDeleted: _buckets, Promoted: _cursor, NamespacePolicySet: _catalog,
-    DelaysCounted: _topic,
+    DelaysCounted: _topic, Adopted: _adopted, BatchRecorded: _key,
 }  # fmt: skip
 
 

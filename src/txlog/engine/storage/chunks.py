@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -23,13 +22,13 @@ from txlog.engine.storage.columns import MESSAGE
 from txlog.engine.storage.disk_protocol import File
 from txlog.engine.storage.segment import GROUP_BYTES, GROUP_ROWS, FileRef, Group, arrow_module
 from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.storage.staged import Sink
 from txlog.errors import Corruption
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 CHUNK_KIND: Final = 6
-SMALL_BYTES: Final = 64 << 10
 HEAD: Final = ("key", "properties", "event_time", "deliver_at")
 """What the first chunk of a message carries besides its bytes."""
 
@@ -55,7 +54,7 @@ class ChunkFile:
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the file in order; a row group is written once its chunks are there."""
-        sink = _Sink()
+        sink = Sink()
         with arrow_module("pyarrow.parquet").ParquetWriter(
             pa.PythonFile(sink, "w"), MESSAGE, version="2.6", compression="none",
             use_dictionary=False, write_statistics=False, write_page_checksum=True,
@@ -103,7 +102,7 @@ class ChunkFile:
         ]
         return pa.Table.from_arrays(columns, schema=MESSAGE)
 
-    def _taken(self, sink: _Sink, rows: int) -> Iterator[bytes]:
+    def _taken(self, sink: Sink, rows: int) -> Iterator[bytes]:
         start, crc = self.bytes, 0
         for piece in sink.take():
             crc = crc32c(piece, crc)
@@ -111,40 +110,6 @@ class ChunkFile:
             self.bytes += len(piece)
             yield piece
         self._groups.append((rows, start, self.bytes - start, crc))
-
-
-class _Sink:
-    """A file object that keeps what was written until it is taken."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._position = 0
-
-    def write(self, data: bytes) -> int:
-        if data:
-            self._pieces.append(bytes(data))
-            self._position += len(data)
-        return len(data)
-
-    def take(self) -> list[bytes]:
-        """What came since the last time; small pieces joined, of which a page header has many."""
-        taken, self._pieces = self._pieces, []
-        out: list[bytes] = []
-        for small, group in groupby(taken, key=lambda piece: len(piece) < SMALL_BYTES):
-            pieces = list(group)
-            out += [b"".join(pieces)] if small else pieces
-        return out
-
-    def tell(self) -> int:
-        return self._position
-
-    def flush(self) -> None:
-        """Nothing is kept back."""
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def _grouped(chunks: Iterable[Buffer]) -> Iterator[list[memoryview]]:

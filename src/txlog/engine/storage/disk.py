@@ -22,11 +22,11 @@ import os
 import pwd
 import stat
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from txlog.engine.storage.disk_file import Handle, PosixFile, write_all
 from txlog.engine.storage.disk_lock import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk_protocol import (
     TEMPORARY_PREFIX,
@@ -34,15 +34,14 @@ from txlog.engine.storage.disk_protocol import (
     File,
     LockFile,
     Stream,
-    as_views,
     compare,
     failure,
-    flush_failure,
     split,
 )
 from txlog.errors import (
     AlreadyExists,
     Corruption,
+    DiskFailed,
     InvalidArgument,
     MissingFile,
     NotAllowed,
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
 __all__ = ["TEMPORARY_PREFIX", "Disk", "File", "LockFile", "PosixDisk", "filesystem"]
 
 DIRECTORIES_MAX = 128  # directory descriptors kept open by one disk; the usual limit is 1,024
-VECTOR_MAX = 1024  # buffers Linux takes in one pwritev (IOV_MAX)
 COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
 
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not hang us
@@ -65,81 +63,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph"})
 
-_CLOSED = 2**31 - 1  # no descriptor; some calls of Python refuse -1 with an error of its own
 
-_handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
-
-
-class _Handle:
-    """A descriptor that a forked child closes; one that nobody has any more is closed, too."""
-
-    __slots__ = ("__weakref__", "fd", "path")
-
-    def __init__(self, fd: int, path: str) -> None:
-        self.fd = fd
-        self.path = path
-        _handles.add(self)
-
-    def close(self) -> None:
-        fd, self.fd = self.fd, _CLOSED  # a later use finds EBADF, never a stranger's descriptor
-        with suppress(OSError):  # close promises nothing (R33)
-            os.close(fd)
-
-    def __del__(self) -> None:
-        if self.fd != _CLOSED:
-            self.close()
-
-    def stat(self) -> os.stat_result:
-        try:
-            return os.fstat(self.fd)
-        except OSError as error:
-            raise failure(error, "look at", self.path) from error
-
-
-def _close_inherited() -> None:
-    """Close, in a forked child, what belongs to the parent. Never LOCK_UN: R27."""
-    for handle in list(_handles):
-        handle.close()
-
-
-os.register_at_fork(after_in_child=_close_inherited)
-
-
-class PosixFile(_Handle):
-    """`File` on a descriptor; one system call each where all goes well."""
-
-    __slots__ = ()
-
-    def pread(self, offset: int, length: int) -> bytes:
-        try:
-            data = os.pread(self.fd, length, offset)
-            while len(data) < length:  # only nothing at all is the end
-                more = os.pread(self.fd, length - len(data), offset + len(data))
-                if not more:
-                    break
-                data += more
-        except OSError as error:
-            raise failure(error, "read", self.path) from error
-        return data
-
-    def pwrite(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
-        try:
-            if type(data) is not bytes or os.pwrite(self.fd, data, offset) != len(data):
-                _write(self.fd, offset, data)  # after a short write: all again, to learn why
-        except OSError as error:
-            raise failure(error, "write", self.path) from error
-
-    def datasync(self) -> None:
-        try:
-            os.fdatasync(self.fd)
-        except OSError as error:
-            raise flush_failure(error, self.path) from error
-
-    def size(self) -> int:
-        return self.stat().st_size
-
-
-class _LockDescriptor(_Handle):
+class _LockDescriptor(Handle):
     """A descriptor that flock is called on; the `Descriptor` of disk_lock."""
 
     __slots__ = ()
@@ -201,7 +126,7 @@ class PosixDisk:
         raises:       StoreNotFound, NotAllowed, NoResources, DiskFailed
         """
         fd = _open_root(root, follow=allow_unsafe)
-        self._root = _Handle(fd, root)
+        self._root = Handle(fd, root)
         at = os.fstat(fd)
         self.description = os.path.abspath(root)
         self._is_shared = shared_group is not None or at.st_mode & 0o2070 == 0o2070
@@ -209,7 +134,7 @@ class PosixDisk:
         self.read_only = read_only or not os.access(
             ".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True
         )
-        self._directories: dict[str, _Handle] = {"": self._root}
+        self._directories: dict[str, Handle] = {"": self._root}
         self._durable = {""}  # directories whose names are known to be on disk
         self._owner: tuple[int, str] | None = None  # the lookup costs 16 us
         self._mutex = threading.Lock()
@@ -239,7 +164,7 @@ class PosixDisk:
             if not allow_unsafe and (kind := filesystem(path)) in _NETWORK:
                 reason = f"{path} is on a network file system ({kind})"
                 raise NotAllowed(reason, hint="--allow-unsafe-fs, without promises", path=path)
-            with closing(_Handle(_open_root(path, follow=allow_unsafe), path)) as root:
+            with closing(Handle(_open_root(path, follow=allow_unsafe), path)) as root:
                 if os.listdir(root.fd):
                     raise AlreadyExists(f"not an empty directory: {path}", path=path)
                 if shared_group is not None:
@@ -248,7 +173,7 @@ class PosixDisk:
             for directory in above:
                 with suppress(PermissionError):  # one we may pass through but not read
                     fd = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)
-                    with closing(_Handle(fd, directory)):
+                    with closing(Handle(fd, directory)):
                         os.fsync(fd)
         except (FileExistsError, NotADirectoryError) as error:
             raise AlreadyExists(f"not a directory: {path}", path=path) from error
@@ -281,7 +206,7 @@ class PosixDisk:
     def listdir(self, path: str) -> list[str]:
         with suppress(MissingFile), self._directory(path, "list", path) as fd:
             own = os.open(".", _DIRECTORY, dir_fd=fd)  # a shared descriptor has one offset
-            with closing(_Handle(own, path)):
+            with closing(Handle(own, path)):
                 return sorted(os.listdir(own))
         return []
 
@@ -337,6 +262,31 @@ class PosixDisk:
         except MissingFile:
             if not missing_ok:
                 raise
+
+    def link(self, source: str, path: str) -> None:
+        (above, own), (parent, name) = split(source), split(path)
+        self.make_dirs(parent)
+        with (
+            self._directory(above, "publish", source) as of,
+            self._directory(parent, "publish", path) as fd,
+        ):
+            os.link(own, name, src_dir_fd=of, dst_dir_fd=fd, follow_symlinks=False)
+
+    def remove_dir(self, path: str) -> bool:
+        self._need_writable(path)
+        parent, name = split(path)
+        try:
+            with suppress(MissingFile), self._directory(parent, "remove", path) as fd:
+                os.rmdir(name, dir_fd=fd)
+        except DiskFailed as error:
+            if error.fields.get("errno") != "ENOTEMPTY":
+                raise
+            return False
+        with self._mutex:
+            self._durable.discard(path)
+            if (kept := self._directories.pop(path, None)) is not None:
+                kept.close()
+        return True
 
     def sync_dir(self, path: str) -> None:
         self._need_writable(path)
@@ -413,13 +363,13 @@ class PosixDisk:
         parent, name = split(path)
         self.make_dirs(parent)
         fd = self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        with closing(_Handle(fd, path)), self._directory(parent, "write", path) as directory:
+        with closing(Handle(fd, path)), self._directory(parent, "write", path) as directory:
             try:
                 fcntl.flock(fd, _TRY)
                 if isinstance(data, Stream):
-                    data.write(lambda offset, part: _write(fd, offset, part))
+                    data.write(lambda offset, part: write_all(fd, offset, part))
                 else:
-                    _write(fd, 0, data)
+                    write_all(fd, 0, data)
                 os.fsync(fd)
                 yield directory
             except OutcomeUnknown:  # it has its name
@@ -441,7 +391,7 @@ class PosixDisk:
                     own = os.open(name, _DIRECTORY, dir_fd=above)
                 with self._mutex:
                     if path not in self._directories and len(self._directories) < DIRECTORIES_MAX:
-                        kept = self._directories[path] = _Handle(own, path)
+                        kept = self._directories[path] = Handle(own, path)
                         own = -1
             yield own if kept is None else kept.fd
         except OSError as error:
@@ -474,22 +424,6 @@ def _open_root(path: str, follow: bool) -> int:
         raise StoreNotFound(f"{path} is not a directory", path=path) from error
     except OSError as error:
         raise failure(error, "open", path) from error
-
-
-def _write(fd: int, offset: int, data: Buffer | Sequence[Buffer]) -> None:
-    """Write all of data, however short each transfer; an OSError says why it could not be."""
-    views = as_views(data)
-    first = 0
-    while first < len(views):
-        done = os.pwritev(fd, views[first : first + VECTOR_MAX], offset)
-        if done == 0:
-            raise OSError(errno.ENOSPC, "the device takes no more bytes")
-        offset += done
-        while first < len(views) and done >= views[first].nbytes:
-            done -= views[first].nbytes
-            first += 1
-        if done:
-            views[first] = views[first][done:]
 
 
 def _sync_published(directory: int, path: str) -> None:

@@ -152,6 +152,15 @@ class Disk(Protocol):
     def unlink(self, path: str, missing_ok: bool = True) -> None:
         """Remove a name; durable with the next sync_dir."""
 
+    def link(self, source: str, path: str) -> None:
+        """Give a published file a second name, never used before; durable with the next sync_dir.
+
+        raises: NameTaken, MissingFile (no source), StoreFull, DiskFailed
+        """
+
+    def remove_dir(self, path: str) -> bool:
+        """Remove an empty directory, or none; False when there is something in it."""
+
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
 

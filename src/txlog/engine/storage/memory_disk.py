@@ -246,6 +246,30 @@ class MemoryDisk:
         if node.links == 0:
             self.machine.free_bytes += len(node.data)
 
+    def link(self, source: str, path: str) -> None:
+        parent, name = split(path)
+        node = self._file(source)
+        self.make_dirs(parent)
+        self.effect_mapped("link", path, "publish")
+        if self.find(path) is not None:
+            raise failure(FileExistsError(errno.EEXIST, "File exists"), "publish", path)
+        self._directory(parent).name(name, node, self.machine.tick())
+
+    def remove_dir(self, path: str) -> bool:
+        parent, name = split(path)
+        self._need_writable(path)
+        node = self.find(path)
+        if node is None:
+            return True
+        if node.entries is None:
+            raise Corruption(f"cannot remove {path}: not a directory", path=path)
+        if node.entries:
+            return False
+        self.effect_mapped("rmdir", path, "remove")
+        self._directory(parent).name(name, None, self.machine.tick())
+        self._durable.discard(path)
+        return True
+
     def sync_dir(self, path: str) -> None:
         directory = self._directory(path)
         try:

@@ -16,7 +16,7 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import ModuleType
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +24,9 @@ from crc32c import crc32c
 
 from txlog.engine.storage.checked import group_bounds
 from txlog.engine.storage.columns import INSTANT, MESSAGE, conform
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetWriter
 
 GROUP_ROWS: Final = 50_000
 GROUP_BYTES: Final = 8 << 20
@@ -37,7 +40,7 @@ _PLAIN: Final = ["value", "properties.key_value.key", "properties.key_value.valu
 # An absent column reads as null; these two every file stores, so that any scan can rely on them.
 _ALWAYS: Final = ("kind", "entry")
 
-Form = Literal["part", "sealed", "chunks", "bucket"]
+Form = Literal["part", "sealed", "chunks", "bucket", "adopted"]
 Group = tuple[int, int, int, int]  # rows, offset, length, CRC32C
 
 
@@ -45,7 +48,8 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
     """What the manifest knows of a segment file; the groups and the footer cover all its bytes.
 
     first, last: the least and greatest entry; lsn_first, lsn_last: of the LSN, 0 when the rows
-    have none. An empty file has 0, -1. A part is one group and no footer.
+    have none. An empty file has 0, -1. A part is one group and no footer. An adopted file is a
+    sealed one whose rows have no LSN: it is here, for all of them.
     """
 
     path: str
@@ -79,7 +83,7 @@ def encode_part(table: pa.Table, identity: Mapping[str, str] | None = None) -> l
     table = table.select(kept).replace_schema_metadata(dict(identity or {}))
     # a batch for each chunk would be one for each small frame
     pool = pa.system_memory_pool()
-    batches = [b for piece in _cut(table) for b in piece.combine_chunks(pool).to_batches()]
+    batches = [b for piece in cut(table) for b in piece.combine_chunks(pool).to_batches()]
     # memory that grows while it is written costs twenty times as much as a buffer of its size
     size = sum(map(pa.ipc.get_record_batch_size, batches)) + 2 * table.schema.serialize().size
     buffer = pa.allocate_buffer(
@@ -102,10 +106,24 @@ def encode_sealed(
     table = conform(table)
     bloom = None
     if has_keys:
-        distinct = int(arrow_module("pyarrow.compute").count_distinct(table.column("key")).as_py())
-        bloom = {"key": {"ndv": max(1, min(distinct, GROUP_ROWS)), "fpp": 0.01}}
+        bloom = bloom_of(table.column("key"))
     sink = pa.BufferOutputStream()
-    with arrow_module("pyarrow.parquet").ParquetWriter(
+    with sealed_writer(sink, bloom) as writer:
+        writer.add_key_value_metadata(dict(identity or {}))
+        for group in cut(table):
+            writer.write_table(group, row_group_size=GROUP_ROWS)
+    return [memoryview(sink.getvalue()).cast("B")]
+
+
+def bloom_of(keys: pa.ChunkedArray) -> dict[str, dict[str, int | float]]:
+    """The bloom filter of a row group, by the keys that are known."""
+    distinct = int(arrow_module("pyarrow.compute").count_distinct(keys).as_py())
+    return {"key": {"ndv": max(1, min(distinct, GROUP_ROWS)), "fpp": 0.01}}
+
+
+def sealed_writer(sink: object, bloom: Mapping[str, object] | None) -> ParquetWriter:
+    """A writer of the one form of Parquet; sink: whatever pyarrow writes to."""
+    return arrow_module("pyarrow.parquet").ParquetWriter(
         sink,
         MESSAGE,
         version="2.6",
@@ -120,12 +138,8 @@ def encode_sealed(
         write_page_index=True,
         write_page_checksum=True,
         bloom_filter_options=bloom,
-        store_schema=False,  # types survive without it, and adopted files do not have it either
-    ) as writer:
-        writer.add_key_value_metadata(dict(identity or {}))
-        for group in _cut(table):
-            writer.write_table(group, row_group_size=GROUP_ROWS)
-    return [memoryview(sink.getvalue()).cast("B")]
+        store_schema=False,  # types survive without it
+    )
 
 
 def make_ref(
@@ -176,7 +190,7 @@ def arrow_module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def _cut(table: pa.Table) -> Iterator[pa.Table]:
+def cut(table: pa.Table) -> Iterator[pa.Table]:
     """The table in row groups of at most GROUP_ROWS rows and, beyond one row, GROUP_BYTES."""
     for start in range(0, table.num_rows, GROUP_ROWS):
         waiting = [table.slice(start, GROUP_ROWS)]

@@ -109,7 +109,11 @@ class SegmentReader:
         found = [name for name in group.column_names if name in wanted.names]
         rows = take_spans(group.select(found or group.column_names[:1]), inside)
         try:
-            return conform(rows, wanted)
+            table = conform(rows, wanted)
+            if self.ref.form == "adopted" and "lsn" in wanted.names:
+                lsn = pa.repeat(pa.scalar(self.ref.lsn_first, pa.int64()), table.num_rows)
+                table = table.set_column(wanted.get_field_index("lsn"), "lsn", lsn)
+            return table
         except pa.ArrowException as error:
             _, offset, length, _ = self.ref.groups[number]
             raise self._corrupt(offset, length, "columns of MESSAGE", str(error)) from error

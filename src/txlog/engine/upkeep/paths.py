@@ -11,10 +11,14 @@ DELAYED_DIR = "_delayed"
 def partition_dir(catalog: Catalog, partition: int) -> str:
     """topics/<tenant>/<namespace>/<topic>/partition=<n> of a partition's store-wide number."""
     topic = topic_of(catalog, partition)
-    name = TopicName.parse(topic.name)
+    return f"{topic_dir(topic.name)}/partition={index_of(topic, partition)}"
+
+
+def topic_dir(full_name: str) -> str:
+    """topics/<tenant>/<namespace>/<topic>."""
+    name = TopicName.parse(full_name)
     parts = (name.tenant, name.namespace, name.name)
-    number = index_of(topic, partition)
-    return f"topics/{'/'.join(map(encode_component, parts))}/partition={number}"
+    return f"topics/{'/'.join(map(encode_component, parts))}"
 
 
 def ledger_dir(catalog: Catalog, partition: int, role: str) -> str:

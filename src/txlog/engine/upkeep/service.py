@@ -2,7 +2,8 @@
 
 policies expire and trim (frames) · delayed indexes are tended
 · checkpoint · sidecars past the ratio are compacted · ledgers are sealed
-· a second checkpoint lets go of what those replaced · files that nobody names are swept
+· a second checkpoint lets go of what those replaced · files that nobody names are swept, and what
+jobs staged that never ended
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from dataclasses import asdict
 
 from txlog.engine.store import Store
+from txlog.engine.upkeep.adoption import sweep_stages
 from txlog.engine.upkeep.buckets import tend_held
 from txlog.engine.upkeep.checkpoint import CheckpointReport, checkpoint, maintenance_lock
 from txlog.engine.upkeep.compact import CompactReport, compact_sidecars
@@ -66,6 +68,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
             # asked for by a person: the time to look at every directory is there
             most = None if wait else SWEPT_DIRECTORIES_MAX
             report.freed_bytes += sweep_unnamed(store, directories_max=most)
+            report.freed_bytes += sweep_stages(store, topics_max=most)
         finally:
             lock.close()  # frees it, and unlike an unlock it cannot fail
     answer = asdict(report)

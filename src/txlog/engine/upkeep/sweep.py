@@ -4,8 +4,9 @@ Segment and state files are published by the holder of the maintenance lock, so 
 is named neither by the two newest manifests nor by a frame since will never be. A temporary may be
 another process's, writing right now: it goes only if its flock is free. So may a file in a sidecar,
 of a large message whose frame is not written yet: its sender holds the flock until it is. Once that
-is free a look under the write lock, where every written frame is seen, tells for good. What a
-reader has pinned stays while it lives.
+is free a look under the write lock, where every written frame is seen, tells for good. So it does
+of a ledger in a partition: the frame that adopted it may be written and not flushed. What a reader
+has pinned stays while it lives.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ def unlink_unnamed(store: Store, path: str) -> int:
     """Unlink a file that nobody named; returns its bytes, 0 when it is wanted by now (R19)."""
     if path.startswith(f"{PINS_DIR}/"):
         return _unlink_pin(store, path)
-    if SIDECAR_DIR in path and not path.rpartition("/")[2].startswith(TEMPORARY_PREFIX):
-        if is_held(store.disk, path):
+    name, in_sidecar = path.rpartition("/")[2], SIDECAR_DIR in path
+    if name.startswith("ledger-") or (in_sidecar and not name.startswith(TEMPORARY_PREFIX)):
+        if in_sidecar and is_held(store.disk, path):
             return 0
         named = store.locked(lambda view: _named(store, view))
         if named is None or path in named:

@@ -1,0 +1,109 @@
+"""Owns descriptors and open files: reading and writing with every byte, or an error of ours.
+
+A forked child closes every inherited descriptor at once and never unlocks; all its handles are then
+AlreadyClosed (R27). Only `disk` uses this module.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from txlog.engine.storage.disk_protocol import as_views, failure, flush_failure
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+VECTOR_MAX = 1024  # buffers Linux takes in one pwritev (IOV_MAX)
+_CLOSED = 2**31 - 1  # no descriptor; some calls of Python refuse -1 with an error of its own
+
+_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+class Handle:
+    """A descriptor that a forked child closes; one that nobody has any more is closed, too."""
+
+    __slots__ = ("__weakref__", "fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+        _handles.add(self)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, _CLOSED  # a later use finds EBADF, never a stranger's descriptor
+        with suppress(OSError):  # close promises nothing (R33)
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if self.fd != _CLOSED:
+            self.close()
+
+    def stat(self) -> os.stat_result:
+        try:
+            return os.fstat(self.fd)
+        except OSError as error:
+            raise failure(error, "look at", self.path) from error
+
+
+def _close_inherited() -> None:
+    """Close, in a forked child, what belongs to the parent. Never LOCK_UN: R27."""
+    for handle in list(_handles):
+        handle.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+class PosixFile(Handle):
+    """`File` on a descriptor; one system call each where all goes well."""
+
+    __slots__ = ()
+
+    def pread(self, offset: int, length: int) -> bytes:
+        try:
+            data = os.pread(self.fd, length, offset)
+            while len(data) < length:  # only nothing at all is the end
+                more = os.pread(self.fd, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise failure(error, "read", self.path) from error
+        return data
+
+    def pwrite(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
+        try:
+            if type(data) is not bytes or os.pwrite(self.fd, data, offset) != len(data):
+                write_all(self.fd, offset, data)  # after a short write: all again, to learn why
+        except OSError as error:
+            raise failure(error, "write", self.path) from error
+
+    def datasync(self) -> None:
+        try:
+            os.fdatasync(self.fd)
+        except OSError as error:
+            raise flush_failure(error, self.path) from error
+
+    def size(self) -> int:
+        return self.stat().st_size
+
+
+def write_all(fd: int, offset: int, data: Buffer | Sequence[Buffer]) -> None:
+    """Write all of data, however short each transfer; an OSError says why it could not be."""
+    views = as_views(data)
+    first = 0
+    while first < len(views):
+        done = os.pwritev(fd, views[first : first + VECTOR_MAX], offset)
+        if done == 0:
+            raise OSError(errno.ENOSPC, "the device takes no more bytes")
+        offset += done
+        while first < len(views) and done >= views[first].nbytes:
+            done -= views[first].nbytes
+            first += 1
+        if done:
+            views[first] = views[first][done:]

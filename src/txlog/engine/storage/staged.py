@@ -1,0 +1,205 @@
+"""Files that wait to be adopted: rows of one partition as a sealed file, made as the rows come.
+
+    rows ──GROUP_ROWS or GROUP_BYTES──> row group ──FILE_BYTES──> a file of its own, published
+
+A task that may run twice makes such files, so nothing in them names a ledger, a frame or an LSN:
+`entry` counts from 0, `kind` is data, `publish_time` that of the job. What is encoded is compressed
+already and stays in memory until its file is published; of rows that came there is at most a row
+group a partition.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from txlog.engine.storage.columns import INSTANT, MESSAGE
+from txlog.engine.storage.segment import (
+    GROUP_BYTES,
+    GROUP_ROWS,
+    FileRef,
+    Group,
+    bloom_of,
+    cut,
+    sealed_writer,
+)
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetWriter
+
+FILE_BYTES: Final = 128 << 20
+"""Encoded bytes after which a file is published, and the next rows begin another."""
+_KIND_DATA: Final = 0
+_SMALL_BYTES: Final = 64 << 10
+
+
+class StagedBytes(msgspec.Struct, frozen=True, gc=False):
+    """A file that is made: its bytes, and what is to be known of it.
+
+    ref:   without path and ledger
+    times: int64, the deliver_at of each row; None when none has one
+    """
+
+    pieces: list[bytes]
+    ref: FileRef
+    payload_bytes: int
+    times: pa.ChunkedArray | None
+
+
+class StagedFile:
+    """One file while it is made; bytes: those encoded so far."""
+
+    __slots__ = (
+        "_bytes", "_crc", "_groups", "_payload_bytes", "_pieces", "_rows", "_sink", "_time_ms",
+        "_times", "_waiting", "_waiting_bytes", "_waiting_rows", "_writer",
+    )  # fmt: skip
+
+    def __init__(self, time_ms: int) -> None:
+        self._time_ms = time_ms
+        self._sink = Sink()
+        self._writer: ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+        self._waiting_bytes = 0
+        self._pieces: list[bytes] = []
+        self._groups: list[Group] = []
+        self._times: list[pa.Array | pa.ChunkedArray] = []
+        self._rows = 0
+        self._bytes = 0
+        self._crc = 0
+        self._payload_bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory: encoded bytes, and rows that wait."""
+        return self._bytes + self._waiting_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """True when it should be published."""
+        return self._bytes >= FILE_BYTES
+
+    def add(self, rows: pa.RecordBatch, payload_bytes: int) -> None:
+        """Add rows with user columns of MESSAGE, in their order."""
+        table = pa.Table.from_batches([rows])
+        self._payload_bytes += payload_bytes
+        self._waiting.append(table)
+        self._waiting_rows += table.num_rows
+        self._waiting_bytes += table.nbytes
+        if self._waiting_rows >= GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
+            self._encode(is_last=False)
+
+    def finish(self) -> StagedBytes:
+        """The whole file; nothing can be added any more."""
+        if self._waiting_rows or self._writer is None:
+            self._encode(is_last=True)
+        assert self._writer is not None
+        self._writer.close()
+        tail_at = self._bytes
+        self._take(0)
+        _, _, length, crc = self._groups.pop()
+        assert tail_at + length == self._bytes
+        ref = FileRef(
+            "", 0, self._rows, 0, self._rows - 1, self._bytes, self._crc, length, crc,
+            self._groups, 0, 0, "adopted",
+        )  # fmt: skip
+        times = pa.chunked_array(self._times, INSTANT)
+        return StagedBytes(
+            self._pieces, ref, self._payload_bytes,
+            times.cast(pa.int64()) if times.null_count < len(times) else None,
+        )  # fmt: skip
+
+    def _encode(self, *, is_last: bool) -> None:
+        """Write the row groups that are full, or (is_last) all rows."""
+        table = pa.concat_tables(self._waiting, promote_options="default").combine_chunks()
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+        groups = list(cut(table))
+        if not is_last and len(groups) > 1:  # what is left over begins the next one
+            rest = groups.pop()
+            self._waiting = [rest]
+            self._waiting_rows, self._waiting_bytes = rest.num_rows, rest.nbytes
+        for group in groups:
+            stored = self._stored(group)
+            if self._writer is None:
+                keys = stored.column("key")
+                bloom = None if keys.null_count == len(keys) else bloom_of(keys)
+                self._writer = sealed_writer(pa.PythonFile(self._sink, "w"), bloom)
+            self._writer.write_table(stored, row_group_size=GROUP_ROWS)
+            self._take(stored.num_rows)
+
+    def _stored(self, rows: pa.Table) -> pa.Table:
+        """Rows as the file has them."""
+        count = rows.num_rows
+        made: dict[str, pa.Array | pa.ChunkedArray] = {
+            "kind": pa.repeat(pa.scalar(_KIND_DATA, pa.int8()), count),
+            "entry": pa.arange(self._rows, self._rows + count),
+            "publish_time": pa.repeat(pa.scalar(self._time_ms, INSTANT), count),
+        }
+        for name in rows.column_names:
+            made[name] = rows.column(name)
+        for field in MESSAGE:
+            if field.name not in made:
+                made[field.name] = pa.nulls(count, field.type)
+        self._rows += count
+        self._times.append(made["deliver_at"])
+        return pa.Table.from_arrays([made[name] for name in MESSAGE.names], schema=MESSAGE)
+
+    def _take(self, rows: int) -> None:
+        """Take what was written as a row group, or (0) as what stands behind the last one."""
+        start, crc = self._bytes, 0
+        for piece in self._sink.take():
+            crc = crc32c(piece, crc)
+            self._crc = crc32c(piece, self._crc)
+            self._bytes += len(piece)
+            self._pieces.append(piece)
+        self._groups.append((rows, start, self._bytes - start, crc))
+
+
+def times_bytes(times: pa.ChunkedArray | None, none: int) -> bytes | None:
+    """Instants as an op has them: int64 little endian, `none` for none."""
+    if times is None:
+        return None
+    column = pc.fill_null(times, pa.scalar(none, pa.int64())).combine_chunks()
+    data = column.buffers()[1]
+    assert data is not None
+    found: bytes = data.slice(column.offset * 8, len(column) * 8).to_pybytes()
+    return found
+
+
+class Sink:
+    """A file object that keeps what was written until it is taken."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._position = 0
+
+    def write(self, data: bytes) -> int:
+        if data:
+            self._pieces.append(bytes(data))
+            self._position += len(data)
+        return len(data)
+
+    def take(self) -> list[bytes]:
+        """What came since the last time; small pieces joined, of which a page header has many."""
+        taken, self._pieces = self._pieces, []
+        out: list[bytes] = []
+        for small, group in groupby(taken, key=lambda piece: len(piece) < _SMALL_BYTES):
+            pieces = list(group)
+            out += [b"".join(pieces)] if small else pieces
+        return out
+
+    def tell(self) -> int:
+        return self._position
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        self.closed = True

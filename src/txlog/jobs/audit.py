@@ -1,0 +1,265 @@
+"""Owns the job `audit`: whether what is stored is what the program goes by.
+
+The stored rows are read by an engine that knows nothing of txlog, and visibility is worked out anew
+from the rows alone: data of a partition, and of its sidecar what has a marker there. Then:
+
+    bytes         files are what the manifest says, byte for byte; Spark checks pages as it reads
+    files         their rows, and the bounds of entries and LSNs
+    entries       of a ledger 0 to n - 1, each once
+    markers       one a transaction and partition, those that the sidecar goes by
+    transactions  rows of a marker are as many as it says, with the indexes 1 to n
+    places        clean files name the marker that made a row visible
+    messages      as many as the topic counts
+    ids           no two messages have one id
+    sequences     of a producer rise, within what it sent plainly and within each transaction
+    large         chunks are complete
+    acks          point at entries that are there, or messages of a marker
+    digest        found only: a number to compare engines, copies and moments by
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from txlog.client import Client
+from txlog.errors import CommandFailed, Corruption, TopicNotFound
+from txlog.ids import TopicName
+from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
+from txlog.stored import Stored, stored
+from txlog.views import Source
+
+Answer = dict[str, Any]
+_TXN: Final = "partition, txn_most, txn_least"
+# Committed messages by the rows alone; nothing of a fold is in it but for large messages, whose
+# rows are in no file.
+_COMMITTED: Final = f"""
+marks AS (SELECT partition, ledger, entry, txn_most, txn_least,
+          coalesce({STORED}.count, 0) AS messages FROM {STORED} WHERE role = 'p' AND kind = 1),
+held AS (SELECT partition, ledger, txn_most, txn_least, txn_index, producer, sequence_id, value
+         FROM {STORED} WHERE role = 's' AND kind = 0
+         UNION ALL SELECT partition, ledger, txn_most, txn_least, txn_index, producer, sequence_id,
+         NULL FROM large),
+committed AS (
+  SELECT partition, ledger, entry, NULL AS txn_index, value
+  FROM {STORED} WHERE role = 'p' AND kind = 0
+  UNION ALL
+  SELECT h.partition, m.ledger, m.entry, h.txn_index, h.value
+  FROM held AS h JOIN marks AS m
+  ON h.partition = m.partition AND h.txn_most = m.txn_most AND h.txn_least = m.txn_least)
+"""
+
+
+def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = silent) -> Answer:
+    """Compare what is stored of topics, of all when none is named, with what is said of it.
+
+    tell:    what is told of each step
+    returns: {failed, check_list: [{name, topic, partition, expected, found, ok}]}; partition is
+             None where a check is of the whole topic
+    raises:  TopicNotFound, PartitionUnavailable; Corruption of a part, which the manifest covers
+    """
+    names = [TopicName.parse(topic) for topic in topics]
+    holdings = stored_of(client, [name.full for name in names] if names else None)
+    for name in names:
+        if all(held.name != name.full for held in holdings):
+            raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
+    checks: list[Answer] = []
+    for held in holdings:
+        for check in _checks(client, held, engine):
+            checks.append(check)
+            tell(f"{held.topic}: {check['name']}")
+    return {"failed": sum(not check["ok"] for check in checks), "check_list": checks}
+
+
+def stored_of(client: Client, words: Sequence[str] | None) -> list[Stored]:
+    """What is stored of topics, by their full names; None: of all."""
+    return client.ask(lambda view: stored(view, words))
+
+
+def _checks(client: Client, held: Stored, engine: Engine) -> Iterator[Answer]:
+    files = [*held.files, *held.large_files]
+    expected = f"files {len(files)}, all whole"
+    if engine.name == "duckdb":
+        damage = _damage(client, files)
+        yield _check("bytes", held, None, expected, damage or expected)
+        if damage:
+            return  # whatever these bytes say would be told twice
+    try:
+        with engine.stored(client, held) as ask:
+            yield from _asked(held, ask, engine)
+    except CommandFailed:
+        damage = _damage(client, files)
+        if not damage:
+            raise
+        yield _check("bytes", held, None, expected, damage)
+
+
+def _damage(client: Client, files: Sequence[Source]) -> str | None:
+    """What is wrong with the bytes of files, None when nothing is."""
+    try:
+        client.check_files(files)
+    except Corruption as error:
+        return str(error)
+    return None
+
+
+def _asked(held: Stored, ask: Ask, engine: Engine) -> Iterator[Answer]:
+    yield from _files(held, ask)
+    for name, sql in _SUMS.items():
+        yield from _compared(name, held, ask(sql))
+    yield from _messages(held, ask)
+    for name, (unit, sql) in _FAULTS.items():
+        yield from _faults(name, unit, held, ask(sql))
+    yield _digest(held, ask, engine)
+
+
+# Each gives (partition, expected, found) for the partitions that have any.
+_SUMS: Final = {
+    "entries": f"""
+        WITH found AS (SELECT ledger, count(*) AS n, count(DISTINCT entry) AS d, min(entry) AS low,
+                       max(entry) AS high FROM {STORED} GROUP BY ledger)
+        SELECT partition, sum(entries) AS expected,
+        sum(CASE WHEN n = entries AND d = entries AND low = 0 AND high = entries - 1
+            THEN entries ELSE 0 END) AS found
+        FROM ledgers LEFT JOIN found USING (ledger) WHERE whole AND entries > 0
+        GROUP BY partition ORDER BY partition""",
+    "transactions": f"""
+        WITH {_COMMITTED}, of_txn AS (
+          SELECT {_TXN}, count(*) AS n, count(DISTINCT txn_index) AS d, min(txn_index) AS low,
+          max(txn_index) AS high FROM held GROUP BY {_TXN})
+        SELECT partition, sum(messages) AS expected,
+        sum(CASE WHEN n = messages AND d = messages AND low = 1 AND high = messages
+            THEN messages ELSE 0 END) AS found
+        FROM marks LEFT JOIN of_txn USING ({_TXN}) WHERE messages > 0
+        GROUP BY partition ORDER BY partition""",
+    "large": f"""
+        WITH found AS (SELECT ledger, count(*) AS n, count(DISTINCT entry) AS d,
+                       max(entry) AS high, sum(octet_length(value)) AS size
+                       FROM {LARGE_CHUNKS} WHERE kind = 6 GROUP BY ledger)
+        SELECT partition, sum(value_bytes) AS expected,
+        sum(CASE WHEN n = chunks AND d = n AND high = n - 1 THEN size ELSE 0 END) AS found
+        FROM large LEFT JOIN found USING (ledger) GROUP BY partition ORDER BY partition""",
+    "acks": f"""
+        WITH there AS (SELECT ledger, entry,
+                       CASE WHEN kind = 1 THEN coalesce({STORED}.count, 0) END AS most
+                       FROM {STORED} WHERE role = 'p')
+        SELECT a.partition, sum(a.entries) AS expected, sum(a.found) AS found FROM (
+          SELECT acks.subscription, acks.partition, acks.ledger, acks.first, acks.index_last,
+          max(acks.last) - acks.first + 1 AS entries,
+          count(DISTINCT CASE WHEN index_last = 0 OR index_last <= t.most THEN t.entry END) AS found
+          FROM acks LEFT JOIN there AS t
+          ON t.ledger = acks.ledger AND t.entry BETWEEN acks.first AND acks.last
+          GROUP BY acks.subscription, acks.partition, acks.ledger, acks.first, acks.index_last
+          ) AS a
+        GROUP BY a.partition ORDER BY a.partition""",
+}  # fmt: skip
+
+# Each gives (partition, faults): what there should be none of.
+_FAULTS: Final = {
+    "markers": ("differ", f"""
+        WITH {_COMMITTED}, said AS (
+          SELECT partition, ledger, entry, txn_most, txn_least, messages FROM markers)
+        SELECT partition, count(*) AS faults FROM (
+          SELECT partition, txn_most FROM (SELECT * FROM marks EXCEPT SELECT * FROM said) AS a
+          UNION ALL
+          SELECT partition, txn_most FROM (SELECT * FROM said EXCEPT SELECT * FROM marks) AS b
+          UNION ALL
+          SELECT partition, txn_most FROM marks GROUP BY {_TXN} HAVING count(*) > 1) AS c
+        GROUP BY partition ORDER BY partition"""),
+    "places": ("misplaced", f"""
+        WITH {_COMMITTED}, trims AS (
+          SELECT partition, min(ledger) AS first FROM ledgers WHERE role = 'p' GROUP BY partition)
+        SELECT s.partition, count(*) AS faults FROM {STORED} AS s JOIN trims AS t
+        ON s.partition = t.partition LEFT JOIN marks AS m
+        ON m.partition = s.partition AND m.txn_most = s.txn_most AND m.txn_least = s.txn_least
+        AND m.ledger = s.marker_ledger AND m.entry = s.marker_entry
+        WHERE s.marker_ledger >= t.first AND m.entry IS NULL
+        GROUP BY s.partition ORDER BY s.partition"""),
+    "ids": ("repeated", f"""
+        WITH {_COMMITTED}
+        SELECT partition, count(*) AS faults FROM (
+          SELECT partition FROM committed GROUP BY partition, ledger, entry, txn_index
+          HAVING count(*) > 1) AS a GROUP BY partition ORDER BY partition"""),
+    "sequences": ("fall or repeat", f"""
+        WITH {_COMMITTED}, sent AS (
+          SELECT partition, producer, NULL AS txn_most, NULL AS txn_least, ledger AS a, entry AS b,
+          sequence_id FROM {STORED}
+          WHERE role = 'p' AND kind = 0 AND producer IS NOT NULL
+          UNION ALL SELECT partition, producer, txn_most, txn_least, 0, txn_index, sequence_id
+          FROM held WHERE producer IS NOT NULL),
+        following AS (SELECT partition, sequence_id, lag(sequence_id) OVER (
+          PARTITION BY partition, producer, txn_most, txn_least ORDER BY a, b) AS before FROM sent)
+        SELECT partition, count(*) AS faults FROM following WHERE sequence_id <= before
+        GROUP BY partition ORDER BY partition"""),
+}  # fmt: skip
+
+
+def _files(held: Stored, ask: Ask) -> Iterator[Answer]:
+    """Each file against what the manifest says of it, a check a partition."""
+    sql = (
+        "SELECT ledger, file, count(*) AS n, min(entry) AS first, max(entry) AS last,"
+        f" coalesce(min(lsn), 0) AS lsn_first, coalesce(max(lsn), 0) AS lsn_last FROM {STORED}"
+        " GROUP BY ledger, file"
+    )
+    names = ("n", "first", "last", "lsn_first", "lsn_last")
+    found = {
+        (row["ledger"], row["file"]): tuple(row[name] for name in names)
+        for row in ask(sql).to_pylist()
+    }
+    for partition in range(len(held.counts)):
+        claims = [(file, ref) for index, file, ref in held.claims if index == partition]
+        if not claims:
+            continue
+        expected = f"files {len(claims)}, rows {sum(ref.rows for _, ref in claims)}"
+        said = expected
+        for file, ref in claims:
+            claim = (ref.rows, ref.first, ref.last, ref.lsn_first, ref.lsn_last)
+            stands = found.get((ref.ledger, file), (0, 0, -1, 0, 0))
+            if stands[0] != claim[0] or (ref.rows and stands != claim):
+                said = f"{ref.path} has (rows, entries, LSNs) {stands}, not {claim}"
+                break
+        yield _check("files", held, partition, expected, said)
+
+
+def _compared(name: str, held: Stored, table: pa.Table) -> Iterator[Answer]:
+    for row in table.to_pylist():
+        yield _check(
+            name, held, row["partition"], str(int(row["expected"])), str(int(row["found"] or 0))
+        )
+
+
+def _messages(held: Stored, ask: Ask) -> Iterator[Answer]:
+    sql = f"WITH {_COMMITTED} SELECT partition, count(*) AS n FROM committed GROUP BY partition"
+    found = {row["partition"]: row["n"] for row in ask(sql).to_pylist()}
+    for partition, count in enumerate(held.counts):
+        yield _check("messages", held, partition, str(count), str(found.get(partition, 0)))
+
+
+def _faults(name: str, unit: str, held: Stored, table: pa.Table) -> Iterator[Answer]:
+    rows = table.to_pylist()
+    for row in rows:
+        yield _check(name, held, row["partition"], f"0 {unit}", f"{row['faults']} {unit}")
+    if not rows:
+        yield _check(name, held, None, f"0 {unit}", f"0 {unit}")
+
+
+def _digest(held: Stored, ask: Ask, engine: Engine) -> Answer:
+    """Σ of 48 bits of the values' md5: it depends on no order, and on where rows lie neither."""
+    sql = (
+        f"WITH {_COMMITTED} SELECT count(value) AS n,"
+        f" CAST(coalesce(sum({engine.digest('value')}), 0) AS VARCHAR(40)) AS total FROM committed"
+    )
+    [row] = ask(sql).to_pylist()
+    return {
+        "name": "digest", "topic": held.topic, "partition": None, "expected": None,
+        "found": f"{row['n']} values, {row['total']}", "ok": True,
+    }  # fmt: skip
+
+
+def _check(name: str, held: Stored, partition: int | None, expected: str, found: str) -> Answer:
+    return {
+        "name": name, "topic": held.topic, "partition": partition, "expected": expected,
+        "found": found, "ok": expected == found,
+    }  # fmt: skip

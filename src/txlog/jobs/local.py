@@ -1,0 +1,86 @@
+"""Owns the engine in this process: DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.client import Client
+from txlog.duck import Session
+from txlog.errors import TopicNotFound
+from txlog.ids import TopicName
+from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
+from txlog.jobs.exporting import write_files
+from txlog.querying import Query
+from txlog.stored import ROW_COLUMNS, Stored, paths_below
+from txlog.views import Content, Source
+
+_LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
+_PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_txnlog/)?[^/]+$', 1)::INTEGER"
+_ROLE: Final = "CASE WHEN contains(filename, '/_txnlog/') THEN 's' ELSE 'p' END"
+_ROWS: Final = ", ".join(f'"{name}"' for name in ROW_COLUMNS)
+
+
+class Local:
+    """DuckDB in this process."""
+
+    name = "duckdb"
+
+    def millis(self, column: str) -> str:
+        """SQL for an instant in milliseconds."""
+        return f"epoch_ms({column})"
+
+    def digest(self, column: str) -> str:
+        """SQL for 48 bits of the md5 of bytes, as an integer."""
+        return f"('0x' || substr(md5({column}), 1, 12))::BIGINT"
+
+    def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
+        """Rows of a SELECT over `{messages}`."""
+        name = TopicName.parse(topic)
+        if not client.contents([name.full]):
+            raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
+        quoted = '"' + name.full.replace('"', '""') + '"'
+        with Query(client, sql.replace("{messages}", quoted)) as query:
+            return query.rows().read_all()
+
+    def export(self, client: Client, content: Content, lsn: int, folder: Path) -> None:
+        """Write the messages that became visible after an LSN as files of exporting.FILE."""
+        write_files(client, content, lsn, folder)
+
+    @contextmanager
+    def stored(self, client: Client, held: Stored) -> Iterator[Ask]:
+        """What runs a SELECT over the stored rows."""
+        sources = [*held.files, *held.large_files]
+        paths = [*paths_below(client.path, sources)]
+        with Session(paths=sorted({*paths, *map(_unglobbed, paths)})) as session:
+            session.register("stored_rows", held.rows)
+            for name in ("ledgers", "markers", "large", "acks"):
+                session.register(name, getattr(held, name))
+            rows = f"SELECT role, partition, ledger, file, {_ROWS} FROM stored_rows"
+            if held.files:
+                scan = _scan(client, held.files)
+                rows += (
+                    f" UNION ALL SELECT {_ROLE}, {_PARTITION}, {_LEDGER}, '', {_ROWS} FROM {scan}"
+                )
+            session.execute(f"CREATE TEMP VIEW {STORED} AS {rows}")
+            chunks = f"SELECT ledger, kind, entry, value FROM {STORED} WHERE false"
+            if held.large_files:
+                scan = _scan(client, held.large_files)
+                chunks = f"SELECT {_LEDGER} AS ledger, kind, entry, value FROM {scan}"
+            session.execute(f"CREATE TEMP VIEW {LARGE_CHUNKS} AS {chunks}")
+            yield session.arrow
+
+
+def _scan(client: Client, sources: Sequence[Source]) -> str:
+    paths = (path.replace("'", "''") for path in map(_unglobbed, paths_below(client.path, sources)))
+    listed = ", ".join(f"'{path}'" for path in paths)
+    return f"read_parquet([{listed}], filename = true, hive_partitioning = false)"
+
+
+def _unglobbed(path: str) -> str:
+    """A path without the meaning of a pattern."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)

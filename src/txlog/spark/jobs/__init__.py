@@ -1,0 +1,6 @@
+"""Jobs as programs for spark-submit: `main(argv) -> int`, the same as `txlog job NAME`.
+
+    spark-submit PACKAGE/spark/jobs/audit.py -S STORE orders
+
+The engine is Spark unless --engine says otherwise, and the master is spark-submit's.
+"""

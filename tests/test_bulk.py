@@ -1,0 +1,557 @@
+"""Tests of bulk: a batch of files is stored once, whole, behind what was there."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tests.engine_kit import START_MS, Bench, ids, pending, say, send, send_txn, values
+from txlog import Client, MessageId, Range
+from txlog.bounds import END, Bound
+from txlog.engine.flow import adopt as flow
+from txlog.engine.flow.watermark_at import WatermarkGenerator
+from txlog.engine.storage.segment import GROUP_ROWS
+from txlog.engine.upkeep import adoption
+from txlog.engine.view import View
+from txlog.errors import (
+    Corruption,
+    ExpiredTransaction,
+    InvalidArgument,
+    InvalidMessage,
+    LimitExceeded,
+    NotAllowed,
+    NotFound,
+    PartitionUnavailable,
+    TopicNotFound,
+)
+from txlog.querying import Query
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A store with a topic `t` of one partition and a subscription `s`."""
+    made = Bench(tmp_path / "store", coordinators=1, reader_grace_ms=0)
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s")
+    yield made
+    made.close()
+
+
+def rows(*values: bytes, **columns: object) -> pa.Table:
+    """Messages as a table."""
+    return pa.table({"value": pa.array(values, pa.binary()), **columns})
+
+
+def load(
+    client: Client, batch: int | str, *values: bytes, key: str = "k", topic: str = "t"
+) -> dict[str, Any]:
+    """Stage and commit a batch in one go; its answer."""
+    bulk = client.bulk(topic, key=key, batch=batch)
+    return bulk.commit(bulk.stage([rows(*values)]))
+
+
+def files_below(bench: Bench, pattern: str) -> list[str]:
+    """Paths of files of the store."""
+    root = Path(bench.path)
+    return sorted(str(path.relative_to(root)) for path in root.glob(pattern) if path.is_file())
+
+
+def stages(bench: Bench) -> list[str]:
+    """What lies below any _stage."""
+    return files_below(bench, "topics/**/_stage/**/*")
+
+
+class TestStoring:
+    """What a commit does."""
+
+    def test_messages_stand_behind_those_before_and_before_those_after(self, bench: Bench) -> None:
+        client = bench.client
+        send(client, b"a")
+        answer = load(client, 1, b"b", b"c")
+        send(client, b"d")
+        send_txn(client, b"e")
+        assert values(client) == [b"a", b"b", b"c", b"d", b"e"]
+        assert (answer["messages"], answer["size_bytes"], answer["files"]) == (2, 2, 1)
+        assert not answer["already"]
+        first = answer["partitions"][0]["ledger"]
+        assert ids(client)[1:3] == [MessageId(first, 0), MessageId(first, 1)]
+        assert stages(bench) == []
+
+    def test_the_same_again_is_the_first_answer(self, bench: Bench) -> None:
+        client = bench.client
+        for batch in (7, "nightly"):
+            first = load(client, batch, b"a", b"b")
+            for other in (client, bench.another()):
+                again = load(other, batch, b"c")
+                assert again == {**first, "already": True}
+        assert values(client) == [b"a", b"b"] * 2
+        assert stages(bench) == []
+
+    def test_a_number_at_or_below_the_last_is_stored_already(self, bench: Bench) -> None:
+        client = bench.client
+        load(client, 3, b"a")
+        load(client, 9, b"b")
+        old = load(client, 4, b"c")
+        assert old == {"topic": "t", "key": "k", "batch": 4, "already": True}
+        load(client, "x", b"d")
+        load(client, 10, b"e")
+        load(client, 0, b"f", key="other")
+        assert values(client) == [b"a", b"b", b"d", b"e", b"f"]
+
+    def test_nothing_stages_where_it_is_stored(self, bench: Bench) -> None:
+        client = bench.client
+        load(client, 1, b"a")
+        again = client.bulk("t", key="k", batch=1)
+        assert again.stage([rows(b"z" * 100)]) == []
+        assert stages(bench) == []
+        assert again.stored is not None and again.commit([])["already"]
+
+    def test_no_rows_store_nothing(self, bench: Bench) -> None:
+        client = bench.client
+        answer = load(client, 1)
+        assert (answer["already"], answer["messages"], answer["lsn"]) == (False, 0, None)
+        assert not load(client, 1, b"a")["already"]
+
+    def test_open_ledger_without_rows_gives_way(self, bench: Bench) -> None:
+        """A stream of batches leaves no empty ledger behind each."""
+        for number in range(5):
+            load(bench.client, number, b"%d" % number)
+        ends = bench.client._store.read(lambda view: view.topic(1).ledgers)
+        assert [(end.entries, end.sealed) for end in ends] == [(1, True)] * 5 + [(0, False)]
+
+    def test_every_row_is_there_with_all_its_columns(self, bench: Bench) -> None:
+        client = bench.client
+        client.create_topic("many", partitions=3)
+        count = 2 * GROUP_ROWS + 17
+        numbers = pa.array(range(count))
+        keys = pa.array([b"k%d" % (n % 100) if n % 7 else None for n in range(count)], pa.binary())
+        table = pa.table({
+            "value": numbers.cast(pa.string()).cast(pa.binary()), "key": keys,
+            "event_time": numbers.cast(pa.timestamp("ms", "UTC")), "sequence_id": numbers,
+            "properties": pa.array([[("n", str(n))] if n < 9 else None for n in range(count)],
+                                   pa.map_(pa.string(), pa.string())),
+        })  # fmt: skip
+        bulk = client.bulk("many", key="k", batch=1)
+        answer = bulk.commit(bulk.stage(table.to_batches(30_000), task=4))
+        assert answer["messages"] == count
+        assert answer["size_bytes"] == sum(
+            pc.sum(pc.binary_length(table[name])).as_py() for name in ("key", "value")
+        )
+        found = pa.concat_tables(client.read("many")).sort_by("sequence_id")
+        for name in ("value", "key", "event_time", "properties"):
+            assert found[name].to_pylist() == table[name].to_pylist(), name
+        assert set(found["publish_time"].cast("int64").to_pylist()) == {START_MS}
+        partitions = found["partition"].to_pylist()
+        assert {p for p, key in zip(partitions, keys, strict=True) if not key.is_valid} == {4 % 3}
+        for partition, key in zip(partitions, keys.to_pylist(), strict=True):
+            assert key is None or partition == crc32(key) % 3
+
+    def test_tasks_are_processes_of_their_own(self, bench: Bench, tmp_path: Path) -> None:
+        """Plan and answers are pickled; a task that ran twice, or failed, leaves nothing."""
+        client = bench.client
+        bulk = client.bulk("t", key="k", batch=1)
+        plan = tmp_path / "plan"
+        plan.write_bytes(pickle.dumps(bulk.plan))
+        code = (
+            "import pickle, sys, pyarrow as pa\n"
+            "from txlog.bulk import stage\n"
+            "plan = pickle.loads(open(sys.argv[1], 'rb').read())\n"
+            "rows = pa.table({'value': [sys.argv[2].encode()]})\n"
+            "sys.stdout.buffer.write(pickle.dumps(stage(plan, [rows], int(sys.argv[3]))))\n"
+        )
+        outs = [
+            subprocess.run(
+                [sys.executable, "-c", code, str(plan), value, task], capture_output=True,
+                check=True,
+            ).stdout
+            for value, task in (("b", "2"), ("a", "1"), ("again", "1"))
+        ]  # fmt: skip
+        assert len(stages(bench)) == 3
+        staged = [one for out in outs[:2] for one in pickle.loads(out)]
+        assert bulk.commit(staged)["files"] == 2
+        assert values(client) == [b"a", b"b"]  # in the order of the tasks
+        assert stages(bench) == []
+
+    def test_checkpoint_and_reopening_change_nothing(self, bench: Bench) -> None:
+        send(bench.client, b"a")
+        first = load(bench.client, 1, b"b", b"c")
+        ledger = first["partitions"][0]["ledger"]
+        for step in range(4):
+            bench.reopen() if step % 2 else bench.client.checkpoint()
+            assert values(bench.client) == [b"a", b"b", b"c"]
+            assert load(bench.client, 1, b"z") == {**first, "already": True}
+            table = bench.client._store.read(lambda view: view.ledger_table(ledger, 0, 2))
+            assert table["lsn"].to_pylist() == [first["lsn"]] * 2
+
+    def test_open_transaction_of_the_key_is_fenced(self, bench: Bench) -> None:
+        client = bench.client
+        txn = client.transaction(key="k")
+        client.producer("t").send(b"never", txn=txn)
+        answer = load(client, 1, b"a")
+        with pytest.raises(ExpiredTransaction, match="fenced"):
+            txn.commit()
+        assert values(client) == [b"a"]
+        shown = client.show_transaction(answer["txn"])
+        assert (shown["state"], shown["messages"], shown["transaction_key"]) == (
+            "committed", 1, "k",
+        )  # fmt: skip
+        assert [row["messages"] for row in shown["partition_list"]] == [1]
+
+    def test_range_of_its_transaction(self, bench: Bench) -> None:
+        client = bench.client
+        send(client, b"x")
+        bulk = client.bulk("t", key="k", batch=1)
+        staged = [*bulk.stage([rows(b"a")], task=0), *bulk.stage([rows(b"b")], task=1)]
+        answer = bulk.commit(staged)
+        send(client, b"y")
+        assert values(client, range=Range(kind="txn", txn=answer["txn"])) == [b"a", b"b"]
+
+
+class TestRefusals:
+    """What is refused does nothing."""
+
+    def test_partitions_that_were_added(self, bench: Bench) -> None:
+        client = bench.client
+        bulk = client.bulk("t", key="k", batch=1)
+        staged = bulk.stage([rows(b"a")])
+        client.admin.update_topic("t", partitions=3)
+        with pytest.raises(NotAllowed, match="3 partitions by now"):
+            bulk.commit(staged)
+        assert bulk.stored is None
+        assert not load(client, 1, b"b")["already"]
+
+    def test_topic_that_was_deleted(self, bench: Bench) -> None:
+        client = bench.client
+        bulk = client.bulk("t", key="k", batch=1)
+        staged = bulk.stage([rows(b"a")])
+        client.admin.delete_topic("t", force=True)
+        with pytest.raises(TopicNotFound):
+            bulk.commit(staged)
+
+    def test_key_of_another_topic(self, bench: Bench) -> None:
+        """Else the second stream that shares a key would lose its first batches in silence."""
+        client = bench.client
+        client.create_topic("u")
+        load(client, 5, b"a")
+        load(client, "x", b"a")
+        for batch in (5, 6, 1, "x"):
+            with pytest.raises(NotAllowed, match="has stored batch"):
+                load(client, batch, b"b", topic="u")
+        assert values(client, "u") == []
+
+    def test_partition_that_is_away(self, bench: Bench) -> None:
+        client = bench.client
+        bulk = client.bulk("t", key="k", batch=1)
+        staged = bulk.stage([rows(b"a")])
+        client.admin.set_offline("t", 0)
+        with pytest.raises(PartitionUnavailable):
+            bulk.commit(staged)
+        client.admin.set_online("t", 0)
+        assert bulk.commit(staged)["messages"] == 1
+
+    def test_file_that_is_not_what_was_written(self, bench: Bench) -> None:
+        client = bench.client
+        bulk = client.bulk("t", key="k", batch=1)
+        staged = bulk.stage([rows(b"a" * 1000)])
+        path = Path(bench.path, staged[0].file.path)
+        whole = path.read_bytes()
+        for wrong in (whole[:-1], whole + b"\0", bytes([*whole[:60], whole[60] ^ 1, *whole[61:]])):
+            path.write_bytes(wrong)
+            with pytest.raises(Corruption):
+                bulk.commit(staged)
+        path.write_bytes(whole)
+        assert bulk.commit(staged)["messages"] == 1
+        assert values(client) == [b"a" * 1000]
+
+    def test_files_of_others_or_twice(self, bench: Bench) -> None:
+        client = bench.client
+        bulk, other = client.bulk("t", key="k", batch=1), client.bulk("t", key="k", batch=2)
+        staged, strange = bulk.stage([rows(b"a")]), other.stage([rows(b"b")])
+        for wrong in (strange, [*staged, *staged], [*staged, *strange]):
+            with pytest.raises(InvalidArgument):
+                bulk.commit(wrong)
+        bulk.abort()
+        with pytest.raises(NotAllowed, match="is gone"):
+            bulk.commit(staged)
+
+    @pytest.mark.parametrize("batch", [-1, 1 << 63, "", "x" * 1025, "\ud800", True, None, 1.5])
+    def test_batch_that_is_no_name(self, bench: Bench, batch: object) -> None:
+        with pytest.raises(InvalidArgument):
+            bench.client.bulk("t", key="k", batch=batch)  # type: ignore[arg-type]
+
+    def test_messages_that_a_producer_could_not_send(self, bench: Bench) -> None:
+        bulk = bench.client.bulk("t", key="k", batch=1)
+        with pytest.raises(InvalidMessage):
+            bulk.stage([rows(bytes(6 << 20))])
+        with pytest.raises(InvalidArgument, match="unknown column"):
+            bulk.stage([rows(b"a", colour=["red"])])
+        with pytest.raises(InvalidArgument, match="no column named value"):
+            bulk.stage([pa.table({"key": [b"a"]}).slice(0, 0)])
+
+    def test_names_are_bounded(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Forgetting a name would let its batch be stored twice."""
+        monkeypatch.setattr(flow, "NAMES_MAX", 2)
+        load(bench.client, "a", b"1")
+        load(bench.client, "b", b"2")
+        with pytest.raises(LimitExceeded):
+            load(bench.client, "c", b"3")
+        assert load(bench.client, "a", b"4")["already"]
+        assert not load(bench.client, 1, b"5")["already"]
+
+    def test_delay_above_the_maximum(self, tmp_path: Path) -> None:
+        bench = Bench(tmp_path / "delays", max_delivery_delay_ms=1000)
+        bench.client.create_topic("t")
+        bulk = bench.client.bulk("t", key="k", batch=1)
+        at = pa.array([None, START_MS + 1001], pa.timestamp("ms", "UTC"))
+        with pytest.raises(InvalidMessage, match="max_delivery_delay_ms"):
+            bulk.commit(bulk.stage([rows(b"a", b"b", deliver_at=at)]))
+        assert bulk.stored is None
+        bench.close()
+
+
+class TestWithOthers:
+    """Adopted ledgers in the components that know ledgers."""
+
+    def test_subscriptions_deliver_and_acknowledge(self, bench: Bench) -> None:
+        client = bench.client
+        load(client, 1, b"a", b"b")
+        send(client, b"c")
+        with client.consumer("t", "s") as consumer:
+            table = consumer.receive_batch(3)
+            assert table["value"].to_pylist() == [b"a", b"b", b"c"]
+            consumer.acknowledge(table.take([0, 2]))
+        load(client, 2, b"d")
+        bench.reopen()
+        assert [message.value for message in pending(bench.client)] == [b"b", b"d"]
+
+    def test_delays_are_kept(self, tmp_path: Path) -> None:
+        """deliver_at of a file enters the index, in frames and through buckets."""
+        bench = Bench(tmp_path / "delays", mutable_ids_max=1)
+        client = bench.client
+        client.create_topic("t")
+        client.create_subscription("t", "shared", type="shared")
+        at = pa.array([START_MS + 5_000, None, START_MS - 1], pa.timestamp("ms", "UTC"))
+        bulk = client.bulk("t", key="k", batch=1)
+        bulk.commit(bulk.stage([rows(b"later", b"now", b"past", deliver_at=at)]))
+        bulk = client.bulk("t", key="k", batch=2)
+        after = pa.array([None, 7_000], pa.int64())
+        bulk.commit(bulk.stage([rows(b"plain", b"even later", deliver_after=after)]))
+
+        def due() -> list[bytes]:
+            return sorted(m.value for m in pending(bench.client, subscription="shared") if m.value)
+
+        for _ in range(2):
+            assert due() == [b"now", b"past", b"plain"]
+            bench.client.checkpoint()
+            bench.reopen()
+        report = bench.client.topic("t").rebuild()
+        assert (report["missing"], report["surplus"], report["indexed"]) == (0, 0, 2)
+        bench.clock.advance(5_000)
+        assert due() == [b"later", b"now", b"past", b"plain"]
+        bench.clock.advance(2_000)
+        assert len(due()) == 5
+        bench.close()
+
+    def test_fixed_delay_holds(self, bench: Bench) -> None:
+        bench.client.create_subscription("t", "shared", type="shared")
+        bench.client.admin.set_delayed_policies("t", fixed_delivery_delay_ms=4_000)
+        load(bench.client, 1, b"a")
+        assert pending(bench.client, subscription="shared") == []
+        bench.clock.advance(4_000)
+        assert len(pending(bench.client, subscription="shared")) == 1
+
+    def test_watermark_inside_is_that_before(self, bench: Bench) -> None:
+        """Nothing in an adopted ledger moves it, whatever was trimmed before."""
+        client, generator = bench.client, WatermarkGenerator(1)
+        say(client, "A", 100)
+        ledger = load(client, 1, b"a", b"b")["partitions"][0]["ledger"]
+        say(client, "A", 200)
+        load(client, 2, b"c")
+        say(client, "A", 300)
+
+        def seek(at: tuple[int, int], view: View) -> None:
+            generator.seek(view, at)
+
+        def seen(first: int) -> list[int | None]:
+            nonlocal generator
+            generator = WatermarkGenerator(1)
+            ends = client._store.read(lambda view: view.topic(1).ledgers)
+            out: list[int | None] = []
+            for end in ends:
+                for entry in range(first if end is ends[0] else -1, end.entries):
+                    client._store.read(partial(seek, (end.ledger, entry)))
+                    out.append(generator.get_watermark())
+            return [value for at, value in enumerate(out) if at == 0 or out[at - 1] != value]
+
+        assert seen(-1) == [None, 100, 200, 300]
+        client.admin.trim("t", Bound("id", MessageId(ledger, 0)), force_unacked=True)
+        bench.client.checkpoint()
+        assert seen(-1) == [100, 200, 300]
+        ends = client._store.read(lambda view: [end.sealed for end in view.topic(1).ledgers])
+        assert ends[0], "the adopted ledger is the first one now"
+
+    def test_trim_takes_whole_files(self, bench: Bench) -> None:
+        client = bench.client
+        load(client, 1, b"a", b"b")
+        answer = load(client, 2, b"c")
+        send(client, b"d")
+        ledger = answer["partitions"][0]["ledger"]
+        client.admin.trim("t", Bound("id", MessageId(ledger, 0)), force_unacked=True)
+        assert values(client) == [b"c", b"d"]
+        client.checkpoint()
+        client.checkpoint()
+        assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 1
+        assert load(client, 1, b"z")["already"], "a trimmed batch is stored all the same"
+
+    def test_position_by_time(self, bench: Bench) -> None:
+        client = bench.client
+        send(client, b"a")
+        bench.clock.advance(1000)
+        bulk = client.bulk("t", key="k", batch=1)
+        staged = bulk.stage([rows(b"b")])
+        bench.clock.advance(1000)
+        send(client, b"c")
+        bulk.commit(staged)
+        bench.clock.advance(1000)
+        send(client, b"d")
+
+        def since(ms: int) -> list[bytes]:
+            return values(client, range=Range(start=Bound("time", START_MS + ms), stop=END))
+
+        assert since(0) == [b"a", b"c", b"b", b"d"]
+        assert since(2000) == [b"c", b"b", b"d"]
+        assert since(2001) == [b"d"]
+
+    def test_id_between_two_ledgers_is_no_message(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = bench.client
+        send(client, b"a")
+        bulk = client.bulk("t", key="k", batch=1)
+        staged = bulk.stage([rows(b"b")])
+
+        def refuse(*_: object) -> None:
+            raise NotAllowed("no")
+
+        with monkeypatch.context() as patch, pytest.raises(NotAllowed):
+            patch.setattr(flow, "adopt", refuse)
+            bulk.commit(staged)
+        assert files_below(bench, "topics/**/ledger-*.parquet") == []
+        ledger = client._store.read(lambda view: view.catalog.next_ledger)
+        load(client, 1, b"c")
+        found = []
+        for wrong in range(1, ledger + 4):
+            with contextlib.suppress(NotFound):
+                start = Bound("id", MessageId(wrong, 0))
+                found.append(values(client, range=Range(start=start, stop=END)))
+            with contextlib.suppress(NotFound):
+                client.inspect(f"{wrong}:0")
+        assert found == [[b"a", b"c"], [b"c"], [b"c"], []]
+
+    def test_query_sees_it_with_its_lsn(self, bench: Bench) -> None:
+        client = bench.client
+        answer = load(client, 1, b"a", b"b")
+        send(client, b"c")
+        for _ in range(2):
+            with Query(client, "SELECT value, lsn, message_id FROM t ORDER BY ledger, entry") as q:
+                found = q.rows().read_all()
+            assert found["value"].to_pylist() == [b"a", b"b", b"c"]
+            assert found["lsn"].to_pylist()[:2] == [answer["lsn"]] * 2
+            assert found["lsn"].to_pylist()[2] > answer["lsn"]
+            client.checkpoint()
+
+
+class TestLeftovers:
+    """What failed jobs leave goes."""
+
+    def test_abort_removes_the_files_of_the_job_alone(self, bench: Bench) -> None:
+        client = bench.client
+        bulk, other = client.bulk("t", key="k", batch=1), client.bulk("t", key="k", batch=2)
+        bulk.stage([rows(b"a")])
+        other.stage([rows(b"b")])
+        assert bulk.abort() is None
+        assert len(stages(bench)) == 1
+
+    def test_abort_behind_the_commit_takes_nothing_back(self, bench: Bench) -> None:
+        client = bench.client
+        bulk = client.bulk("t", key="k", batch=1)
+        bulk.commit(bulk.stage([rows(b"a")]))
+        found = bulk.abort()
+        assert found is not None and found["messages"] == 1
+        client.checkpoint()
+        assert values(client) == [b"a"]
+
+    def test_stages_go_with_a_checkpoint_by_their_age(self, bench: Bench) -> None:
+        client = bench.client
+        client.bulk("t", key="k", batch=1).stage([rows(b"a")])
+        bench.clock.advance(client.settings.stage_ttl_ms - 1)
+        young = client.bulk("t", key="k", batch=2)
+        young.stage([rows(b"b")])
+        client.checkpoint()
+        assert len(stages(bench)) == 2
+        bench.clock.advance(1)
+        send(client, b"c")
+        client.checkpoint()
+        (left,) = stages(bench)
+        assert left.startswith(young.plan.directory)
+
+    def test_names_that_no_frame_knows_are_swept(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """R19: a driver died between its links and its frame."""
+        client = bench.client
+        bulk = client.bulk("t", key="k", batch=1)
+        staged = bulk.stage([rows(b"a")])
+
+        class Died(BaseException):
+            pass
+
+        def die(*_: object) -> None:
+            raise Died
+
+        with monkeypatch.context() as patch, pytest.raises(Died):
+            patch.setattr(flow, "adopt", die)
+            bulk.commit(staged)
+        assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 1
+        bench.clients.remove(client)  # it died
+        other = bench.client = bench.another()
+        send(other, b"x")
+        other.checkpoint()
+        assert files_below(bench, "topics/**/ledger-*.parquet") == []
+        assert load(other, 1, b"b")["already"] is False
+        assert values(other) == [b"x", b"b"]
+
+    def test_ids_that_are_too_low_are_taken_anew(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An id below a ledger that readers may have passed is never used."""
+        client, other = bench.client, bench.another()
+        send(client, b"a")
+        real = adoption._link
+        calls: list[int] = []
+
+        def racing(*given: object) -> None:
+            real(*given)  # type: ignore[arg-type]
+            if len(calls) < 2:
+                calls.append(1)
+                other.admin.trim("t", END, force_unacked=True)  # rolls the open ledger
+                send(other, b"b%d" % len(calls))
+
+        monkeypatch.setattr(adoption, "_link", racing)
+        load(client, 1, b"c")
+        assert len(calls) == 2
+        assert values(client)[-2:] == [b"b2", b"c"]
+        assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 1
