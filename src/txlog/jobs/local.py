@@ -87,6 +87,12 @@ class Local:
             raise
         return source.read, answer
 
+    def arrange(self, client: Client) -> None:
+        """The upkeep reads and sorts by itself."""
+
+    def searches(self, client: Client, topic: str) -> None:
+        """The upkeep reads the log by itself."""
+
     @contextmanager
     def stored(self, client: Client, held: Stored) -> Iterator[Ask]:
         """What runs a SELECT over the stored rows."""
