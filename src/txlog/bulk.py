@@ -147,7 +147,7 @@ class Bulk:
                 ours = OutcomeUnknown(error.message, hint="repeat it: it is stored once at most")
                 ours.fields = {**error.fields, "transaction_key": self.key}
                 raise ours from error
-            answer = store.read(self._find)
+            answer = store.read(self._find, fresh=False)  # it is stored: nothing may fail now
         self._clear()
         self._after()
         if answer is None:

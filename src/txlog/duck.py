@@ -88,6 +88,19 @@ class Session:
             self._connection.close()
             raise _sql_error(error) from error
 
+    @classmethod
+    def in_file(cls, path: str) -> Session:
+        """A session in a database file of its own; for statements of ours only: nothing is locked.
+
+        raises: SqlError
+        """
+        made = cls.__new__(cls)
+        try:
+            made._connection = duckdb.connect(path, config=_CONFIG)
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+        return made
+
     def __enter__(self) -> Session:
         return self
 

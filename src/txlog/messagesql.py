@@ -35,6 +35,16 @@ TOPIC: Final = (
 _NAMED: Final = f"partition, ledger, entry, txn_index, {USER}"
 _ALL: Final = f"{_NAMED}, visible_time, producer, sequence_id, lsn"
 _STORED: Final = "kind, txn_most, txn_least, stored_ledger, stored_entry"
+_STATE: Final = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
+# No row, but the name and type of every column.
+_NOTHING: Final = (
+    "SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS partition, NULL::BIGINT AS ledger,"
+    " NULL::BIGINT AS entry, NULL::INTEGER AS txn_index, NULL::BLOB AS key, NULL::BLOB AS value,"
+    " NULL::MAP(VARCHAR, VARCHAR) AS properties, NULL::TIMESTAMPTZ AS publish_time,"
+    " NULL::TIMESTAMPTZ AS event_time, NULL::TIMESTAMPTZ AS deliver_at,"
+    " NULL::TIMESTAMPTZ AS visible_time, NULL::VARCHAR AS producer, NULL::BIGINT AS sequence_id,"
+    " NULL::BIGINT AS lsn WHERE false"
+)
 _ROW: Final = "file_row_number"
 _KINDS: Final = {
     KIND_DATA: "message", TXN_COMMIT: "txn_commit", TXN_ABORT: "txn_abort", W_SET: "w_set",
@@ -86,10 +96,48 @@ class Messages:
         """Committed messages."""
         return _columns(self._visible(everything=False))
 
+    def plain(self, *, uncommitted: bool) -> str:
+        """The columns that the others are computed from: for a file that stands in for tables."""
+        select = f"FROM {self._visible(everything=False)}"
+        if not uncommitted:
+            return select
+        rows = f"SELECT {self._at()}, {_ALL}, txn_state FROM txlog_hidden WHERE kind = {KIND_DATA}"
+        return f"SELECT *, {_STATE} {select} UNION ALL {rows}"
+
+    def of_files(self, complete: Sequence[str], *, uncommitted: bool) -> str:
+        """What is in Parquet files, with markers as `markers_of_files` has them.
+
+        complete: files of what is not, with the columns of `plain`
+        """
+        branches = [_NOTHING]
+        if self._direct:
+            branches.append(self._of_direct())
+        if self._unclean and self._of_partitions():
+            branches.append(self._of_unclean())
+        if uncommitted:
+            branches = [f"SELECT *, {_STATE} FROM ({' UNION ALL '.join(branches)})"]
+        if complete:
+            paths = ", ".join(text(unglobbed(path)) for path in complete)
+            more = ", txn_state" if uncommitted else ""
+            branches.append(f"SELECT topic, {_ALL}{more} FROM read_parquet([{paths}])")
+        return _columns(f"({' UNION ALL '.join(branches)})", "txn_state" if uncommitted else None)
+
+    def markers_of_files(self) -> str | None:
+        """The markers that stand in sealed files of partitions, as `txlog_markers`; None: none."""
+        if not self._unclean or not self._of_partitions():
+            return None
+        return (
+            f"SELECT {self._topic} AS topic, {PARTITION} AS partition, txn_most, txn_least,"
+            f" {LEDGER} AS marker_ledger, entry AS marker_entry, publish_time AS visible_time, lsn"
+            f" FROM {self._parquet(self._of_partitions())} WHERE kind = {TXN_COMMIT}"
+        )
+
+    def _of_partitions(self) -> list[Source]:
+        return [source for source in self._direct if source.role == "p"]
+
     def uncommitted(self) -> str:
         """The same with txn_state, and messages of open and aborted transactions."""
-        state = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
-        select = _columns(self._visible(everything=False), state)
+        select = _columns(self._visible(everything=False), _STATE)
         if not self.tables["txlog_hidden"].num_rows:
             return select
         rows = f"SELECT {self._at()}, {_ALL}, txn_state FROM txlog_hidden WHERE kind = {KIND_DATA}"
@@ -128,33 +176,17 @@ class Messages:
         only = data if self.everything else ""  # else a tail has nothing but messages
         branches = [f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_tail{only}"]
         if self._direct:
-            branches.append(
-                f"SELECT {self._topic}, {PARTITION}, coalesce(marker_ledger, {LEDGER}),"
-                f" coalesce(marker_entry, entry), txn_index, {USER},"
-                f" coalesce(visible_time, publish_time), producer, sequence_id, {self._lsn()}"
-                f"{lying.format(ledger=LEDGER, row=_ROW)}"
-                f" FROM {self._parquet(self._direct, numbered=everything)}{data}"
-            )
-        of_row = lying.replace(" ", " r.")
-        joined = _marked(self._is_one)
+            branches.append(self._of_direct(lying, data))
         if self._unclean:
-            rows = (
-                f"SELECT *, {PARTITION} AS partition, {LEDGER} AS ledger"
-                f"{'' if self._is_one else f', {TOPIC} AS topic'}"
-                f" FROM {self._parquet(self._unclean, numbered=everything)}"
-            )
-            lies = of_row.format(ledger="ledger", row=_ROW)
-            branches.append(joined.format(topic=self._topic_of("r"), rows=f"({rows})", lying=lies))
+            branches.append(self._of_unclean(lying))
         if self.tables["txlog_partition_parts"].num_rows:
             branches.append(
                 f"SELECT {self._at()}, {_NAMED}, publish_time, producer, sequence_id, lsn"
                 f"{lying.format(ledger='ledger', row='entry')} FROM txlog_partition_parts{data}"
             )
         if self.tables["txlog_sidecar_parts"].num_rows:
-            lies = of_row.format(ledger="ledger", row="entry")
-            branches.append(
-                joined.format(topic=self._topic_of("r"), rows="txlog_sidecar_parts", lying=lies)
-            )
+            lies = lying.replace(" ", " r.").format(ledger="ledger", row="entry")
+            branches.append(self._marked("txlog_sidecar_parts", lies))
         if self._large:
             branches.append(
                 f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_large"
@@ -162,8 +194,36 @@ class Messages:
             )
         return f"({' UNION ALL '.join(branches)})"
 
-    def _topic_of(self, alias: str) -> str:
-        return self._topic if self._is_one else f"{alias}.topic"
+    def _of_direct(self, lying: str = "", data: str = f" WHERE kind = {KIND_DATA}") -> str:
+        """Rows that need no look; lying: how they are stored."""
+        return (
+            f"SELECT {self._topic}, {PARTITION}, coalesce(marker_ledger, {LEDGER}),"
+            f" coalesce(marker_entry, entry), txn_index, {USER},"
+            f" coalesce(visible_time, publish_time), producer, sequence_id, {self._lsn()}"
+            f"{lying.format(ledger=LEDGER, row=_ROW)}"
+            f" FROM {self._parquet(self._direct, numbered=bool(lying))}{data}"
+        )
+
+    def _of_unclean(self, lying: str = "") -> str:
+        """Rows of files that are joined with their markers."""
+        rows = (
+            f"SELECT *, {PARTITION} AS partition, {LEDGER} AS ledger"
+            f"{'' if self._is_one else f', {TOPIC} AS topic'}"
+            f" FROM {self._parquet(self._unclean, numbered=bool(lying))}"
+        )
+        lies = lying.replace(" ", " r.").format(ledger="ledger", row=_ROW)
+        return self._marked(f"({rows})", lies)
+
+    def _marked(self, rows: str, lying: str) -> str:
+        """Rows joined with their markers."""
+        user = ", ".join(f"r.{column}" for column in USER.split(", "))
+        topic, same = (self._topic, "") if self._is_one else ("r.topic", "m.topic = r.topic AND ")
+        return (
+            f"SELECT {topic}, r.partition, m.marker_ledger, m.marker_entry, r.txn_index, {user},"
+            f" m.visible_time, r.producer, r.sequence_id, m.lsn{lying}"
+            f" FROM {rows} AS r JOIN txlog_markers AS m ON {same}m.partition = r.partition"
+            f" AND m.txn_most = r.txn_most AND m.txn_least = r.txn_least WHERE r.kind = {KIND_DATA}"
+        )
 
     def _chunks(self) -> str:
         """Values of large messages: their chunks put together, only if they are asked for."""
@@ -207,18 +267,6 @@ def text(word: str) -> str:
 def unglobbed(path: str) -> str:
     """A path without the meaning of a pattern."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)
-
-
-def _marked(is_one: bool) -> str:
-    """Rows that are joined with their markers."""
-    user = ", ".join(f"r.{column}" for column in USER.split(", "))
-    return (
-        f"SELECT {{topic}}, r.partition, m.marker_ledger, m.marker_entry, r.txn_index, {user},"
-        f" m.visible_time, r.producer, r.sequence_id, m.lsn{{lying}}"
-        " FROM {rows} AS r JOIN txlog_markers AS m"
-        f" ON {'' if is_one else 'm.topic = r.topic AND '}m.partition = r.partition"
-        f" AND m.txn_most = r.txn_most AND m.txn_least = r.txn_least WHERE r.kind = {KIND_DATA}"
-    )
 
 
 def _columns(source: str, more: str | None = None) -> str:

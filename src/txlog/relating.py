@@ -113,6 +113,10 @@ class RelationClient(TransactionClient):
             own.close()
             raise
 
+    def has_files(self, sources: Iterable[Source]) -> bool:
+        """Whether all files of a relation are there still."""
+        return all(self._disk.exists(source.ref.path) for source in sources)
+
     def check_files(self, sources: Iterable[Source]) -> int:
         """Compare every byte of files of a relation; returns how many this process had not before.
 

@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "status": Entry("store", "status", "what is in the store, and whether it is well"),
     "inspect": Entry("store", "inspect", "look at a topic, transaction, message, ledger or file"),
     "query": Entry("query", "query", "SQL over messages and topics"),
+    "views": Entry("views", "views", "the messages as SQL for a stock duckdb"),
     "run": Entry("run", "run", "run a Python function between topics, exactly once"),
     "transform": Entry("run", "transform", "run a command between topics, exactly once"),
     "topic create": Entry("topic", "create", "create topics"),

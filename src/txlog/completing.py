@@ -1,0 +1,37 @@
+"""Owns the files of `txlog views --complete`: what Parquet files do not explain, resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from txlog.client import Client
+from txlog.duck import Session
+from txlog.messagesql import Messages, files_of, path_below, unglobbed
+from txlog.views import Content
+from txlog.viewscript import not_covered
+
+
+def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator[pa.RecordBatch]:
+    """The messages of a topic that are not covered, with the columns of Messages.plain.
+
+    raises: Corruption; MissingFile when a checkpoint has removed files since
+    """
+    for part in not_covered(content):
+        sources = list(files_of([part]))
+        client.check_files(sources)
+        path = path_below(client.path)
+        paths = [path(source) for source in sources]
+        with Session(paths=sorted({*paths, *map(unglobbed, paths)})) as session:
+            messages = Messages([part], path)
+            for table_name, table in messages.tables.items():
+                session.register(table_name, table)
+            yield from session.stream(messages.plain(uncommitted=uncommitted))
+
+
+def write_database(path: str, statements: Sequence[str]) -> None:
+    """Make a database of views. Raises SqlError."""
+    with Session.in_file(path) as session:
+        for statement in statements:
+            session.execute(statement)

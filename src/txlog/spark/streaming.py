@@ -1,0 +1,263 @@
+"""Owns reading streams by the data source `txlog`: offsets on the driver, rows in the workers.
+
+An offset is `{"0": "L:E", "1": "L:E"}`, of each partition the first position that is not read. That
+of the very start has `initial` as well; the end of the batch that begins there says in `since`
+where that was, for a batch that is done again must not begin where the log ends by then. A
+partition that an offset does not name was added later, and begins with its first message.
+
+Spark keeps one of these in a process of the driver as long as the query runs; it also pickles it
+for the workers, where only `read` is used.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from txlog.client import Client
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.pins import Pin
+from txlog.engine.view import View
+from txlog.errors import InvalidArgument, MessageNotFound, SnapshotExpired
+from txlog.ids import TopicName
+from txlog.progress import (
+    Places,
+    are_rows_between,
+    check_there,
+    first_place,
+    first_places,
+    indexes_of,
+    last_before,
+    last_places,
+    next_places,
+)
+from txlog.scanning import scans_of
+from txlog.spans import Span, Wanted
+from txlog.spark.opening import opened
+from txlog.spark.options import StreamOptions, stream_options
+from txlog.spark.source import Share, check_schema, read_share, shares_of
+from txlog.views import Relation
+
+_TRIES: Final = 5
+Offset = dict[str, Any]
+_INITIAL = "initial"
+_SINCE = "since"
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """The reader of a stream. Raises InvalidArgument."""
+    return StreamReader(stream_options(options), schema)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what comes to a topic, in batches that are the same whenever they are read."""
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        self._options = options
+        self._name = TopicName.parse(options.topic, allow_partition=True)
+        self._schema = check_schema(schema)
+        self._opened: Client | None = None
+        self._pin: Pin | None = None
+        self._target: Places | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a worker needs: R27, no client goes to another process."""
+        return {**self.__dict__, "_opened": None, "_pin": None, "_target": None}
+
+    # --- on the driver -----------------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:
+        """Where a query without a checkpoint begins.
+
+        raises: StoreNotFound, TopicNotFound, SubscriptionNotFound, MessageNotFound
+        """
+
+        def look(view: View) -> Places:
+            topic, indexes = self._topic(view)
+            return first_places(view, topic, indexes, self._options.starting)
+
+        return {**_text(self._client.ask(look)), _INITIAL: True}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What maxRowsPerTrigger and maxBytesPerTrigger say; Spark takes one, we know both."""
+        options = self._options
+        if options.rows_max is not None:
+            return ReadMaxRows(options.rows_max)
+        if options.bytes_max is not None:
+            return ReadMaxBytes(options.bytes_max)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Where the next batch ends; start itself when nothing is to be read.
+
+        raises: MessageNotFound when messages behind start were trimmed, or with failOnDataLoss
+                false a warning
+        """
+        rows_max, bytes_max = self._limits(limit)
+
+        def look(view: View) -> tuple[Places, Places] | None:
+            topic, indexes = self._topic(view)
+            places = self._there(view, topic, indexes, _places(start))
+            ends = last_places(view, topic, indexes)
+            if self._target is not None:
+                ends = {index: self._target.get(index, places[index]) for index in indexes}
+            ends = {index: max(end, places[index]) for index, end in ends.items()}
+            if not are_rows_between(view, topic, places, ends):
+                return None
+            return places, next_places(view, topic, places, ends, rows_max, bytes_max)
+
+        found = self._client.ask(look)
+        if found is None:
+            return start
+        places, ends = found
+        return {**_text(ends), **({_SINCE: _text(places)} if start.get(_INITIAL) else {})}
+
+    def reportLatestOffset(self) -> Offset:
+        """Where the log ends now."""
+        return _text(self._client.ask(lambda view: last_places(view, *self._topic(view))))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What comes later is not for this run, nor are partitions that are added later."""
+        self._target = self._client.ask(lambda view: last_places(view, *self._topic(view)))
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """What each task reads of a batch; its files stay until the next one is planned.
+
+        raises: as latestOffset; PartitionUnavailable, Corruption, SnapshotExpired
+        """
+        if end.get(_INITIAL):
+            return []
+        begins = _places(end.get(_SINCE, start) if start.get(_INITIAL) else start)
+        ends = _places(end)
+
+        def look(view: View) -> dict[int, Span]:
+            topic, _ = self._topic(view)
+            there = self._there(view, topic, list(ends), begins)
+            return {index: Span(there[index], stop) for index, stop in ends.items()}
+
+        spans = self._client.ask(look)
+        wanted = {index: span for index, span in spans.items() if not span.is_empty}
+        if not wanted:
+            return []
+        return list(shares_of(self._client.path, scans_of(self._pinned(wanted)), {}))
+
+    def _pinned(self, spans: dict[int, Span]) -> Relation:
+        """The relation of a batch, whose files stay."""
+        for _ in range(_TRIES):
+            relation = self._client.relation(self._options.topic, Wanted(spans=spans))
+            files = [*relation.direct, *relation.unclean, *relation.open, *relation.large_files]
+            self._unpin()
+            if files:
+                self._pin = self._client.pin(files)
+            if self._client.has_files(files):
+                return relation
+            # R21: a checkpoint has removed files since
+        raise SnapshotExpired("the store moved on faster than it could be read")
+
+    def commit(self, end: Offset) -> None:
+        """Spark is done with everything before an offset: tell the subscription, if there is one.
+
+        raises: SubscriptionNotFound
+        """
+        name = self._options.subscription
+        if name is None:
+            return
+
+        def look(view: View) -> list[tuple[int, Any]]:
+            topic, _ = self._topic(view)
+            return [
+                (index, last_before(view, number_of(topic, index), place))
+                for index, place in _places(end).items()
+            ]
+
+        topic = self._name.topic.full
+        for index, last in self._client.ask(look):
+            if last is not None:
+                self._client.acknowledge(f"{topic}/{index}", name, [last], cumulative=True)
+
+    def stop(self) -> None:
+        """Let everything go."""
+        self._unpin()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    @property
+    def _client(self) -> Client:
+        if self._opened is None:
+            self._opened = opened(self._options.path)
+        return self._opened
+
+    def _unpin(self) -> None:
+        if self._pin is not None:
+            self._pin.close()
+            self._pin = None
+
+    def _topic(self, view: View) -> tuple[Topic, list[int]]:
+        topic = find_topic(view, self._name)
+        return topic, indexes_of(topic, self._name)
+
+    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        """The most messages and bytes of a batch."""
+        if isinstance(limit, ReadAllAvailable):
+            return None, None
+        rows, size = self._options.rows_max, self._options.bytes_max
+        if isinstance(limit, ReadMaxRows):
+            return limit.max_rows, size
+        if isinstance(limit, ReadMaxBytes):
+            return rows, limit.max_bytes
+        raise InvalidArgument(f"a stream of txlog has no limit {type(limit).__name__}")
+
+    def _there(self, view: View, topic: Topic, indexes: list[int], known: Places) -> Places:
+        """Where to go on in each partition: where the stream stands, if that is still there."""
+        out: Places = {}
+        for index in indexes:
+            first = first_place(view, topic, index)
+            out[index] = known.get(index, first)
+            if index not in known:
+                continue
+            try:
+                check_there(view, topic, {index: known[index]})
+            except MessageNotFound as error:
+                if self._options.fail_on_data_loss:
+                    raise
+                warnings.warn(f"{error}; the stream goes on behind them", stacklevel=2)
+                out[index] = first
+        return out
+
+    # --- in a worker -------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of a share."""
+        return read_share(partition if isinstance(partition, Share) else None, self._schema)
+
+
+def _text(places: Places) -> Offset:
+    """Places as an offset, in the order of partitions: Spark compares offsets as text."""
+    return {
+        str(index): ":".join(map(str, place if place[2] else place[:2]))
+        for index, place in sorted(places.items())
+    }
+
+
+def _places(offset: Offset) -> Places:
+    """The places of an offset."""
+    out: Places = {}
+    for index, text in offset.items():
+        if index.isdecimal():
+            ledger, entry, *inner = map(int, text.split(":"))
+            out[int(index)] = (ledger, entry, inner[0] if inner else 0)
+    return out

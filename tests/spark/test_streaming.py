@@ -1,0 +1,392 @@
+"""Tests of streams by the data source `txlog`: each message once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
+
+import txlog
+from tests.test_querying import STEPS, History
+from tests.test_scanning import read
+from txlog import Client, MessageId
+from txlog.bounds import Bound, Range
+from txlog.errors import InvalidArgument, MessageNotFound, SubscriptionNotFound, TxlogError
+from txlog.spark.streaming import Offset, StreamReader, reader
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SCHEMA = (
+    StructType().add("message_id", StringType()).add("partition", IntegerType())
+    .add("lsn", LongType()).add("value", BinaryType())
+)  # fmt: skip
+ALL = ReadAllAvailable()
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """A client of a store with a topic `orders` of two partitions."""
+    txlog.init(str(tmp_path / "store"), free_bytes_min=0, reader_grace_ms=0)
+    with txlog.open(str(tmp_path / "store")) as opened:
+        opened.checkpoint_automatically = False
+        opened.create_topic("orders", partitions=2)
+        yield opened
+
+
+class Stream:
+    """Drives a reader as Spark does: offsets travel as text, shares are pickled."""
+
+    def __init__(self, path: str, topic: str = "orders", **options: str) -> None:
+        made = reader({"path": path, "topic": topic, **options}, SCHEMA)
+        assert isinstance(made, StreamReader)
+        self.reader = made
+        self.start: Offset = travelled(made.initialOffset())
+
+    def next(self, limit: ReadLimit = ALL) -> list[Row] | None:
+        """The rows of the next batch; None when there is nothing to read."""
+        end = travelled(self.reader.latestOffset(self.start, limit))
+        if end == self.start:
+            return None
+        rows = self.between(self.start, end)
+        self.start = end
+        return rows
+
+    def between(self, start: Offset, end: Offset) -> list[Row]:
+        """The rows of a batch, also of one that was there before."""
+        worker = pickle.loads(pickle.dumps(self.reader))
+        out: list[Row] = []
+        for share in self.reader.partitions(start, end):
+            for batch in worker.read(pickle.loads(pickle.dumps(share))):
+                out += batch.to_pylist()
+        return out
+
+    def rest(self, limit: ReadLimit = ALL) -> list[list[Row]]:
+        """The batches that are left."""
+        out = []
+        while (rows := self.next(limit)) is not None:
+            out.append(rows)
+        return out
+
+
+def travelled(offset: Offset) -> Offset:
+    found: Offset = json.loads(json.dumps(offset))
+    return found
+
+
+def values(rows: list[Row] | None) -> set[bytes]:
+    assert rows is not None
+    return {row["value"] for row in rows}
+
+
+def ids(rows: list[Row]) -> list[tuple[int, str]]:
+    return sorted((row["partition"], row["message_id"]) for row in rows)
+
+
+class Growing(History):
+    """A history in which nothing is trimmed."""
+
+    def trim(self, rng: random.Random) -> None:
+        """Not here."""
+
+
+@pytest.mark.parametrize("seed", ["stream-1", "stream-2", "stream-3"])
+def test_stream_has_each_message_once(tmp_path: Path, seed: str) -> None:
+    """API = stream with any limits, while rows move; a batch that is read again is the same."""
+    history = Growing(tmp_path, seed)
+    stream = Stream(history.path, "t")
+    batches: list[tuple[Offset, Offset, list[Row]]] = []
+    try:
+        for number in range(STEPS):
+            rng = random.Random(f"{seed}:{number}")
+            history.step(rng)
+            for _ in range(rng.randrange(3)):
+                start = stream.start
+                limit = rng.choice([ALL, ReadMaxRows(rng.randrange(1, 6)), ReadMaxBytes(50)])
+                rows = stream.next(limit)
+                if rows is not None:
+                    batches.append((start, stream.start, rows))
+        start = stream.start
+        batches.append((start, stream.start, stream.next() or []))
+        batches[-1] = (start, stream.start, batches[-1][2])
+        wanted = read(history.client, Range())
+        seen = [row for _, _, rows in batches for row in rows]
+        assert len(wanted) > 20
+        assert ids(seen) == sorted(
+            (row["partition"], str(MessageId(row["ledger"], row["entry"], row["index"] or 0)))  # type: ignore[arg-type]
+            for row in wanted
+        )
+        for begin, end, rows in batches:
+            assert ids(stream.between(begin, end)) == ids(rows)
+    except BaseException:
+        print(f"seed {seed}: {' '.join(history.trace)}")
+        raise
+    finally:
+        stream.reader.stop()
+        history.client.close()
+
+
+def test_batch_ends_at_a_frame(client: Client) -> None:
+    """Kills: a transaction of which one partition comes in this batch and one in the next."""
+    producer = client.producer("orders")
+    for _ in range(3):
+        with client.transaction() as txn:
+            for partition in (0, 0, 1):
+                producer.send(b"x", partition=partition, txn=txn)
+    stream = Stream(client.path)
+    batches = stream.rest(ReadMaxRows(7))
+    assert [len(rows) for rows in batches] == [6, 3]
+    assert len({row["lsn"] for row in batches[0]} & {row["lsn"] for row in batches[1]}) == 0
+    stream.reader.stop()
+
+
+def test_frame_above_the_limit_is_cut_between_markers_and_plain_messages(client: Client) -> None:
+    """Kills: a stream that stands still before a frame that is too large, and one that cuts it."""
+    with client.transaction() as txn:
+        for partition in (0, 0, 0, 1, 1):
+            client.producer("orders").send(b"t", partition=partition, txn=txn)
+    client.producer("orders/0").send_batch(pa.table({"value": [b"p"] * 5}))
+    stream = Stream(client.path)
+    sizes = [
+        [(row["partition"], row["value"]) for row in rows] for rows in stream.rest(ReadMaxRows(2))
+    ]
+    assert sizes == [
+        [(0, b"t")] * 3, [(1, b"t")] * 2, [(0, b"p")] * 2, [(0, b"p")] * 2, [(0, b"p")],
+    ]  # fmt: skip
+    stream.reader.stop()
+
+
+def test_bytes_are_a_limit_too(client: Client) -> None:
+    for size in (10, 10, 1000, 10):
+        with client.transaction() as txn:
+            client.producer("orders").send(b"x" * size, partition=0, txn=txn)
+    assert [len(rows) for rows in Stream(client.path).rest(ReadMaxBytes(25))] == [2, 1, 1]
+    both = Stream(client.path, maxRowsPerTrigger="3", maxBytesPerTrigger="25B")
+    assert both.reader.getDefaultReadLimit() == ReadMaxRows(3)
+    assert [len(rows) for rows in both.rest(ReadMaxRows(3))] == [2, 1, 1]
+    assert [len(rows) for rows in both.rest(ALL)] == []
+    only = Stream(client.path, maxBytesPerTrigger="25B")
+    assert only.reader.getDefaultReadLimit() == ReadMaxBytes(25)
+    assert Stream(client.path).reader.getDefaultReadLimit() == ALL
+    with pytest.raises(InvalidArgument, match="ReadMinRows"):
+        only.next(ReadMinRows(1))
+
+
+def test_nothing_new_is_no_batch(client: Client) -> None:
+    """Kills: a batch for a ledger that was closed, or one that is there and empty."""
+    stream = Stream(client.path)
+    assert stream.next() is None
+    client.producer("orders").send(b"x", partition=0)
+    assert values(stream.next()) == {b"x"}
+    client.checkpoint(roll_all=True)
+    assert stream.next() is None
+    stream.reader.stop()
+
+
+def test_open_transactions_hold_nobody_up(client: Client) -> None:
+    """Kills: a message that is lost because a later one was read first."""
+    txn = client.transaction()
+    client.producer("orders").send(b"late", partition=0, txn=txn)
+    client.producer("orders").send(b"early", partition=0)
+    stream = Stream(client.path)
+    assert values(stream.next()) == {b"early"}
+    assert stream.next() is None
+    txn.commit()
+    assert values(stream.next()) == {b"late"}
+    assert stream.next() is None
+    stream.reader.stop()
+
+
+def test_first_batch_that_is_done_again_begins_where_it_began(client: Client) -> None:
+    """Kills: a query that starts at the end, dies in its first batch, and begins later then."""
+    client.producer("orders").send(b"before", partition=0)
+    stream = Stream(client.path, startingPosition="end")
+    begun = stream.start
+    client.producer("orders").send(b"first", partition=0)
+    assert values(stream.next()) == {b"first"}
+    client.producer("orders").send(b"second", partition=0)
+    again = Stream(client.path, startingPosition="end")
+    assert again.start != begun
+    assert values(again.between(again.start, stream.start)) == {b"first"}
+    assert again.between(again.start, begun) == []
+    assert values(stream.next()) == {b"second"}
+
+
+@pytest.mark.parametrize(
+    ("position", "wanted"),
+    [("start", 4), ("end", 0), ("+1", 2), ("-1", 2), ("2:1", 3), ("sub=reading", 4)],
+)
+def test_stream_begins_where_it_is_told(client: Client, position: str, wanted: int) -> None:
+    client.create_subscription("orders", "reading")
+    for partition in (0, 0, 1, 1):
+        client.producer("orders").send(b"x", partition=partition)
+    stream = Stream(client.path, startingPosition=position)
+    rows = stream.next() or []
+    assert len(rows) == wanted
+    client.producer("orders").send(b"y", partition=0)
+    assert values(stream.next()) == {b"y"}
+
+
+def test_partition_that_is_added_is_read_from_its_first_message(client: Client) -> None:
+    """Kills: messages lost in a partition that a stream from the end has not known."""
+    stream = Stream(client.path, startingPosition="end")
+    only = Stream(client.path, "orders/1")
+    client.admin.update_topic("orders", partitions=3)
+    client.producer("orders").send(b"new", partition=2)
+    assert values(stream.next()) == {b"new"}
+    assert stream.next() is None
+    assert only.next() is None
+    assert set(stream.start) - {"since"} == {"0", "1", "2"}
+
+
+def test_available_now_ends_with_what_was_there(client: Client) -> None:
+    """Kills: a run that never ends because somebody writes, or reads a partition of later."""
+    client.producer("orders").send(b"there", partition=0)
+    stream = Stream(client.path)
+    stream.reader.prepareForTriggerAvailableNow()
+    client.producer("orders").send(b"later", partition=0)
+    client.admin.update_topic("orders", partitions=3)
+    client.producer("orders").send(b"later", partition=2)
+    assert [values(rows) for rows in stream.rest(ReadMaxRows(1)) if rows] == [{b"there"}]
+    again = Stream(client.path)
+    again.start = stream.start
+    assert values(again.next()) == {b"later"}
+    assert again.reader.reportLatestOffset().keys() == {"0", "1", "2"}
+
+
+def test_trimmed_messages_are_an_error_or_a_warning(client: Client) -> None:
+    """R22: kills a silent jump."""
+    for number in range(4):
+        client.producer("orders").send(b"%d" % number, partition=0)
+        client.checkpoint(roll_all=True)
+    strict = Stream(client.path)
+    lenient = Stream(client.path, failOnDataLoss="false")
+    client.admin.trim("orders", Bound("last", 2), force_unacked=True)
+    with pytest.raises(MessageNotFound, match=r"from the start up to .* were trimmed"):
+        strict.next()
+    with pytest.warns(UserWarning, match="goes on behind them"):
+        assert values(lenient.next()) == {b"2", b"3"}
+    begun = lenient.start
+    client.admin.trim("orders", Bound("end"), force_unacked=True)
+    with pytest.warns(UserWarning, match="goes on behind them"):
+        lenient.between(strict.start, begun)
+
+
+def test_topic_that_was_made_again_is_another(client: Client) -> None:
+    """Kills: a checkpoint of the old topic that is taken for a place in the new one."""
+    client.producer("orders").send(b"old", partition=0)
+    stream = Stream(client.path)
+    assert values(stream.next()) == {b"old"}
+    client.admin.delete_topic("orders")
+    client.create_topic("orders", partitions=2)
+    client.producer("orders").send(b"new", partition=0)
+    with pytest.raises(MessageNotFound, match="made again"):
+        stream.next()
+
+
+def test_subscription_follows_a_batch_behind(client: Client) -> None:
+    """The cursor keeps what is not read yet; kills one that is ahead of the stream."""
+    with pytest.raises(SubscriptionNotFound):
+        Stream(client.path, subscription="reading")
+    client.create_subscription("orders", "reading")
+    stream = Stream(client.path, subscription="reading")
+    with client.transaction() as txn:
+        for _ in range(3):
+            client.producer("orders").send(b"x", partition=0, txn=txn)
+    client.producer("orders").send(b"y", partition=1)
+
+    def backlog() -> int:
+        [found] = client.subscriptions("orders")
+        count: int = found["backlog"]
+        return count
+
+    assert len(stream.next() or []) == 4
+    assert backlog() == 4
+    stream.reader.commit(stream.start)
+    assert backlog() == 0
+    client.topic("orders").watermarks.set(1, "w")
+    stream.reader.commit(travelled(stream.reader.reportLatestOffset()))
+    assert backlog() == 0
+    stream.reader.stop()
+    assert [rows for rows in Stream(client.path, subscription="reading").rest() if rows] == []
+
+
+def test_files_of_a_batch_stay_until_the_next(client: Client) -> None:
+    """R21: kills a task that starts late and finds its file gone."""
+    client.producer("orders").send(b"x", partition=0)
+    client.checkpoint()
+    stream = Stream(client.path)
+    end = stream.reader.latestOffset(stream.start, ALL)
+    shares = stream.reader.partitions(stream.start, end)
+    [source] = client.relation("orders").open
+    for _ in range(3):
+        client.producer("orders").send(b"y", partition=0)
+        client.checkpoint(roll_all=True)
+    assert Path(client.path, source.ref.path).exists()
+    rows = [row for share in shares for batch in stream.reader.read(share) for row in
+            batch.to_pylist()]  # fmt: skip
+    assert values(rows) == {b"x"}
+    stream.reader.stop()
+    client.checkpoint(roll_all=True)
+    assert not Path(client.path, source.ref.path).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"start": "start"}, "no option start"),
+        ({"maxRowsPerTrigger": "0"}, "number from 1 on"),
+        ({"startingPosition": "x"}, "not a bound"),
+        ({"subscription": ""}, "subscription"),
+        ({"failOnDataLoss": "no"}, "true or false"),
+    ],
+)
+def test_options_are_checked(client: Client, options: dict[str, str], why: str) -> None:
+    with pytest.raises(TxlogError, match=why):
+        reader({"path": client.path, "topic": "orders", **options}, SCHEMA)
+
+
+@pytest.mark.spark
+def test_spark_streams_each_message_once(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    """Runs that end and go on from their checkpoint; batches of the size that was asked for."""
+    folders = {name: str(tmp_path / name) for name in ("out", "checkpoint")}
+
+    def run() -> list[int]:
+        """The rows of each batch of one run."""
+        query = (
+            spark.readStream.format("txlog").option("topic", "orders")
+            .option("maxRowsPerTrigger", 4).load(client.path)
+            .writeStream.format("parquet").option("path", folders["out"])
+            .option("checkpointLocation", folders["checkpoint"])
+            .trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination()
+        print([one["durationMs"] for one in query.recentProgress])
+        return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+
+    for number in range(2):
+        with client.transaction() as txn:
+            for partition in (0, 0, 1):
+                client.producer("orders").send(b"%d" % number, partition=partition, txn=txn)
+    client.checkpoint(roll_all=True)
+    assert run() == [3, 3]
+    client.producer("orders").send(b"3", partition=0)
+    assert run() == [1]
+    found = spark.read.parquet(folders["out"]).selectExpr("string(value) AS v").collect()
+    assert sorted(row["v"] for row in found) == ["0"] * 3 + ["1"] * 3 + ["3"]
