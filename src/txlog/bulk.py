@@ -24,13 +24,38 @@ from txlog.engine.flow.staging import Staged, StagePlan, Stager, job_name
 from txlog.engine.folds.catalog import has_partition, index_of, topic_of
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.store import Store
-from txlog.engine.upkeep.adoption import adopt_files, remove_job, stage_dir
+from txlog.engine.upkeep.adoption import adopt_files, remove_job, remove_tagged, stage_dir
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import TopicName, TxnId
 
 Answer = dict[str, Any]
 Rows: TypeAlias = pa.Table | pa.RecordBatch
+
+
+def planned(store: Store, topic: str, key: str, batch: int | str, tag: str = "") -> StagePlan:
+    """What the tasks of a batch have to know. Raises TopicNotFound, ReadOnlyStore.
+
+    tag: what jobs of one stream have in common; when one ends, those before it are cleaned up
+    """
+    store.need_writable()
+    if store.dry_run:
+        raise InvalidArgument("a dry run stages no files")
+    name = TopicName.parse(topic)
+    now_ms = store.clock.now().wall_ms
+    job = job_name(now_ms, tag, store.disk.random_bytes(16))
+
+    def look(view: View) -> StagePlan:
+        found = find_topic(view, name)
+        policy = delay_policy(view, store.settings, found)
+        fixed = policy.fixed_delivery_delay_ms if policy.active else 0
+        return StagePlan(
+            store.disk.description, found.name, found.number, found.partitions,
+            f"{stage_dir(view, found.number)}/{job}", key, batch, now_ms,
+            store.settings.max_message_bytes, fixed, tag,
+        )  # fmt: skip
+
+    return store.read(look)
 
 
 def stage(plan: StagePlan, rows: Iterable[Rows], task: int = 0) -> list[Staged]:
@@ -70,33 +95,15 @@ class Bulk:
 
     __slots__ = ("_after", "_store", "batch", "key", "plan")
 
-    def __init__(
-        self, store: Store, topic: str, key: str, batch: int | str, after: Callable[[], None]
-    ) -> None:
+    def __init__(self, store: Store, plan: StagePlan, after: Callable[[], None]) -> None:
         """For `Client.bulk`; after: what is done behind a commit."""
-        check_token(key, batch)
+        check_token(plan.key, plan.batch)
         store.need_writable()
-        if store.dry_run:
-            raise InvalidArgument("a dry run stages no files")
         self._store = store
         self._after = after
-        self.key = key
-        self.batch = batch
-        name = TopicName.parse(topic)
-        now_ms = store.clock.now().wall_ms
-        self.plan = store.read(lambda view: self._planned(view, name, now_ms))
-
-    def _planned(self, view: View, name: TopicName, now_ms: int) -> StagePlan:
-        store = self._store
-        topic = find_topic(view, name)
-        policy = delay_policy(view, store.settings, topic)
-        fixed = policy.fixed_delivery_delay_ms if policy.active else 0
-        job = job_name(now_ms, store.disk.random_bytes(16))
-        return StagePlan(
-            store.disk.description, topic.name, topic.number, topic.partitions,
-            f"{stage_dir(view, topic.number)}/{job}", self.key, self.batch, now_ms,
-            store.settings.max_message_bytes, fixed,
-        )  # fmt: skip
+        self.plan = plan
+        self.key = plan.key
+        self.batch = plan.batch
 
     @property
     def stored(self) -> Answer | None:
@@ -140,7 +147,7 @@ class Bulk:
                 ours = OutcomeUnknown(error.message, hint="repeat it: it is stored once at most")
                 ours.fields = {**error.fields, "transaction_key": self.key}
                 raise ours from error
-            answer = store.read(self._find)
+            answer = store.read(self._find, fresh=False)  # it is stored: nothing may fail now
         self._clear()
         self._after()
         if answer is None:
@@ -157,6 +164,8 @@ class Bulk:
     def _clear(self) -> None:
         with suppress(TxlogError):  # what stays goes with a checkpoint, by its age
             remove_job(self._store.disk, self.plan.directory)
+            above = self.plan.directory.rpartition("/")[0]
+            remove_tagged(self._store.disk, above, self.plan.tag, self.plan.time_ms)
 
     def _find(self, view: View) -> Answer | None:
         store, plan = self._store, self.plan

@@ -17,13 +17,15 @@ from txlog import conditions, inspecting, report
 from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
 from txlog.bounds import END, Range
-from txlog.bulk import Bulk
+from txlog.bulk import Bulk, planned
 from txlog.clock import Clock, SystemClock
 from txlog.consumer import QUEUE_SIZE, Consumer
 from txlog.engine.flow import admin
 from txlog.engine.flow.acknowledge import AckAnswer, Find, runs_of_ids
+from txlog.engine.flow.adopt import check_token
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.staging import StagePlan
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
 from txlog.engine.storage.disk import PosixDisk
@@ -281,7 +283,19 @@ class Client(TransactionClient):
         batch:  a number that rises, or a name
         raises: TopicNotFound, InvalidArgument, ReadOnlyStore
         """
-        return Bulk(self._store, topic, key, batch, self._checkpoint_if_due)
+        check_token(key, batch)
+        return self.bulk_of(planned(self._store, topic, key, batch))
+
+    def bulk_of(self, plan: StagePlan) -> Bulk:
+        """The batch of a plan: to commit in another process what was planned in one."""
+        return Bulk(self._store, plan, self._checkpoint_if_due)
+
+    def plan_stage(self, topic: str, tag: str = "") -> StagePlan:
+        """Where tasks stage files of a batch whose key and name are not known yet (`plan.named`).
+
+        tag: hex digits that the jobs of one stream share; when one ends, those before it go
+        """
+        return planned(self._store, topic, "", 0, tag)
 
     def producer(
         self, topic: str, name: str | None = None, *, chunking: bool = False,

@@ -51,6 +51,7 @@ SPACE_STEPS = (
     "create create begin txn_send begin txn_send commit abort begin txn_send compact trim "
     "checkpoint commit compact"
 ).split()
+BULK_STEPS = "create create send bulk connect key_begin txn_send bulk bulk_again checkpoint".split()
 CLASSES: dict[int, tuple[type[TxlogError], ...]] = {
     errno.EIO: (DiskFailed, OutcomeUnknown),
     errno.ENOSPC: (StoreFull, DiskFailed, OutcomeUnknown),  # a flush that fails is a disk that did
@@ -135,7 +136,7 @@ def check_after(
     other = open_client(disk.process())
     assert not differs(observe(other), allowed), f"{where}: another process differs"
 
-    if step not in ("begin", "connect", "key_begin", "joined") or error.exit != 10:
+    if step not in ("begin", "connect", "key_begin", "joined", "bulk") or error.exit != 10:
         try:
             act[1]()  # type: ignore[operator]
             allowed = [model, model.recovered()]
@@ -175,6 +176,25 @@ def test_each_call_of_a_compaction_or_a_trim_fails_once(name: str) -> None:
     while run_with(fault, is_read=False, steps=SPACE_STEPS):
         at += stride
         fault = Fault(at, getattr(errno, name), written=at % 90)
+    assert at > 100  # calls
+
+
+@pytest.mark.parametrize("name", ["EIO", "ENOSPC"])
+def test_each_call_of_a_batch_fails_once(name: str) -> None:
+    """Staging and adopting: nothing of the batch is there unless the error says it may be."""
+    stride = 2 * STRIDE
+    at = 1 + SEED % stride
+    while run_with(Fault(at, getattr(errno, name), written=at % 90), is_read=False,
+                   steps=BULK_STEPS):  # fmt: skip
+        at += stride
+    assert at > 100  # calls
+
+
+def test_each_read_of_a_batch_fails_once() -> None:
+    """An EIO while files are compared and named leaves everything as it was."""
+    at, stride = 1, 5 * STRIDE
+    while run_with(Fault(at, errno.EIO), is_read=True, steps=BULK_STEPS):
+        at += stride
     assert at > 100  # calls
 
 

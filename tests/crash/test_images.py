@@ -66,13 +66,17 @@ WORKLOADS = {
     "large": "create create large begin txn_large txn_send commit sweep large checkpoint send",
     "large aborted": "create create begin txn_large txn_large abort compact large trim sweep",
     "large lazy": "create large begin txn_send begin txn_large send roll txn_large commit commit",
+    "bulk": "create create send bulk bulk_again send bulk checkpoint bulk_again bulk",
+    "bulk key": "create create connect key_begin txn_send send bulk key_begin txn_send bulk commit",
+    "bulk and upkeep": "create create begin txn_send bulk ack commit bulk trim bulk roll sweep",
+    "bulk deleted": "create create bulk key_delete bulk delete_topic create bulk",
     "lazy key": "create send connect key_begin txn_send begin connect connect key_begin commit",
 }
 STEPS = [
     "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",
     "checkpoint", "roll", "connect", "key_begin", "key_delete", "compact", "trim", "joined",
     "seek", "skip", "grow", "delete_sub", "delete_topic",
-    "large", "txn_large", "sweep",
+    "large", "txn_large", "sweep", "bulk", "bulk_again",
 ]  # fmt: skip
 
 

@@ -12,6 +12,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.crash import bulking
+from tests.crash.bulking import KEY as KEY
+from tests.crash.bulking import TOPIC as TOPIC
 from txlog.bounds import END, Range
 from txlog.client import Client
 from txlog.clock import ManualClock
@@ -23,12 +26,9 @@ from txlog.message import Message, messages
 from txlog.settings import Settings
 
 START_MS = 1_700_000_000_000
-SETTINGS = Settings(
-    coordinators=1, txn_ids_reserved=2, reader_grace_ms=0, max_message_bytes=100
-)  # fmt: skip
+SETTINGS = Settings(coordinators=1, txn_ids_reserved=2, reader_grace_ms=0, max_message_bytes=100)
 LARGE = "-" * 250  # behind a value it makes three chunks
-TOPIC, SUB, PARTITIONS = "t", "s", 2
-PRODUCER, KEY = "p", "k"
+SUB, PARTITIONS, PRODUCER = "s", 2, "p"
 LAZY = frozenset({"begin", "txn_send", "txn_large", "ack", "txn_ack", "key_begin"})
 
 
@@ -70,6 +70,7 @@ class Model:
     pending: dict[str, set[str]] = field(default_factory=dict)
     epoch: int = -1  # of KEY; -1: it was never connected
     deleted: bool = False
+    batches: list[str] = field(default_factory=list)  # stored under KEY for the topic
     bound: str = ""  # the transaction that was begun under KEY last
 
     def open_txns(self) -> list[str]:
@@ -232,7 +233,7 @@ class Workload:
         """A plain message with an explicit sequence."""
         if not model.topics:
             return None
-        value, partition, sequence = self._new_value(model, rng)
+        value, partition, sequence = self.new_value(model, rng)
         model.log[partition].append(value)
 
         def call() -> None:
@@ -248,7 +249,7 @@ class Workload:
         """A plain message in chunks, in a transaction that its frame opens and commits."""
         if not model.topics:
             return None
-        value, partition, sequence = self._new_value(model, rng)
+        value, partition, sequence = self.new_value(model, rng)
         model.log[partition].append(value + LARGE)
         model.txns[f"0:{len(self.txn_ids)}"] = "committed"
 
@@ -269,7 +270,7 @@ class Workload:
         if not (model.topics and model.open_txns()):
             return None
         txn = model.open_txns()[-1]
-        value, partition, sequence = self._new_value(model, rng)
+        value, partition, sequence = self.new_value(model, rng)
         model.held.setdefault(txn, []).append((partition, value + LARGE))
         return model, lambda: void(
             self.client.producer(TOPIC, PRODUCER, chunking=True).send(
@@ -336,7 +337,7 @@ class Workload:
         if not (model.topics and model.open_txns()):
             return None
         txn = model.open_txns()[-1]
-        value, partition, sequence = self._new_value(model, rng)
+        value, partition, sequence = self.new_value(model, rng)
         model.held.setdefault(txn, []).append((partition, value))
         return model, lambda: void(
             self.client.producer(TOPIC, PRODUCER).send(
@@ -377,7 +378,7 @@ class Workload:
         # steps over ids
         known = [one for one in model.unclaimed() if one in self.ids]
         taken = rng.choice(known) if known else None
-        value, partition, sequence = self._new_value(model, rng)
+        value, partition, sequence = self.new_value(model, rng)
         model.txns[expected] = "committed"
         model.log[partition].append(value)
         if taken is not None:
@@ -471,6 +472,7 @@ class Workload:
             return None
         for held in (model.topics, model.subs, model.acked, model.pending, model.held):
             held.clear()
+        model.batches.clear()
         model.log = {n: [] for n in range(PARTITIONS)}
         return model, lambda: void(self.client.admin.delete_topic(TOPIC, force=True))
 
@@ -486,7 +488,9 @@ class Workload:
         where = observe_ids(self.client)[value]
         self.client.acknowledge(TOPIC, SUB, [where], txn=txn)
 
-    def _new_value(self, model: Model, rng: random.Random) -> tuple[str, int, int]:
+    bulk, bulk_again = bulking.bulk, bulking.bulk_again
+
+    def new_value(self, model: Model, rng: random.Random) -> tuple[str, int, int]:
         self.sent += 1
         return f"v{self.sent}", rng.randrange(len(model.log)), self.sent
 

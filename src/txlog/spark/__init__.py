@@ -13,16 +13,17 @@ from txlog.errors import MissingExtra
 
 if TYPE_CHECKING:
     from txlog.spark.archive import prepare as prepare
+    from txlog.spark.loading import bulk_load as bulk_load
     from txlog.spark.reading import read as read
     from txlog.spark.reading import release as release
     from txlog.spark.sessions import session as session
 
 _HOMES = {
-    "Spark": "engine", "prepare": "archive", "read": "reading", "release": "reading",
-    "session": "sessions",
+    "Spark": "engine", "bulk_load": "loading", "prepare": "archive", "read": "reading",
+    "release": "reading", "session": "sessions",
 }  # fmt: skip
 
-__all__ = ["prepare", "read", "release", "session"]
+__all__ = ["bulk_load", "prepare", "read", "release", "session"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 SCHEMA = (
@@ -44,6 +49,16 @@ class TxlogSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of what comes."""
         made: DataSourceStreamReader = _part("streaming").reader(self.options, schema)
+        return made
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A sink of a batch: options path, topic, txnKey, batchId."""
+        made: DataSourceWriter = _part("sink").batch_sink(self.options, schema, overwrite)
+        return made
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A sink of a micro-batch: options path, topic, txnAppId."""
+        made: DataSourceStreamWriter = _part("sink").stream_sink(self.options, schema, overwrite)
         return made
 
 

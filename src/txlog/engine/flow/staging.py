@@ -37,6 +37,7 @@ class StagePlan(msgspec.Struct, frozen=True):
     directory:      of the job's files, below the store
     time_ms:        the publish_time of every row
     fixed_delay_ms: the policy of the topic; 0: messages are delivered as they say
+    tag:            in the name of the directory: jobs of one stream have the same
     """
 
     store: str
@@ -49,6 +50,11 @@ class StagePlan(msgspec.Struct, frozen=True):
     time_ms: int
     message_bytes_max: int
     fixed_delay_ms: int = 0
+    tag: str = ""
+
+    def named(self, key: str, batch: int | str) -> StagePlan:
+        """The same for a batch that was not known when the files were planned."""
+        return msgspec.structs.replace(self, key=key, batch=batch)
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -154,9 +160,14 @@ class Stager:
         )  # fmt: skip
 
 
-def job_name(time_ms: int, chance: bytes) -> str:
+def job_name(time_ms: int, tag: str, chance: bytes) -> str:
     """A name for the directory of a job; it says when the job began."""
-    return f"{time_ms:015d}-{chance.hex()}"
+    return f"{time_ms:015d}-{tag}{chance.hex()}"
+
+
+def is_tagged(name: str, tag: str) -> bool:
+    """True for the directory of a job with this tag."""
+    return tag != "" and name.partition("-")[2].startswith(tag)
 
 
 def job_time(name: str) -> int | None:

@@ -20,7 +20,7 @@ import msgspec
 from txlog.engine.flow import adopt as flow
 from txlog.engine.flow.adopt import AGAIN, DONE, Adoption
 from txlog.engine.flow.lookup import live_topic
-from txlog.engine.flow.staging import STAGE_DIR, Staged, job_time
+from txlog.engine.flow.staging import STAGE_DIR, Staged, is_tagged, job_time
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.storage.checked import check_size, checked_bytes
 from txlog.engine.storage.disk_protocol import Disk
@@ -167,6 +167,14 @@ def remove_job(disk: Disk, directory: str) -> int:
             disk.unlink(path)
     disk.remove_dir(directory)
     return size
+
+
+def remove_tagged(disk: Disk, directory: str, tag: str, through_ms: int) -> None:
+    """Remove the directories of jobs with a tag that began until this time."""
+    for name in disk.listdir(directory):
+        began = job_time(name)
+        if is_tagged(name, tag) and began is not None and began <= through_ms:
+            remove_job(disk, f"{directory}/{name}")
 
 
 def sweep_stages(store: Store, *, topics_max: int | None = None) -> int:

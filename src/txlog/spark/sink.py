@@ -1,0 +1,213 @@
+"""Owns the sinks of the data source `txlog`: what a job, or a stream, writes is stored once.
+
+    driver   plan: is the batch stored? then the tasks write nothing
+    task     stages a file a partition, in the store's own directory; a second attempt stages others
+    driver   commit: one frame with the files of the attempts that Spark counts, or none
+
+A job is named by txnKey and batchId, a stream by txnAppId, else by Spark's id of the query, and by
+Spark's number of the micro-batch. Spark calls `abort` also when `commit` raised behind the frame:
+it looks for the batch first, and takes nothing back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from txlog.bulk import Bulk, stage
+from txlog.client import open_store
+from txlog.engine.flow.adopt import check_token
+from txlog.engine.flow.route import COLUMNS
+from txlog.engine.flow.staging import Staged, StagePlan
+from txlog.errors import InvalidArgument
+
+_BYTES: Final = (BinaryType, StringType)
+# What Spark may hand over for a column; by name, all but value may be missing.
+_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "value": _BYTES, "key": _BYTES, "properties": (MapType,), "event_time": (TimestampType,),
+    "deliver_at": (TimestampType,), "deliver_after": (IntegralType,),
+    "sequence_id": (IntegralType,), "partition": (IntegralType,),
+}  # fmt: skip
+_BATCH_ID: Final = "streaming.sql.batchId"
+_QUERY_ID: Final = "sql.streaming.queryId"
+TAG_CHARS: Final = 16
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task staged; plan: that of a stream, which its commit does not have."""
+
+    staged: list[Staged]
+    plan: StagePlan | None = None
+    query: str = ""
+
+
+class BatchSink(DataSourceArrowWriter):
+    """A batch; made on the driver, and sent to the tasks."""
+
+    def __init__(self, plan: StagePlan, *, is_stored: bool) -> None:
+        self._plan = plan
+        self._is_stored = is_stored
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Stage the rows of one task."""
+        if self._is_stored:
+            return Written([])
+        return Written(stage(self._plan, map(_conformed, iterator), _task()))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Store what the tasks staged, by one frame."""
+        with open_store(self._plan.store) as client:
+            client.bulk_of(self._plan).commit(_staged(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what was staged, of failed attempts too; what is stored stays."""
+        with open_store(self._plan.store) as client:
+            client.bulk_of(self._plan).abort()
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """A micro-batch; made once for its tasks, and once more, elsewhere, for its end."""
+
+    def __init__(self, options: Mapping[str, str], plan: StagePlan) -> None:
+        self._app = options.get("txnAppId")
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Stage the rows of one task."""
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty(_QUERY_ID)
+        if self._app is None and not query:
+            raise InvalidArgument("the query has no id", hint="set the option txnAppId")
+        staged = stage(self._plan, map(_conformed, iterator), _task())
+        return Written(staged, self._plan, query or "")
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Store what the tasks staged, by one frame."""
+        written = [one for one in messages if isinstance(one, Written)]
+        if written:
+            with open_store(self._plan.store) as client:
+                self._bulk(client.bulk_of, written[0], batchId).commit(_staged(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what was staged; of failed attempts what the tag of the stream tells."""
+        written = [one for one in messages if isinstance(one, Written)]
+        with open_store(self._plan.store) as client:
+            if written:
+                self._bulk(client.bulk_of, written[0], batchId).abort()
+            elif self._plan.tag:
+                client.bulk_of(self._plan.named(self._app or self._plan.tag, batchId)).abort()
+
+    def _bulk(self, bulk_of: Callable[[StagePlan], Bulk], written: Written, batch: int) -> Bulk:
+        assert written.plan is not None
+        return bulk_of(written.plan.named(self._app or written.query, batch))
+
+
+def batch_sink(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> BatchSink:  # fmt: skip
+    """The sink of a job. Raises InvalidArgument and what Client.bulk raises."""
+    _check_options(options, ("path", "topic", "txnKey", "batchId"), "a batch", overwrite)
+    path, topic, key, batch = (_need(options, name) for name in ("path", "topic", "txnKey",
+                                                                "batchId"))  # fmt: skip
+    check_columns(schema)
+    with open_store(path) as client:
+        bulk = client.bulk(topic, key=key, batch=batch)
+        return BatchSink(bulk.plan, is_stored=bulk.stored is not None)
+
+
+def stream_sink(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> StreamSink:  # fmt: skip
+    """The sink of a micro-batch. Raises InvalidArgument and what Client.plan_stage raises."""
+    known = ("path", "topic", "txnAppId", "checkpointLocation")
+    _check_options(options, known, "a stream", overwrite)
+    app, where = options.get("txnAppId"), options.get("checkpointLocation")
+    check_columns(schema)
+    if app is not None:
+        check_token(app, 0)
+    tag = ""
+    if app or where:  # else nothing tells this stream from others
+        digest = hashlib.sha256(f"{app or ''}\0{where or ''}".encode())
+        tag = digest.hexdigest()[:TAG_CHARS]
+    with open_store(_need(options, "path")) as client:
+        return StreamSink(options, client.plan_stage(_need(options, "topic"), tag))
+
+
+def check_columns(schema: StructType) -> None:
+    """Raises InvalidArgument for columns that are no message's."""
+    for field in schema.fields:
+        wanted = _TYPES.get(field.name)
+        if wanted is None:
+            raise InvalidArgument(
+                f"a message has no column {field.name}", hint=f"known are {', '.join(_TYPES)}"
+            )
+        if not isinstance(field.dataType, wanted):
+            raise InvalidArgument(
+                f"column {field.name} is {field.dataType.simpleString()}",
+                hint="cast it, or use txlog.spark.bulk_load",
+            )
+    if "value" not in schema.fieldNames():
+        raise InvalidArgument("there is no column named value", hint="value is binary or string")
+
+
+def _check_options(
+    options: Mapping[str, str], known: Sequence[str], what: str, overwrite: bool
+) -> None:
+    lowered = {name.lower() for name in known}
+    for name in options:
+        if name.lower() not in lowered:
+            raise InvalidArgument(
+                f"{what} of txlog has no option {name}", hint=", ".join(known)
+            )  # fmt: skip
+    if overwrite:
+        raise InvalidArgument("a topic is not overwritten", hint="mode append")
+
+
+def _need(options: Mapping[str, str], name: str) -> str:
+    found = options.get(name)
+    if not found:
+        hint = None
+        if name in ("txnKey", "batchId"):
+            hint = "txnKey and batchId name the batch: the same again is stored once"
+        raise InvalidArgument(f"the option {name} is missing", hint=hint)
+    return found
+
+
+def _conformed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of Spark with the types of messages; instants lose what is below a millisecond."""
+    arrays = [
+        column if name not in COLUMNS or column.type == COLUMNS[name]
+        else column.cast(COLUMNS[name], safe=not pa.types.is_timestamp(column.type))
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(arrays, names=rows.schema.names)
+
+
+def _task() -> int:
+    """The number of the task, which all its attempts have."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [one for said in messages if isinstance(said, Written) for one in said.staged]

@@ -1,0 +1,75 @@
+"""Owns the steps of the crash tests that commit a batch of files under the key."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from txlog.engine.flow.staging import Staged, StagePlan, Stager
+
+if TYPE_CHECKING:
+    from tests.crash.world import Model, Workload
+
+TOPIC, KEY = "t", "k"
+
+
+def bulk(
+    work: Workload, model: Model, rng: random.Random
+) -> tuple[Model, Callable[[], None]] | None:
+    """Some messages in up to three files."""
+    if not model.topics:
+        return None
+    tasks: list[list[tuple[str, int]]] = []
+    for _ in range(rng.randint(1, 3)):
+        made = [work.new_value(model, rng)[:2] for _ in range(rng.randint(1, 2))]
+        tasks.append(made)
+    for partition in model.log:
+        model.log[partition] += [value for made in tasks for value, at in made if at == partition]
+    model.fence()
+    model.epoch, model.deleted = model.epoch + 1, False
+    model.bound = expected = f"0:{len(work.txn_ids)}"
+    model.txns[expected] = "committed"
+    name = f"batch {work.sent}"
+
+    def call() -> None:
+        batch = work.client.bulk(TOPIC, key=KEY, batch=name)
+        staged = [
+            one
+            for task, made in enumerate(tasks)
+            for one in batch.stage(
+                [pa.table({"value": [value.encode() for value, _ in made],
+                           "partition": [at for _, at in made]})], task
+            )
+        ]  # fmt: skip
+        answer = batch.commit(staged)
+        assert (answer["already"], str(answer["txn"])) == (False, expected)
+        work.txn_ids.append(expected)
+        model.batches.append(name)
+
+    return model, call
+
+
+def bulk_again(
+    work: Workload, model: Model, rng: random.Random
+) -> tuple[Model, Callable[[], None]] | None:
+    """The last batch once more, staged before anybody knew: it changes nothing."""
+    if not (model.topics and model.batches):
+        return None
+    name = model.batches[-1]
+
+    def call() -> None:
+        batch = work.client.bulk_of(work.client.plan_stage(TOPIC).named(KEY, name))
+        staged = stage_blindly(work, batch.plan)
+        assert batch.commit(staged)["already"]
+
+    return model, call
+
+
+def stage_blindly(work: Workload, plan: StagePlan) -> list[Staged]:
+    """A file of a task that was not told."""
+    stager = Stager(work.client._store.disk, plan)
+    stager.add(pa.table({"value": [b"never"]}))
+    return stager.finish()
