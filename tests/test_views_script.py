@@ -227,6 +227,31 @@ def test_relative_views_survive_a_copy(tmp_path: Path, run: Run, bare: Bare) -> 
     assert bare.ask(script, sql, str(moved)) == [{"v": "segments"}]
 
 
+def test_files_of_a_load_are_covered(tmp_path: Path, run: Run, bare: Bare) -> None:
+    """What was adopted needs no checkpoint; its LSN is that of the load. Kills a null there."""
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        for topic in ("t", "other"):
+            client.create_topic(topic, 2)
+            bulk = client.bulk(topic, key=topic, batch=1)
+            rows = {
+                "value": [b"%d" % at for at in range(50)],
+                "key": [b"%d" % at for at in range(50)],
+            }
+            answer = bulk.commit(bulk.stage([pa.table(rows)]))
+        script = run("views", "-S", path)[1]
+        assert "not covered: 0 " in script
+        sql = "SELECT message_id AS id, hex(value) AS v FROM t"
+        assert Counter((row["id"], row["v"]) for row in bare.ask(script, sql)) == ids(client)
+        sql = "SELECT min(lsn) AS low, max(lsn) AS high FROM other"
+        assert bare.ask(script, sql) == [{"low": answer["lsn"], "high": answer["lsn"]}]
+        _, out, _ = run("query", "-S", path, "SELECT DISTINCT form FROM segments", "--json")
+        assert {"form": "adopted"} in json.loads(out)
+        sql = "SELECT count(*) AS n, count(stored_entry) AS m FROM messages_all"
+        assert json.loads(run("query", "-S", path, sql, "--json")[1]) == [{"n": 100, "m": 100}]
+
+
 def test_only_what_is_asked_for_and_nothing_is_replaced(
     tmp_path: Path, run: Run, bare: Bare
 ) -> None:
