@@ -28,6 +28,11 @@ SAME = (
     "producer", "sequence_id",
 )  # fmt: skip
 
+WITHOUT_TRIMS = (
+    "send", "send_in_txn", "send_large", "commit", "abort", "checkpoint", "roll", "compact",
+    "reopen",
+)  # fmt: skip
+
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
@@ -71,6 +76,13 @@ def plain(value: Any) -> object:
     return sorted(dict(value).items()) if isinstance(value, list | dict) else value
 
 
+def step(history: History, rng: random.Random, names: tuple[str, ...]) -> None:
+    """One random step of these kinds."""
+    name = rng.choice(names)
+    history.trace.append(name)
+    getattr(history, name)(rng)
+
+
 def exported(folder: Path, seed: str, engine: Engine) -> int:
     """Run one history, exporting on the way, and compare at the end; how many files were linked."""
     history, linked = History(folder, seed), 0
@@ -78,13 +90,7 @@ def exported(folder: Path, seed: str, engine: Engine) -> int:
     try:
         for number in range(STEPS):
             rng = random.Random(f"{seed}:{number}")
-            before = history.trace[:]
-            while history.trace == before or history.trace[-1] == "trim":
-                del history.trace[len(before) :]
-                if (name := rng.choice(("send", "send_in_txn", "send_large", "commit", "abort",
-                                        "checkpoint", "roll", "compact", "reopen"))):  # fmt: skip
-                    history.trace.append(name)
-                    getattr(history, name)(rng)
+            step(history, rng, WITHOUT_TRIMS)
             if number % 12 == 11:
                 linked += export_delta(history.client, "t", str(table), engine)["linked"]
         export_delta(history.client, "t", str(table), engine)

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from txlog import views
+from txlog.engine.flow.adopt import recorded
+from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.pins import Pin, pin
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.view import View
@@ -81,6 +83,15 @@ class RelationClient(TransactionClient):
     ) -> Iterator[pa.Table]:
         """The messages of one scan of a relation; see scanning.read_scan."""
         return read_scan(self._disk, scan, names, wanted)
+
+    def has_batch(self, topic: str, key: str, batch: int | str) -> bool:
+        """True when a batch is stored; as Bulk.stored, for who must not write."""
+        caller, settings, name = self._disk.owner(), self._store.settings, TopicName.parse(topic)
+        return self.ask(
+            lambda view: recorded(
+                view, settings, caller, find_topic(view, name).number, key, batch
+            ) is not None
+        )  # fmt: skip
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""

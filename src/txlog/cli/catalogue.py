@@ -115,6 +115,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "policy watermark get": Entry("policymarks", "get_watermark", "what holds, and from where"),
     "policy watermark remove": Entry("policymarks", "remove_watermark", "inherit policies again"),
     "job audit": Entry("job", "audit", "whether what is stored is what the store goes by"),
+    "job bulk-load": Entry("jobchange", "bulk_load", "files as messages of a topic, once"),
+    "job replay": Entry("jobchange", "replay", "messages of a range into another topic, once"),
     "job export-delta": Entry(
         "jobchange", "export_delta", "a topic as a Delta table, step by step"
     ),

@@ -21,7 +21,7 @@ _STRINGS: Final = frozenset(
     "topic namespace subscription producer owner transaction_key key path file state type kind "
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
-    "output holder by marker_type job engine".split()
+    "output holder by marker_type job engine dest".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -145,6 +145,8 @@ MEANINGS: Final[dict[str, str]] = {
     "job": "its name",
     "engine": "what computed: duckdb or spark",
     "failed": "checks that failed",
+    "dest": "the topic that is written",
+    "read": "messages read; null when it was done before",
     "linked": "files of the store that the table has without a copy",
     "version": "of the Delta table",
     "check_list": "each check: name, topic, partition, expected, found, ok",
@@ -229,7 +231,7 @@ MEANINGS: Final[dict[str, str]] = {
     "was_active": "it was waited for until now",
     "holds": "it has the least time",
     "idle": "it is not waited for",
-    "written": "snapshots written",
+    "written": "messages, or snapshots, written",
     "met": "it holds, or all do",
     "condition_list": "for each its name, whether it is met, and its value",
     "problem_list": "what is wrong: code, message, hint",

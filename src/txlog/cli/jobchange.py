@@ -1,19 +1,24 @@
-"""Owns the commands of jobs that write: export-delta."""
+"""Owns the commands of jobs that write: bulk-load, replay, export-delta."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from txlog.bounds import Range, parse_range
 from txlog.cli.command import command
 from txlog.cli.jobbing import Conf, Master, Progress, engine_of, job_of, print_result
 from txlog.cli.options import Call
 from txlog.cli.tables import counted
-from txlog.errors import MissingExtra
+from txlog.errors import MissingExtra, Usage
 
 Changing = Annotated[str, Option("--engine", metavar="duckdb|spark", help="what computes")]
+Key = Annotated[
+    str, Option("--transaction-key", "--key", metavar="KEY", help="whose batch it is: needed")
+]
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 
 
@@ -54,6 +59,115 @@ def export_delta(
         done = (
             f"exported {counted(answer['messages'], 'message')} up to LSN {answer['lsn']} to "
             f"{answer['path']}, {counted(answer['linked'], 'file')} linked"
+        )
+    print_result(call, answer, engine, done)
+
+
+@command(
+    "job bulk-load",
+    examples=(
+        "txlog job bulk-load orders.csv orders --transaction-key import --key-column id",
+        "txlog job bulk-load data/ orders --transaction-key import --engine duckdb --dry-run",
+    ),
+    fields="job engine topic files messages size_bytes ledgers txn already elapsed_ms",
+    changes=True,
+    dry_run=True,
+)
+def bulk_load(
+    call: Call,
+    source: Annotated[str, Argument(metavar="SRC", show_default=False)],
+    topic: Topic,
+    key: Key,
+    form: Annotated[
+        str | None, Option("--in", metavar="parquet|csv|ndjson", help="else by the suffixes")
+    ] = None,
+    key_column: Annotated[
+        str | None, Option("--key-column", metavar="C", help="else the column key")
+    ] = None,
+    value_column: Annotated[
+        str | None, Option("--value-column", metavar="C", help="else value, or the row as JSON")
+    ] = None,
+    event_time_column: Annotated[
+        str | None, Option("--event-time-column", metavar="C", help="else event_time")
+    ] = None,
+    engine: Changing = "spark",
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Store the rows of a file, or of all files below a directory, as messages: all or none.
+
+    The same key with the same bytes again changes nothing, and answers as the first time. Of
+    ndjson the value of a message is the line. An integer is an event time in milliseconds.
+    """
+    reading = importlib.import_module("txlog.loads")
+    columns = reading.Columns(key_column, value_column, event_time_column)
+    files = reading.files_of([source], form, columns)
+    client = call.client(write=True)
+    with engine_of(call, engine, master, conf) as chosen, Progress(call) as told:
+        answer = job_of("bulk_load")(
+            client, files, topic, key, chosen, dry_run=call.dry_run, tell=told
+        )
+    if answer["already"]:
+        done = f"{source} is in {topic} already"
+    else:
+        done = f"loaded {counted(answer['messages'], 'message')} into {topic}"
+    print_result(call, answer, engine, done)
+
+
+@command(
+    "job replay",
+    examples=(
+        "txlog job replay orders again -o @-1h.. --transaction-key fix-42",
+        "txlog job replay orders again --transaction-key fix-42 --transform fix.py:repair "
+        "--engine duckdb",
+    ),
+    fields="job engine topic dest read written txn already elapsed_ms",
+    changes=True,
+    dry_run=True,
+)
+def replay(
+    call: Call,
+    topic: Topic,
+    dest: Annotated[str, Argument(metavar="DEST", show_default=False)],
+    key: Key,
+    range_: Annotated[
+        str | None, Option("--offset", "-o", metavar="RANGE", help="else all of it")
+    ] = None,
+    transform: Annotated[
+        str | None,
+        Option("--transform", metavar="MODULE:FUNCTION", help="what changes the messages"),
+    ] = None,
+    engine: Changing = "spark",
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Store the committed messages of a range in another topic: all or none, once.
+
+    The same key, range and function again change nothing. The function takes and gives columns
+    key, value, properties, event_time, deliver_at: a pyarrow.Table with duckdb, a DataFrame with
+    spark. Each message says where it came from, in the property replay_of.
+    """
+    text = range_ or ""
+    wanted = Range() if range_ is None else parse_range(range_, call.now_ms())
+    if wanted.kind != "range":
+        raise Usage("-o of a replay is a stretch: unacked and txn are none")
+    function = None
+    if transform is not None:
+        function = (transform, importlib.import_module("txlog.functions").load(transform))
+    client = call.client(write=True)
+    with engine_of(call, engine, master, conf) as chosen, Progress(call) as told:
+        answer = job_of("replay")(
+            client, topic, dest, (text, wanted), key, chosen, function=function,
+            dry_run=call.dry_run, tell=told,
+        )  # fmt: skip
+    if answer["already"]:
+        done = f"{dest} has this already"
+    elif call.dry_run:
+        done = f"would replay {counted(answer['read'], 'message')} of {topic} into {dest}"
+    else:
+        done = (
+            f"replayed {counted(answer['read'], 'message')} of {topic}, "
+            f"{answer['written']:,} written to {dest}"
         )
     print_result(call, answer, engine, done)
 

@@ -215,7 +215,8 @@ def _files(held: Stored, ask: Ask) -> Iterator[Answer]:
         expected = f"files {len(claims)}, rows {sum(ref.rows for _, ref in claims)}"
         said = expected
         for file, ref in claims:
-            claim = (ref.rows, ref.first, ref.last, ref.lsn_first, ref.lsn_last)
+            lsns = (0, 0) if ref.form == "adopted" else (ref.lsn_first, ref.lsn_last)
+            claim = (ref.rows, ref.first, ref.last, *lsns)
             stands = found.get((ref.ledger, file), (0, 0, -1, 0, 0))
             if stands[0] != claim[0] or (ref.rows and stands != claim):
                 said = f"{ref.path} has (rows, entries, LSNs) {stands}, not {claim}"

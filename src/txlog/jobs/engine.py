@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from txlog.client import Client
+from txlog.loads import Files, Transform
 from txlog.stored import Stored
 from txlog.views import Content
 
@@ -45,6 +46,26 @@ class Engine(Protocol):
 
         folder: exists; they are FOLDER/partition=<n>/ledger=<l>/part-*.parquet
         """
+
+    def count(self, source: Files) -> int:
+        """How many messages files have; raises SqlError, CommandFailed, BadRecord, InvalidArgument.
+
+        Every record is looked at, and none is written.
+        """
+
+    def load(
+        self, client: Client, source: Files, topic: str, key: str, batch: str
+    ) -> dict[str, Any]:
+        """Store the rows of files as one batch; the answer of Bulk.commit. Raises as count, bulk.
+
+        DuckDB keeps the order of the files; Spark orders by event_time, if there is one.
+        """
+
+    def replay(
+        self, client: Client, content: Content, dest: str, key: str, batch: str,
+        function: Transform | None,
+    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
+        """Store the messages of a content again, changed by a function; how many were read."""
 
     def stored(self, client: Client, held: Stored) -> AbstractContextManager[Ask]:
         """What runs a SELECT over the views STORED and LARGE_CHUNKS, and over TABLES.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -15,6 +15,9 @@ from txlog.errors import TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.exporting import write_files
+from txlog.jobs.replaying import Replayed
+from txlog.jobs.rows import as_message, check_lines, count_rows, message_rows
+from txlog.loads import Files, Transform
 from txlog.querying import Query
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
 from txlog.views import Content, Source
@@ -51,12 +54,45 @@ class Local:
         """Write the messages that became visible after an LSN as files of exporting.FILE."""
         write_files(client, content, lsn, folder)
 
+    def count(self, source: Files) -> int:
+        """How many messages files have."""
+        with Session(paths=_both(source.paths)) as session:
+            check_lines(session, source)
+            return count_rows(session, source)
+
+    def load(
+        self, client: Client, source: Files, topic: str, key: str, batch: str
+    ) -> dict[str, Any]:
+        """Store the rows of files as one batch, in their order."""
+        bulk = client.bulk(topic, key=key, batch=batch)
+        with Session(paths=_both(source.paths)) as session:
+            check_lines(session, source)
+            try:
+                return bulk.commit(bulk.stage(map(as_message, message_rows(session, source))))
+            except BaseException:
+                bulk.abort()
+                raise
+
+    def replay(
+        self, client: Client, content: Content, dest: str, key: str, batch: str,
+        function: Transform | None,
+    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
+        """Store messages again, in the order of each partition."""
+        bulk = client.bulk(dest, key=key, batch=batch)
+        source = Replayed(client, content, function)
+        try:
+            answer = bulk.commit(bulk.stage(source))
+        except BaseException:
+            bulk.abort()
+            raise
+        return source.read, answer
+
     @contextmanager
     def stored(self, client: Client, held: Stored) -> Iterator[Ask]:
         """What runs a SELECT over the stored rows."""
         sources = [*held.files, *held.large_files]
         paths = [*paths_below(client.path, sources)]
-        with Session(paths=sorted({*paths, *map(_unglobbed, paths)})) as session:
+        with Session(paths=_both(paths)) as session:
             session.register("stored_rows", held.rows)
             for name in ("ledgers", "markers", "large", "acks"):
                 session.register(name, getattr(held, name))
@@ -79,6 +115,11 @@ def _scan(client: Client, sources: Sequence[Source]) -> str:
     paths = (path.replace("'", "''") for path in map(_unglobbed, paths_below(client.path, sources)))
     listed = ", ".join(f"'{path}'" for path in paths)
     return f"read_parquet([{listed}], filename = true, hive_partitioning = false)"
+
+
+def _both(paths: Sequence[str]) -> list[str]:
+    """Paths as such, and as patterns."""
+    return sorted({*paths, *map(_unglobbed, paths)})
 
 
 def _unglobbed(path: str) -> str:

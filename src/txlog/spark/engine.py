@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -15,8 +15,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlog.client import Client
-from txlog.errors import CommandFailed
+from txlog.errors import BadRecord, CommandFailed
+from txlog.loads import KEPT, PROPERTY, Files, Transform
+from txlog.spark.loading import bulk_load
 from txlog.spark.reading import frame_of, local_frame, read
+from txlog.spark.rows import lines, message_frame
 from txlog.spark.sessions import session
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
 from txlog.views import Content, Source
@@ -29,6 +32,7 @@ _ROW: Final = (
     " `count` int, marker_ledger bigint, marker_entry bigint, producer string, sequence_id bigint,"
     " value binary"
 )
+_PROPERTIES: Final = "map<string,string>"
 _STRICT: Final = {
     "parquet.page.verify-checksum.enabled": "true",
     "ignoreMissingFiles": "false",
@@ -93,6 +97,69 @@ class Spark:
         }
         with self._set(options):
             self._run(lambda: writer.parquet(f"file:{folder}"))
+
+    def count(self, source: Files) -> int:
+        """How many messages files have; each record is looked at."""
+        frame = message_frame(self.session, source)
+        self._check_lines(source)
+        # A count alone would leave out the columns, and with them what cannot be read.
+        return self._run(lambda: frame.where("xxhash64(struct(*)) IS NOT NULL").count())
+
+    def load(
+        self, client: Client, source: Files, topic: str, key: str, batch: str
+    ) -> dict[str, Any]:
+        """Store the rows of files as one batch, by event time in each partition."""
+        frame = message_frame(self.session, source)
+        self._check_lines(source)
+        return self._stored_frame(client, frame, topic, key, batch)
+
+    def replay(
+        self, client: Client, content: Content, dest: str, key: str, batch: str,
+        function: Transform | None,
+    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
+        """Store messages again, by event time in each partition."""
+        frame = frame_of(self.session, client.path, content)
+        place = F.create_map(F.lit(PROPERTY), F.concat("topic", F.lit(":"), "message_id"))
+        known = F.map_filter("properties", lambda name, _: name != PROPERTY)
+        sent = frame.withColumn(
+            "properties", F.map_concat(F.coalesce(known, F.create_map().cast(_PROPERTIES)), place)
+        ).select(*KEPT)
+        if function is not None:
+            sent = self._changed(sent, function)
+        answer = self._stored_frame(client, sent, dest, key, batch)
+        return self._run(frame.count), answer
+
+    def _changed(self, frame: DataFrame, function: Transform) -> DataFrame:
+        try:
+            found = function(frame)
+        except Exception as error:
+            raise CommandFailed(f"the transform failed: {type(error).__name__}: {error}") from error
+        if not isinstance(found, DataFrame):
+            raise CommandFailed(f"the transform gave a {type(found).__name__}, not a DataFrame")
+        return found
+
+    def _stored_frame(
+        self, client: Client, frame: DataFrame, topic: str, key: str, batch: str
+    ) -> dict[str, Any]:
+        order = ["event_time"] if "event_time" in frame.columns else []
+        return self._run(
+            lambda: bulk_load(
+                frame, client.path, topic, txn_key=key, batch_id=batch, order_by=order
+            )
+        )
+
+    def _check_lines(self, source: Files) -> None:
+        """Raises BadRecord when a line of an ndjson source is no JSON object."""
+        if source.form != "ndjson":
+            return
+        kind = F.schema_of_variant(F.try_parse_json("line"))
+        bad = lines(self.session, source).where(
+            ~F.coalesce(kind.startswith("OBJECT"), F.lit(False))
+        )
+        count = self._run(bad.count)
+        if count:
+            first = self._run(bad.first)
+            raise BadRecord(f"{count} lines are no JSON object, one is {first and first[0][:60]!r}")
 
     @contextmanager
     def _set(self, options: Mapping[str, str]) -> Iterator[None]:

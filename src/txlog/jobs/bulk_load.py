@@ -1,0 +1,48 @@
+"""Owns the job `bulk-load`: files become messages of a topic, all of them or none, once.
+
+The batch is named by the transaction key and by what is in the files; whoever brings both again
+gets the first answer, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txlog.client import Client
+from txlog.jobs.engine import Engine, Tell, silent
+from txlog.loads import Files
+
+Answer = dict[str, Any]
+
+
+def bulk_load(
+    client: Client, source: Files, topic: str, key: str, engine: Engine, *, dry_run: bool = False,
+    tell: Tell = silent,
+) -> Answer:  # fmt: skip
+    """Store the rows of files as messages, once for this key and these bytes.
+
+    returns: {topic, files, messages, size_bytes, ledgers, txn, already}; files: of the source
+    raises:  InvalidArgument, TopicNotFound, PartitionUnavailable, NotAllowed; SqlError,
+             CommandFailed when a file cannot be read as it is said to be: nothing was stored
+    """
+    tell("reading the source for its name")
+    batch = source.name()
+    if dry_run:
+        already = client.has_batch(topic, key, batch)
+        messages = 0 if already else engine.count(source)
+        return {"topic": topic, "files": len(source.paths), "messages": messages,
+                "size_bytes": None, "ledgers": None, "txn": None, "already": already}  # fmt: skip
+    found = client.bulk(topic, key=key, batch=batch).stored
+    if found is None:
+        tell("writing")
+        found = engine.load(client, source, topic, key, batch)
+    return answer_of(found, len(source.paths))
+
+
+def answer_of(found: Answer, files: int) -> Answer:
+    """What a job says of Bulk.commit's answer."""
+    return {
+        "topic": found["topic"], "files": files, "messages": found["messages"],
+        "size_bytes": found["size_bytes"], "ledgers": found["files"], "txn": found["txn"],
+        "already": found["already"],
+    }  # fmt: skip

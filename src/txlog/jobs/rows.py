@@ -1,0 +1,125 @@
+"""Owns how rows of a source become columns of messages, as SQL of DuckDB."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.duck import Rows, Session
+from txlog.engine.flow.route import COLUMNS
+from txlog.errors import BadRecord, InvalidArgument
+from txlog.loads import Files
+
+_OTHERS: Final = {
+    "properties": "CAST({0} AS MAP(VARCHAR, VARCHAR))", "deliver_at": None,
+    "sequence_id": "CAST({0} AS BIGINT)",
+}  # fmt: skip
+
+
+def message_rows(session: Session, source: Files) -> Rows:
+    """The messages of a source, read as they are asked for, in the order of its files.
+
+    raises: SqlError, InvalidArgument for a column that there is not
+    """
+    return session.stream(f"SELECT {_columns(session, source)} FROM {_scan(source)}")
+
+
+def count_rows(session: Session, source: Files) -> int:
+    """How many messages a source has; every record is looked at."""
+    row = session.row(f"SELECT count(*) AS n FROM ({_selected(session, source)})")
+    return int(str(row["n"]))
+
+
+def as_message(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with the types of messages; instants lose what is below a millisecond."""
+    columns = [
+        column.cast(COLUMNS[name], safe=not pa.types.is_timestamp(column.type))
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def check_lines(session: Session, source: Files) -> None:
+    """Raises BadRecord when a line of an ndjson source is no JSON object."""
+    if source.form != "ndjson":
+        return
+    [row] = session.arrow(
+        "SELECT count(*) AS n, any_value(line[:60]) AS first FROM"
+        f" {_scan(source)} WHERE line IS NULL OR NOT json_valid(line)"
+        " OR json_type(line) <> 'OBJECT'"
+    ).to_pylist()
+    if row["n"]:
+        raise BadRecord(f"{row['n']} lines are no JSON object, one is {row['first']!r}")
+
+
+def _selected(session: Session, source: Files) -> str:
+    return f"SELECT {_columns(session, source)} FROM {_scan(source)}"
+
+
+def _columns(session: Session, source: Files) -> str:
+    """The columns of messages over those of a source."""
+    chosen = source.columns
+    if source.form == "ndjson":
+        members = {"key": chosen.key, "event_time": chosen.event_time}
+        out = ["encode(line) AS value"]
+        for name, member in members.items():
+            if member is not None:
+                path = _text(f'$."{member}"')
+                found = f"json_extract_string(line, {path})"
+                out.append(f"{_shaped(name, found, pa.string())} AS {name}")
+        return ", ".join(out)
+    schema = session.stream(f"SELECT * FROM {_scan(source)} LIMIT 0").schema
+    named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
+    for column in named.values():
+        if column is not None and column not in schema.names:
+            raise InvalidArgument(
+                f"the source has no column {column}", hint=f"it has {', '.join(schema.names)[:200]}"
+            )
+    whole = chosen.value is None and "value" not in schema.names
+    others = () if whole else ("properties", "deliver_at", "sequence_id")
+    out = ["encode(CAST(to_json(source) AS VARCHAR)) AS value"] if whole else []
+    for name in ("value", "key", "event_time", *others):
+        column = named.get(name) or (name if name in schema.names else None)
+        if column is not None:
+            kind = schema.field(column).type
+            out.append(f"{_shaped(name, _name(column), kind)} AS {name}")
+    return ", ".join(out)
+
+
+def _shaped(name: str, column: str, kind: pa.DataType) -> str:
+    """A column as a message has it."""
+    if name in ("event_time", "deliver_at"):
+        if pa.types.is_integer(kind):
+            return f"epoch_ms(CAST({column} AS BIGINT)) AT TIME ZONE 'UTC'"
+        return f"CAST({column} AS TIMESTAMPTZ)"
+    if name in ("key", "value"):
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return column
+        return f"encode(CAST({column} AS VARCHAR))"
+    return str(_OTHERS[name]).format(column)
+
+
+def _scan(source: Files) -> str:
+    paths = ", ".join(_text(_unglobbed(path)) for path in source.paths)
+    if source.form == "parquet":
+        return f"read_parquet([{paths}], union_by_name = true) AS source"
+    if source.form == "csv":
+        return f"read_csv([{paths}], header = true, all_varchar = true) AS source"
+    return (
+        f"read_csv([{paths}], columns = {{'line': 'VARCHAR'}}, header = false, delim = '\\x01',"
+        " quote = '', escape = '', auto_detect = false, max_line_size = 16777216) AS source"
+    )
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _unglobbed(path: str) -> str:
+    """A path without the meaning of a pattern."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)

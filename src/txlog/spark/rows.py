@@ -1,0 +1,78 @@
+"""Owns how rows of a source become columns of messages, as a data frame."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType
+
+from txlog.errors import InvalidArgument
+from txlog.loads import Files
+
+_GLOB: Final = re.compile(r"([\\{}\[\]*?])")
+_ESCAPED: Final = r"\\\1"
+_OTHERS: Final = ("properties", "deliver_at", "sequence_id")
+
+
+def message_frame(spark: SparkSession, source: Files) -> DataFrame:
+    """The messages of a source; raises InvalidArgument for a column that there is not."""
+    chosen = source.columns
+    if source.form == "ndjson":
+        out = [F.col("line").cast("binary").alias("value")]
+        for name, member in (("key", chosen.key), ("event_time", chosen.event_time)):
+            if member is not None:
+                found = F.get_json_object("line", f"$['{member}']")
+                out.append(_shaped(name, found, StringType()).alias(name))
+        return lines(spark, source).select(*out)
+    frame = _read(spark, source)
+    named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
+    for column in named.values():
+        if column is not None and column not in frame.columns:
+            raise InvalidArgument(
+                f"the source has no column {column}",
+                hint=f"it has {', '.join(frame.columns)[:200]}",
+            )
+    whole = chosen.value is None and "value" not in frame.columns
+    row = F.to_json(F.struct(*map(_column, frame.columns)), {"ignoreNullFields": "false"})
+    out = [row.cast("binary").alias("value")] if whole else []
+    for name in ("value", "key", "event_time", *(() if whole else _OTHERS)):
+        column = named.get(name) or (name if name in frame.columns else None)
+        if column is not None:
+            kind = frame.schema[column].dataType
+            out.append(_shaped(name, _column(column), kind).alias(name))
+    return frame.select(*out)
+
+
+def lines(spark: SparkSession, source: Files) -> DataFrame:
+    """The lines of an ndjson source, in a column `line`."""
+    return spark.read.text(_paths(source)).withColumnRenamed("value", "line")
+
+
+def _read(spark: SparkSession, source: Files) -> DataFrame:
+    if source.form == "parquet":
+        return spark.read.option("mergeSchema", "true").parquet(*_paths(source))
+    options = {"header": "true", "multiLine": "true", "escape": '"'}
+    return spark.read.options(**options).csv(_paths(source))
+
+
+def _shaped(name: str, column: Column, kind: DataType) -> Column:
+    """A column as a message has it."""
+    if name in ("event_time", "deliver_at"):
+        if isinstance(kind, IntegralType):
+            return F.timestamp_millis(column.cast("bigint"))
+        return column.cast("timestamp")
+    if name in ("key", "value"):
+        return column if isinstance(kind, BinaryType) else column.cast("string").cast("binary")
+    return column
+
+
+def _column(name: str) -> Column:
+    """A column whose name may hold a dot."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _paths(source: Files) -> list[str]:
+    return [f"file:{_GLOB.sub(_ESCAPED, path)}" for path in source.paths]

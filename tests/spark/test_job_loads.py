@@ -1,0 +1,147 @@
+"""Tests of the jobs bulk-load and replay on Spark: what DuckDB stores, once."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import txlog
+from tests.test_bulk_load import rows
+from tests.test_export_delta import WITHOUT_TRIMS, step
+from tests.test_querying import STEPS, History
+from txlog import Client
+from txlog.bounds import Range
+from txlog.errors import BadRecord, CommandFailed, InvalidArgument
+from txlog.jobs.bulk_load import bulk_load
+from txlog.jobs.engine import Engine
+from txlog.jobs.local import Local
+from txlog.jobs.replay import replay
+from txlog.loads import Columns, files_of
+from txlog.spark import Spark
+from txlog.spark.jobs.bulk_load import main as bulk_load_main
+from txlog.spark.jobs.replay import main as replay_main
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk", "spark")]
+SAME = ("key", "value", "event_time", "properties", "deliver_at", "sequence_id")
+
+
+def engine() -> Spark:
+    """The engine over the session of the tests."""
+    return Spark(None, {})
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """Return a client of a store with topics `here` and `there`."""
+    txlog.init(str(tmp_path / "store"))
+    with txlog.open(str(tmp_path / "store")) as opened:
+        opened.checkpoint_automatically = False
+        opened.create_topic("here", partitions=2)
+        opened.create_topic("there", partitions=2)
+        yield opened
+
+
+def stored(client: Client, topic: str) -> list[tuple[object, ...]]:
+    """What a topic has, partition by partition; order and ids aside."""
+    found = [(row["partition"] if row["key"] else None, *(row[name] for name in SAME))
+             for row in rows(client, topic)]  # fmt: skip
+    return sorted(found, key=repr)
+
+
+def load(client: Client, path: Path, columns: Columns, topic: str, by: Engine) -> dict[str, Any]:
+    return bulk_load(client, files_of([str(path)], None, columns), topic, f"of-{topic}", by)
+
+
+def test_sources_of_each_form_are_what_duckdb_makes_of_them(client: Client, tmp_path: Path) -> None:
+    """DuckDB = Spark: keys, values, instants, properties, nulls, and where a key goes."""
+    table = pa.table({
+        "value": pa.array([b"a", None, b""]), "key": ["x", None, "y"], "sequence_id": [1, 2, 3],
+        "event_time": pa.array([1_700_000_000_123] * 3, pa.int64()),
+        "properties": pa.array([[("a", "b")], None, []], pa.map_(pa.string(), pa.string())),
+    })  # fmt: skip
+    (tmp_path / "a[b]").mkdir()
+    pq.write_table(table, tmp_path / "a[b]" / "rows.parquet")
+    (tmp_path / "a.csv").write_text('k,t,v\none,2026-11-20T12:00:00.5Z,"x,\n""1"\n,,\n')
+    lines = ['{"k":"\\u00e9","t":"2026-11-20T12:00:00Z"}', '{ "k": "b" }', "{}"]
+    (tmp_path / "a.ndjson").write_text("\n".join(lines))
+    for name, columns in (
+        ("a[b]", Columns()), ("a.csv", Columns("k", None, "t")),
+        ("a.ndjson", Columns("k", None, "t")),
+    ):  # fmt: skip
+        local = load(client, tmp_path / name, columns, "here", Local())
+        spark = load(client, tmp_path / name, columns, "there", engine())
+        assert {**spark, "topic": "here", "txn": None, "ledgers": None} == {
+            **local, "txn": None, "ledgers": None,
+        }  # fmt: skip
+        assert stored(client, "there") == stored(client, "here")
+        assert load(client, tmp_path / name, columns, "there", engine())["already"]
+    assert len(rows(client, "there")) == 8
+
+
+def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "a.ndjson").write_text('{"a":1}\n[1]\n{"a":\n')
+    with pytest.raises(BadRecord, match="2 lines"):
+        load(client, tmp_path / "a.ndjson", Columns(), "there", engine())
+    (tmp_path / "a.csv").write_text("value,event_time\na,2026-11-20\na,soon\n")
+    with pytest.raises(CommandFailed, match="soon"):
+        load(client, tmp_path / "a.csv", Columns(), "there", engine())
+    with pytest.raises(InvalidArgument, match="no column nope"):
+        load(client, tmp_path / "a.csv", Columns("nope"), "there", engine())
+    assert rows(client, "there") == []
+    assert list(Path(client.path).glob("topics/**/_stage/*")) == []
+
+
+@pytest.mark.slow
+def test_replay_is_what_duckdb_makes_of_it(tmp_path: Path) -> None:
+    history = History(tmp_path, "replay")
+    names = tuple(name for name in WITHOUT_TRIMS if name != "send_large")
+    for number in range(STEPS):
+        step(history, random.Random(f"4:{number}"), names)
+    with history.client as client:
+        for topic in ("here", "there"):
+            client.create_topic(topic, 2)
+        whole = ("", Range())
+        local = replay(client, "t", "here", whole, "k", Local())
+        spark = replay(client, "t", "there", whole, "k2", engine())
+        assert {**spark, "dest": "here", "txn": None} == {**local, "txn": None}
+        assert spark["written"] > 0
+        assert stored(client, "there") == stored(client, "here")
+        assert replay(client, "t", "there", whole, "k2", engine())["already"]
+
+
+def shout(frame: DataFrame) -> DataFrame:
+    """Only messages with a key, their values in capitals."""
+    return frame.where("key IS NOT NULL").withColumn(
+        "value", F.upper(F.col("value").cast("string")).cast("binary")
+    )
+
+
+def test_programs_of_spark_submit(
+    client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_text("value,key\na,k\nb,\n")
+    words = [str(tmp_path / "a.csv"), "here", "--transaction-key", "k", "-S", client.path]
+    for dry, messages, already in ((True, 2, False), (False, 2, False), (False, 2, True)):
+        assert bulk_load_main([*words, "--json", *["--dry-run"] * dry]) == 0
+        said = json.loads(capfd.readouterr().out)
+        assert (said["engine"], said["messages"], said["already"]) == ("spark", messages, already)
+    words = ["here", "there", "--transaction-key", "k", "-S", client.path, "--json"]
+    transform = f"{Path(__file__)}:shout"
+    assert replay_main([*words, "--transform", transform]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert (said["read"], said["written"]) == (2, 1)
+    assert [row["value"] for row in rows(client, "there")] == [b"A"]
+    for wrong, message in (
+        ("textwrap:dedent", "the transform failed"), ("builtins:repr", "not a DataFrame"),
+    ):  # fmt: skip
+        assert replay_main([*words, "--transform", wrong]) == 1
+        assert message in capfd.readouterr().err
