@@ -21,8 +21,11 @@ from txlog import Client, MessageId, Range
 from txlog.bounds import END, Bound
 from txlog.engine.flow import adopt as flow
 from txlog.engine.flow.watermark_at import WatermarkGenerator
+from txlog.engine.storage.disk_protocol import LockFile
 from txlog.engine.storage.segment import GROUP_ROWS
+from txlog.engine.store import Store
 from txlog.engine.upkeep import adoption
+from txlog.engine.upkeep.checkpoint import maintenance_lock
 from txlog.engine.view import View
 from txlog.errors import (
     Corruption,
@@ -533,6 +536,26 @@ class TestLeftovers:
         assert files_below(bench, "topics/**/ledger-*.parquet") == []
         assert load(other, 1, b"b")["already"] is False
         assert values(other) == [b"x", b"b"]
+
+    def test_batch_that_another_stores_meanwhile(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was not stored when the commit began: the frame looks again."""
+        client, other = bench.client, bench.another()
+        ours, theirs = (one.bulk("t", key="k", batch=1) for one in (client, other))
+        staged, of_theirs = ours.stage([rows(b"ours")]), theirs.stage([rows(b"theirs")])
+        real = maintenance_lock
+
+        def racing(store: Store, *, wait: bool) -> LockFile | None:
+            monkeypatch.setattr(adoption, "maintenance_lock", real)
+            assert not theirs.commit(of_theirs)["already"]
+            return real(store, wait=wait)
+
+        monkeypatch.setattr(adoption, "maintenance_lock", racing)
+        assert ours.commit(staged)["already"]
+        assert values(client) == [b"theirs"]
+        assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 1
+        assert stages(bench) == []
 
     def test_ids_that_are_too_low_are_taken_anew(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
