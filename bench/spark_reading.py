@@ -155,7 +155,7 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
               f"{taken / found[f'read {kind}']:.2f} |")  # fmt: skip
     for columns in (every.schema.toDDL(), "value binary"):
         count, taken = stream(
-            spark, path, folder / f"c-{a_marker}-{is_clean}-{len(columns)}", columns
+            spark, path, folder / f"c-{a_marker}-{is_clean}-{len(columns)}", columns, messages // 5
         )
         if taken:
             print(f"stream of {columns[:12].split()[0] if len(columns) < 20 else 'all columns'}: "

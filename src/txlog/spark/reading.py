@@ -219,8 +219,10 @@ class _Plan:
         return out
 
     def _placed(self, rows: DataFrame) -> DataFrame:
+        # Spark makes all the metadata of each row, unless a query looks at some of it.
+        looked = F.col("_metadata.file_name") != ""
         return _branch(
-            rows.where("kind = 0"),
+            rows.where("kind = 0").where(looked),
             ledger=F.coalesce("marker_ledger", _ledger_of_file()),
             entry=F.coalesce("marker_entry", "entry"),
             visible_time=F.coalesce("visible_time", "publish_time"),

@@ -39,7 +39,7 @@ _TYPES: Final = dict(column.split(" ", 1) for column in f"{SCHEMA}, txn_state st
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 # Columns whose least and greatest value is known of ledgers, files or row groups.
-_PRUNED: Final = frozenset(
+PRUNED: Final = frozenset(
     ["partition", "ledger", "lsn", "entry", "key", "publish_time", "event_time", "deliver_at",
      "visible_time", "producer", "sequence_id"]
 )  # fmt: skip
@@ -150,7 +150,7 @@ class PruningReader(BatchReader):
 def _ends(one: Filter) -> tuple[str, object, object] | None:
     """(column, least, greatest value) that a filter lets through, if it says so."""
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
-    if len(attribute) != 1 or attribute[0] not in _PRUNED:
+    if len(attribute) != 1 or attribute[0] not in PRUNED:
         return None
     name = attribute[0]
     if isinstance(one, In):
