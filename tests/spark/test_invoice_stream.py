@@ -1,0 +1,88 @@
+"""The example invoice_stream: each order has one invoice, also when its driver is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from decimal import Decimal
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import txlog
+from tests.source_tree import ROOT, SOURCE
+
+PROGRAM = ROOT / "examples" / "invoice_stream.py"
+ORDERS = 25_900
+KILLS = (1, 8000, 16_000)  # once so many invoices are there
+
+
+def loaded() -> ModuleType:
+    """The example as a module."""
+    spec = spec_from_file_location("invoice_stream", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.spark
+def test_invoice_is_what_an_order_is_worth(spark: SparkSession) -> None:
+    """By Spark and by hand, for the first orders; kills a value that is rounded."""
+    example = loaded()
+    rows = example.orders(60)
+    table = pa.table({
+        "key": [row["invoice"].encode() for row in rows],
+        "value": [json.dumps(row).encode() for row in rows],
+    })  # fmt: skip
+    found = example.invoices(spark.createDataFrame(table)).toArrow().to_pylist()
+    assert [row["key"].decode() for row in found] == [row["invoice"] for row in rows]
+    for order, row in zip(rows, found, strict=True):
+        invoice = json.loads(row["value"])
+        worth = sum(Decimal(line["price"]) * line["quantity"] for line in order["lines"])
+        assert Decimal(invoice["value"]) == worth
+        assert invoice["lines"] == len(order["lines"])
+
+
+def start(*words: str) -> subprocess.Popen[bytes]:
+    """The example as a program, in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), *words], start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_totals_are_exact_when_the_driver_is_killed_three_times(tmp_path: Path) -> None:
+    """SIGKILL of Python and of the JVM, each time just after a frame of the sink; real orders."""
+    store, checkpoint = str(tmp_path / "store"), str(tmp_path / "checkpoint")
+    done = start("fill", store)
+    assert done.communicate()[0] == b"%d orders\n" % ORDERS
+    with txlog.open(store) as client:
+        for least in KILLS:
+            driver = start("run", store, checkpoint)
+            told = client.wait(["invoices"], messages=least, timeout_ms=900_000)
+            assert told["met"], told
+            os.killpg(driver.pid, signal.SIGKILL)
+            assert driver.wait() == -signal.SIGKILL
+            driver.communicate()
+        assert client.describe_topic("invoices")["messages"] < ORDERS
+    driver = start("run", store, checkpoint)
+    output = driver.communicate()
+    assert driver.returncode == 0, output[1]
+    check = start("check", store)
+    said = check.communicate()[0].decode()
+    assert (check.returncode, said) == (
+        0, f"{ORDERS} invoices of {ORDERS} orders, worth 9747747.934: exact\n"
+    )  # fmt: skip
+    assert list(Path(store).glob("topics/**/_stage/*")) == []
