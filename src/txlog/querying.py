@@ -14,6 +14,7 @@ from txlog.client import Client
 from txlog.duck import Rows, Session, tables_of
 from txlog.engine.flow.preview import check_isolation
 from txlog.engine.pins import Pin
+from txlog.engine.storage.far import is_remote
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.listings import LISTS, listed
 from txlog.messagesql import Messages, files_of, name, path_below, text, unglobbed
@@ -128,7 +129,8 @@ class Query:
             self._pin = self._client.pin(sources)
         self._client.check_files(sources)
         path = path_below(self._client.path)
-        paths = [path(source) for source in sources]  # as such, and as a pattern
+        near = [source for source in sources if not is_remote(source.ref.path)]
+        paths = [path(source) for source in near]  # as such, and as a pattern
         self._session = session = Session(paths=sorted({*paths, *map(unglobbed, paths)}))
         self.statements = [*_MACROS, *self._views(words, Messages(self._contents, path), session)]
         if self._this is not None:

@@ -14,14 +14,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 import txlog
 from tests.test_querying import SAME, STEPS, History
+from tests.test_scanning import place, some_range
+from tests.test_scanning import read as ranged
 from txlog import Client, MessageId
-from txlog.bounds import END
-from txlog.errors import PartitionUnavailable, StoreNotFound, TopicNotFound
-from txlog.spark import read, release
+from txlog.bounds import END, Range
+from txlog.errors import InvalidArgument, PartitionUnavailable, StoreNotFound, TopicNotFound
+from txlog.spark import read, reading, release
 from txlog.spark.reading import local_frame
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
-SEEDS = (10, 19, 23)  # between them they have rows in all places
+SEEDS = (19, 34)  # at the end their rows lie in all places
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def in_order(frame: DataFrame) -> list[dict[str, object]]:
     return rows
 
 
-def compare(spark: SparkSession, history: History) -> None:
+def compare(spark: SparkSession, history: History, rng: random.Random) -> None:
     """Spark gives what a reader gives, and the rest follows from it."""
     tables = list(history.client.read("t"))
     wanted = pa.concat_tables(tables).to_pylist() if tables else []
@@ -60,6 +62,28 @@ def compare(spark: SparkSession, history: History) -> None:
         for row in wanted
     ]
     assert None not in [row["lsn"] for row in found]
+    compare_part(spark, history, found, rng)
+
+
+def compare_part(
+    spark: SparkSession, history: History, rows: list[dict[str, object]], rng: random.Random
+) -> None:
+    """A range of any kind is what a reader has of it, and an LSN what was there then."""
+    everything = ranged(history.client, Range())
+    wanted = some_range(rng, everything)
+    found = in_order(read(spark, history.path, "t", start=wanted.start, end=wanted.stop))
+    assert [place(row) for row in found] == [
+        place(row) for row in ranged(history.client, wanted)
+    ], str(wanted)
+    if rows:
+        lsn = rng.choice([row["lsn"] for row in rows])
+        assert isinstance(lsn, int)
+        old = read(spark, history.path, "t", at_lsn=lsn, partitions=[0])
+        assert in_order(old) == [
+            row
+            for row in rows
+            if row["lsn"] <= lsn and row["partition"] == 0  # type: ignore[operator]
+        ]
 
 
 def run(spark: SparkSession, folder: Path, seed: int, every: int) -> Counter[str]:
@@ -70,7 +94,7 @@ def run(spark: SparkSession, folder: Path, seed: int, every: int) -> Counter[str
         for number in range(STEPS):
             history.step(random.Random(f"{seed}:{number}"))
             if number % every == every - 1:
-                compare(spark, history)
+                compare(spark, history, random.Random(f"{seed}:{number}"))
                 relation = history.client.relation("t")
                 for name in ("direct", "unclean", "open", "large_files"):
                     seen[name] += len(getattr(relation, name))
@@ -83,11 +107,15 @@ def run(spark: SparkSession, folder: Path, seed: int, every: int) -> Counter[str
     return seen
 
 
-def test_spark_sees_what_a_reader_sees(spark: SparkSession, tmp_path: Path) -> None:
-    """API = Spark, whatever happened to the rows and wherever they lie."""
+def test_spark_sees_what_a_reader_sees(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """API = Spark, whatever happened to the rows, wherever they and their markers lie."""
+    monkeypatch.setattr(reading, "_MARKERS_FEW", 2)
+    monkeypatch.setattr(reading, "_EDGES_FEW", 1)
     seen: Counter[str] = Counter()
     for seed in SEEDS:
-        seen += run(spark, tmp_path, seed, every=30)
+        seen += run(spark, tmp_path, seed, every=STEPS)
     assert set(seen) == {"direct", "unclean", "open", "large_files", "tail"}
 
 
@@ -249,3 +277,82 @@ def test_a_frame_outlives_what_the_store_lets_go(spark: SparkSession, tmp_path: 
         client.checkpoint()
         assert list(Path(path).glob("topics/**/*.parquet")) == []
         assert list(Path(path, "pins").iterdir()) == []
+
+
+def test_bounds_are_words_too_and_are_checked(spark: SparkSession, client: Client) -> None:
+    for number in range(3):
+        client.producer("orders").send(b"%d" % number, partition=0)
+    client.checkpoint(roll_all=True)
+    for number in range(3, 5):
+        client.producer("orders").send(b"%d" % number, partition=0)
+
+    def values(**bounds: str) -> list[object]:
+        return [row["value"] for row in in_order(read(spark, client.path, "orders/0", **bounds))]  # type: ignore[arg-type]
+
+    assert values(start="+1", end="-1") == [b"1", b"2", b"3"]
+    assert values(start="1:1", end="1:2") == [b"1"]
+    assert values(start="latest") == []
+    with pytest.raises(InvalidArgument, match="not a bound"):
+        values(start="soon")
+    with pytest.raises(InvalidArgument, match="no LSN"):
+        read(spark, client.path, "orders", at_lsn=99)
+
+
+def test_range_leaves_out_files_and_row_groups(spark: SparkSession, client: Client) -> None:
+    """Kills: a range that is a filter over everything."""
+    for _ in range(3):
+        with client.transaction() as txn:
+            client.producer("orders").send(b"x", partition=0, txn=txn)
+        client.producer("orders").send(b"y", partition=0)
+        client.checkpoint(roll_all=True)
+    rows = in_order(read(spark, client.path, "orders"))
+    part = read(spark, client.path, "orders", start=str(rows[3]["message_id"]), end="-1")
+    assert in_order(part) == rows[3:5]
+    assert len(part.inputFiles()) == 3
+    plan = part._jdf.queryExecution().executedPlan().toString()
+    assert "GreaterThanOrEqual(entry,1)" in plan
+
+
+def test_partitions_that_are_away_can_be_left_out(spark: SparkSession, client: Client) -> None:
+    for partition in (0, 1):
+        client.producer("orders").send(b"x", partition=partition)
+    client.admin.set_offline("orders", 1)
+    with pytest.warns(UserWarning, match="left out partitions that are away: 1"):
+        frame = read(spark, client.path, "orders", skip_unavailable=True)
+    assert [row["partition"] for row in in_order(frame)] == [0]
+
+
+def test_many_markers_are_read_by_spark_and_named(
+    spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a million markers in the plan, and one that is slow and says nothing."""
+    held = client.transaction()  # keeps the sidecar from being clean
+    client.producer("orders").send(b"held", partition=0, txn=held)
+    for number in range(3):
+        with client.transaction() as txn:
+            client.producer("orders").send(b"%d" % number, partition=0, txn=txn)
+    client.checkpoint(roll_all=True)
+    assert client.relation("orders").markers.num_rows == 3
+    monkeypatch.setattr(reading, "_MARKERS_FEW", 2)
+    monkeypatch.setattr(reading, "_MARKERS_MANY", 2)
+    with pytest.warns(UserWarning, match="txlog admin compact orders"):
+        frame = read(spark, client.path, "orders")
+    assert [row["value"] for row in in_order(frame)] == [b"0", b"1", b"2"]
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "EqualTo(kind,1)" in plan
+    held.abort()
+
+
+def test_what_is_not_committed_has_a_state(spark: SparkSession, client: Client) -> None:
+    """Isolation uncommitted: kills a preview that looks like a message."""
+    txn = client.transaction()
+    client.producer("orders").send(b"open", txn=txn)
+    client.checkpoint()
+    with client.transaction() as other:
+        client.producer("orders").send(b"in", txn=other)
+    client.producer("orders").send(b"plain")
+    rows = in_order(read(spark, client.path, "orders", isolation="uncommitted"))
+    assert {(row["value"], row["txn_state"], row["message_id"] is None) for row in rows} == {
+        (b"open", "open", True), (b"in", "committed", False), (b"plain", None, False),
+    }  # fmt: skip
+    assert read(spark, client.path, "orders", isolation="uncommitted", end="-1").count() == 1

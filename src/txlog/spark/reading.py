@@ -1,28 +1,39 @@
-"""Owns `read`: the committed messages of a topic as a data frame, scanned by Spark itself.
+"""Owns `read`: the messages of a topic as a data frame, scanned by Spark itself.
 
 What is committed is decided by `views.Relation`; here it is written as Spark's plan: a scan of the
 files that need no more than `kind = 0`, in one piece; one of the files that are joined with their
 markers; what lies in parts and in the journal as local rows. Files are named one by one, never a
-directory, which knows no generation and no transaction.
+directory, which knows no generation and no transaction. What was offloaded to a directory is
+scanned there; what is in an object store is fetched by the workers (remote).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from pathlib import PurePath
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from txlog.client import Client, open_store
-from txlog.errors import NotAllowed, SnapshotExpired, TopicNotFound
-from txlog.ids import TopicName
-from txlog.views import Content, Source, adopted_lsns
+from txlog.bounds import START, Bound, Range, parse_bound
+from txlog.clock import SystemClock
+from txlog.engine.storage.far import is_remote, local_path
+from txlog.errors import SnapshotExpired
+from txlog.positions import Where, bound_of
+from txlog.scanning import scans_of
+from txlog.spans import Span, Wanted
+from txlog.spark.opening import opened
+from txlog.spark.remote import remote_frame
+from txlog.views import Content, Relation, Source, adopted_lsns
 
 _TRIES: Final = 5
 # By session, what lets go of the files of its frames; they go with the session as well.
@@ -50,31 +61,44 @@ _STRICT: Final = {
 }
 _TXN: Final = ["partition", "txn_most", "txn_least"]
 _OF_MARKER: Final = ("marker_ledger", "marker_entry", "visible_time", "lsn")
+_MARKERS: Final = [*_TXN, *(f"m_{name}" for name in _OF_MARKER)]
+_MARKERS_FEW: Final = 20_000  # so many travel with the plan
+_MARKERS_MANY: Final = 2_000_000
+_EDGES_FEW: Final = 4
 
 
-def read(spark: SparkSession, store: str, topic: str) -> DataFrame:
-    """Return the committed messages of a topic, as of now; the columns are those of `messages`.
+def read(
+    spark: SparkSession, store: str, topic: str, *, partitions: Sequence[int] | None = None,
+    start: Where | None = None, end: Where | None = None, at_lsn: int | None = None,
+    isolation: str = "committed", skip_unavailable: bool = False,
+) -> DataFrame:  # fmt: skip
+    """Return the messages of a topic, as of now; the columns are those of `messages`.
 
-    The frame stands for what was committed when it was made, however often it runs: its files are
+    The frame stands for what was there when it was made, however often it runs: its files are
     pinned until `release`, or until this process or all that stands on the session is gone. Of a
     store that this user cannot write nothing is pinned: there the files go after `reader_grace_ms`,
     and the frame fails with Spark's error of a missing file. Rows come in no order but by
     `orderBy("partition", "ledger", "entry", "txn_index")`.
-    raises: StoreNotFound, TopicNotFound, PartitionUnavailable, Corruption, SnapshotExpired
+    topic:      also one partition, `orders/2`
+    start, end: positions as the API takes them, or bounds as on the command line: `17:4`, `@-1h`,
+                `-10`; end itself is out
+    at_lsn:     as the topic was at this LSN, of what is still there
+    isolation:  uncommitted: a column txn_state, and messages of open and aborted transactions
+    skip_unavailable: leave out partitions that are away, with a warning, instead of an error
+    raises: StoreNotFound, TopicNotFound, PartitionUnavailable, Corruption, SnapshotExpired,
+            InvalidArgument, MessageNotFound
     cost:   the driver reads what is in parts and in the journal; the rest only a job reads
     """
-    name = TopicName.parse(topic)
-    with _opened(store) as client:
+    wanted = Wanted(partitions, Range(_bound(start) or START, _bound(end)), at_lsn)
+    with opened(store) as client:
         for _ in range(_TRIES):
-            found = [
-                content for content in client.contents([name.full]) if content.name == name.full
-            ]
-            if not found:
-                raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
-            relation = found[0].relation
+            content = client.content(
+                topic, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+            )
+            relation = content.relation
             pin = client.pin([*relation.direct, *relation.unclean, *relation.large_files])
             try:
-                frame = _Plan(spark, client.path, found[0]).frame()
+                frame = _Plan(spark, client.path, content, isolation).frame()
             except BaseException as error:
                 if pin is not None:
                     pin.close()
@@ -83,29 +107,42 @@ def read(spark: SparkSession, store: str, topic: str) -> DataFrame:
                 raise
             if pin is not None:
                 _PINS.setdefault(spark, []).append(weakref.finalize(spark, pin.close))
+            _warn(relation)
             return frame
     raise SnapshotExpired("the store moved on faster than it could be read")
 
 
 def frame_of(spark: SparkSession, path: str, content: Content) -> DataFrame:
     """The messages of a content of the store at a path; its files are the caller's to pin."""
-    return _Plan(spark, path, content).frame()
+    return _Plan(spark, path, content, "committed").frame()
+
+
+def _bound(position: Where | None) -> Bound | None:
+    """A position as a bound, also one that is written as on the command line."""
+    if position is None:
+        return None
+    if isinstance(position, str) and position not in ("earliest", "latest"):
+        return parse_bound(position, SystemClock().now().wall_ms)
+    return bound_of(position)
+
+
+def _warn(relation: Relation) -> None:
+    """Say what a frame lacks, and what makes it slow."""
+    topic, markers = relation.topic, relation.markers.num_rows
+    if relation.unavailable:
+        away = ", ".join(map(str, relation.unavailable))
+        warnings.warn(f"{topic}: left out partitions that are away: {away}", stacklevel=3)
+    if markers > _MARKERS_MANY:
+        warnings.warn(
+            f"{topic}: {markers} markers are joined with their rows; "
+            f"`txlog admin compact {topic}` makes that needless", stacklevel=3,
+        )  # fmt: skip
 
 
 def release(spark: SparkSession) -> None:
     """Let the files go that frames of a session hold; these frames must not be used any more."""
     for pin in _PINS.pop(spark, []):
         pin()
-
-
-def _opened(store: str) -> Client:
-    """A client that may pin files; of a store that this user should not write, one that may not."""
-    try:
-        client = open_store(store)
-    except NotAllowed:
-        return open_store(store, read_only=True)
-    client.checkpoint_automatically = False  # it came to read
-    return client
 
 
 def _is_overtaken(error: AnalysisException) -> bool:
@@ -115,23 +152,28 @@ def _is_overtaken(error: AnalysisException) -> bool:
 class _Plan:
     """The branches of a topic's frame."""
 
-    def __init__(self, spark: SparkSession, path: str, content: Content) -> None:
+    def __init__(self, spark: SparkSession, path: str, content: Content, isolation: str) -> None:
         self._spark = spark
         self._path = path
         self._content = content
-        self._relation = content.relation
-        markers = content.relation.markers.select([*_TXN, *_OF_MARKER])
-        renamed = [*_TXN, *(f"m_{name}" for name in _OF_MARKER)]
-        self._markers = markers.rename_columns(renamed)
+        self._relation, self._remote = _split(content.relation)
+        self._has_state = isolation == "uncommitted"
+        cut = {i: span for i, span in content.relation.spans.items() if span.cuts_markers}
+        self._cut = cut  # of these partitions a marker may be wanted in part
 
     def frame(self) -> DataFrame:
         """All of it, under the names that users see."""
         relation, content = self._relation, self._content
         branches: list[DataFrame] = []
         if relation.direct:
-            branches.append(self._direct())
-        if relation.unclean:
-            branches.append(self._joined(self._scan(relation.unclean)))
+            branches += self._direct()
+        for group in self._by_root(relation.unclean):
+            rows = self._scan(group)
+            if relation.spans:
+                lsns = pc.min(relation.markers.column("first_lsn")).as_py()
+                latest = pc.max(relation.markers.column("lsn")).as_py()
+                rows = rows.where(F.col("lsn").between(lsns, latest))
+            branches.append(self._joined(rows))
         if content.partition_parts.num_rows:
             rows = self._local(content.partition_parts).where("kind = 0")
             branches.append(_branch(rows, visible_time=F.col("publish_time")))
@@ -139,8 +181,16 @@ class _Plan:
             branches.append(self._joined(self._local(content.sidecar_parts)))
         if relation.large_files:
             branches.append(self._large())
+        if self._remote is not None:
+            branches.append(_branch(remote_frame(self._spark, scans_of(self._remote))))
         if relation.tail.num_rows or not branches:
             branches.append(_branch(self._local(relation.tail)))
+        if self._has_state:
+            state = F.when(F.col("txn_index").isNotNull(), F.lit("committed"))
+            branches = [branch.withColumn("txn_state", state) for branch in branches]
+            if relation.hidden.num_rows:
+                hidden = self._local(relation.hidden)
+                branches.append(_branch(hidden, "txn_state"))
         whole = branches[0]
         for branch in branches[1:]:
             whole = whole.unionByName(branch)
@@ -150,12 +200,36 @@ class _Plan:
             "partition",
             F.concat("ledger", F.lit(":"), "entry", inner).alias("message_id"),
             *_COLUMNS[3:],
+            *(["txn_state"] if self._has_state else []),
         )
 
-    def _direct(self) -> DataFrame:
-        """Files whose data rows are all committed; the marker, if any, is in the row."""
+    def _direct(self) -> list[DataFrame]:
+        """Files whose data rows are all committed; the marker, if any, is in the row.
+
+        All that are wanted whole in one scan. Of a few at the edge of a range each is one, so that
+        Spark can leave out row groups by entry.
+        """
+        direct = self._relation.direct
+        whole = [source for source in direct if source.within is None]
+        cut = [source for source in direct if source.within is not None]
+        few = [source for source in cut if source.role == "p"]
+        if len(few) > _EDGES_FEW:
+            few = []
+        many = [source for source in cut if source not in few]
+        out = [self._placed(self._scan(group)) for group in self._by_root(whole)]
+        for source in few:
+            low, high = _entries(source)
+            rows = self._scan([source]).where((F.col("entry") >= low) & (F.col("entry") < high))
+            out.append(self._placed(rows))
+        if many:
+            spans = {source.partition: source.within for source in many if source.within}
+            for group in self._by_root(many):
+                out.append(self._placed(self._scan(group)).where(_is_within(spans)))
+        return out
+
+    def _placed(self, rows: DataFrame) -> DataFrame:
         return _branch(
-            self._scan(self._relation.direct).where("kind = 0"),
+            rows.where("kind = 0"),
             ledger=F.coalesce("marker_ledger", _ledger_of_file()),
             entry=F.coalesce("marker_entry", "entry"),
             visible_time=F.coalesce("visible_time", "publish_time"),
@@ -172,13 +246,49 @@ class _Plan:
 
     def _joined(self, rows: DataFrame) -> DataFrame:
         """Data rows of transactions that have a marker, at its place."""
-        markers = F.broadcast(self._local(self._markers))
-        return _branch(
-            rows.where("kind = 0").join(markers, _TXN),
+        found = _branch(
+            rows.where("kind = 0").join(F.broadcast(self._markers()), _TXN),
             ledger=F.col("m_marker_ledger"),
             entry=F.col("m_marker_entry"),
             visible_time=F.col("m_visible_time"),
             lsn=F.col("m_lsn"),
+        )
+        if not self._cut:
+            return found
+        return found.where(~F.col("partition").isin([*self._cut]) | _is_within(self._cut))
+
+    def _markers(self) -> DataFrame:
+        """The markers that are wanted, where they are many read by Spark from sealed files."""
+        markers = self._relation.markers.select([*_TXN, *_OF_MARKER])
+        files = [source for source in self._relation.direct if source.role == "p"]
+        if markers.num_rows <= _MARKERS_FEW or not files:
+            return self._local(markers.rename_columns(_MARKERS))
+        sealed = pa.array(sorted({source.ref.ledger for source in files}), pa.int64())
+        filed = pc.is_in(markers.column("marker_ledger"), value_set=sealed)
+        spans = {source.partition: source.within for source in files if source.within}
+        groups = [
+            self._scan(group)
+            .where("kind = 1")
+            .select(
+                *_TXN,
+                _ledger_of_file().alias("ledger"),
+                "entry",
+                F.lit(0).alias("txn_index"),
+                F.col("publish_time").alias("m_visible_time"),
+                F.col("lsn").alias("m_lsn"),
+            )
+            for group in self._by_root(files)
+        ]
+        scanned = reduce(DataFrame.unionByName, groups)
+        if spans:
+            # of a marker that is cut all messages are joined, and then those that are not wanted go
+            whole = {i: Span((*span.start[:2], 0), span.stop) for i, span in spans.items()}
+            scanned = scanned.where(~F.col("partition").isin([*spans]) | _is_within(whole))
+        here = scanned.drop("txn_index").withColumnsRenamed(
+            {"ledger": "m_marker_ledger", "entry": "m_marker_entry"}
+        )
+        return here.unionByName(
+            self._local(markers.filter(pc.invert(filed)).rename_columns(_MARKERS))
         )
 
     def _large(self) -> DataFrame:
@@ -190,18 +300,17 @@ class _Plan:
         chunks = F.array_sort(F.collect_list(F.struct("entry", "value")))
         empty = F.lit("").cast("binary")
         value = F.aggregate(chunks, empty, lambda whole, chunk: F.concat(whole, chunk["value"]))
-        values = (
-            self._scan(relation.large_files)
-            .select("entry", "value", _ledger_of_file().alias("file"))
-            .groupBy("file")
-            .agg(value.alias("value"))
-        )
+        groups = [
+            self._scan(group).select("entry", "value", _ledger_of_file().alias("file"))
+            for group in self._by_root(relation.large_files)
+        ]
+        values = reduce(DataFrame.unionByName, groups).groupBy("file").agg(value.alias("value"))
         rows = self._local(relation.large.drop_columns("path").append_column("file", file))
         return _branch(rows.join(values, ["file"]), size_bytes=F.col("bytes"))
 
     def _scan(self, sources: Sequence[Source]) -> DataFrame:
         """Rows of Parquet files, which Spark lists and opens as it needs them."""
-        paths = [str(PurePath(self._path, source.ref.path)) for source in sources]
+        paths = [self._at(source) for source in sources]
         base = paths[0][: paths[0].rindex("/partition=")]
         return (
             self._spark.read.schema(_STORED)
@@ -209,8 +318,44 @@ class _Plan:
             .parquet(*(f"file:{_unglobbed(path)}" for path in paths))
         )
 
+    def _at(self, source: Source) -> str:
+        """The path of a file, in the store or outside of it."""
+        return local_path(source.ref.path) or str(PurePath(self._path, source.ref.path))
+
+    def _by_root(self, sources: Sequence[Source]) -> list[list[Source]]:
+        """Files by the directory of their topic: a scan takes partitions from below one."""
+        groups: dict[str, list[Source]] = {}
+        for source in sources:
+            groups.setdefault(self._at(source).rpartition("/partition=")[0], []).append(source)
+        return list(groups.values())
+
     def _local(self, table: pa.Table) -> DataFrame:
         return local_frame(self._spark, table)
+
+
+def _split(relation: Relation) -> tuple[Relation, Relation | None]:
+    """A relation without what is behind a network, and that."""
+    sources = (*relation.direct, *relation.unclean, *relation.large_files)
+    if not any(is_remote(source.ref.path) for source in sources):
+        return relation, None
+
+    def some(sources: list[Source], *, remote: bool) -> list[Source]:
+        return [source for source in sources if is_remote(source.ref.path) is remote]
+
+    def part(*, remote: bool) -> Relation:
+        large = some(relation.large_files, remote=remote)
+        paths = pa.array([source.ref.path for source in large], pa.string())
+        is_here = pc.is_in(relation.large.column("path"), value_set=paths)
+        return dataclasses.replace(
+            relation, direct=some(relation.direct, remote=remote),
+            unclean=some(relation.unclean, remote=remote), large_files=large,
+            large=relation.large.filter(is_here),
+        )  # fmt: skip
+
+    near, far = part(remote=False), part(remote=True)
+    return near, dataclasses.replace(
+        far, open=[], tail=relation.tail.slice(0, 0), hidden=relation.hidden.slice(0, 0)
+    )
 
 
 def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
@@ -221,14 +366,34 @@ def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     return spark.createDataFrame(table.combine_chunks())
 
 
-def _branch(rows: DataFrame, **computed: Column) -> DataFrame:
+def _entries(source: Source) -> tuple[int, int]:
+    """Which entries of a file are wanted: the first, and the one after the last."""
+    assert source.within is not None
+    return source.within.entries(source.ref.ledger, source.ref.last + 1)
+
+
+def _is_within(spans: Mapping[int, Span]) -> Column:
+    """Whether a row of these partitions is at a position that is wanted."""
+    index = F.coalesce("txn_index", F.lit(0))
+    out = F.lit(False)
+    for partition, span in spans.items():
+        place = F.struct(F.col("ledger"), F.col("entry"), index)
+        ends = [F.struct(F.lit(m[0]).cast("bigint"), F.lit(m[1]).cast("bigint"), F.lit(m[2]))
+                for m in span]  # fmt: skip
+        inside = (place >= ends[0]) & (place < ends[1])
+        out = out | ((F.col("partition") == partition) & inside)
+    return out
+
+
+def _branch(rows: DataFrame, *more: str, **computed: Column) -> DataFrame:
     """The columns that branches have in common: as they are, or computed."""
     computed = {
         "size_bytes": F.coalesce(F.octet_length("value"), F.lit(0)).cast("bigint"),
         **computed,
     }
     return rows.select(
-        *(computed[name].alias(name) if name in computed else F.col(name) for name in _BRANCH)
+        *(computed[name].alias(name) if name in computed else F.col(name) for name in _BRANCH),
+        *more,
     )
 
 
