@@ -15,7 +15,7 @@ from tests.source_tree import ROOT, SOURCE
 from txlog.errors import TxlogError, error_table
 
 LINES_MAX = {
-    "README.md": 265, "WATERMARKS.md": 210, "ARCHITECTURE.md": 260, "FORMAT.md": 350,
+    "README.md": 265, "WATERMARKS.md": 210, "ARCHITECTURE.md": 265, "FORMAT.md": 350,
     "CONTRIBUTING.md": 100, "ANALYTICS.md": 210,
 }  # fmt: skip
 PRINTED = {  # by the examples in Python, one text an example

@@ -416,6 +416,17 @@ class Admin:
         """
         return spacing.compact(self._store, topic, partition, dry_run=dry_run, arrange=arrange)
 
+    def offload(
+        self, topic: str, to: str, partition: int | None = None, *, dry_run: bool = False
+    ) -> Answer:
+        """Move sealed files to a directory or bucket; they are read from there, as before.
+
+        to:     a directory that exists, or s3://bucket/prefix?region=…&endpoint_override=…
+        raises: TopicNotFound, StoreLocked, InvalidArgument, NotFound (no such directory),
+                DiskFailed (out of reach; what was moved before stays moved)
+        """
+        return spacing.offload(self._store, topic, to, partition, dry_run=dry_run)
+
     def trim(
         self, topic: str, to: Bound | None = None, *, by_policy: bool = False,
         force_unacked: bool = False, dry_run: bool = False,

@@ -143,8 +143,8 @@ class Session:
         """End the connection; what it held in memory is gone."""
         self._connection.close()
 
-    def register(self, name: str, table: pa.Table) -> None:
-        """Make an Arrow table readable as a view called name, in place of an older one."""
+    def register(self, name: str, table: object) -> None:
+        """Make an Arrow table or dataset a view called name, in place of an older one."""
         try:
             self._connection.register(name, table)
         except duckdb.Error as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -21,6 +21,8 @@ from txlog.engine.model.schema import (
     W_SET,
     W_SNAPSHOT,
 )
+from txlog.engine.storage.far import is_remote, local_path, without_options
+from txlog.fardata import dataset_of, numbered_rows
 from txlog.hiddenrows import HIDDEN
 from txlog.views import Content, Source, adopted_lsns
 
@@ -32,6 +34,7 @@ TOPIC: Final = (
     r"regexp_replace(url_decode(regexp_extract(filename,"
     r" 'topics/([^/]+/[^/]+/[^/]+)/partition=\d+/(_txnlog/)?[^/]+$', 1)), '^public/default/', '')"
 )
+_LEDGER_OF_PATH: Final = LEDGER.replace("(filename", "(path").replace("parquet$", r"parquet(\?|$)")
 _NAMED: Final = f"partition, ledger, entry, txn_index, {USER}"
 _ALL: Final = f"{_NAMED}, visible_time, producer, sequence_id, lsn"
 _STORED: Final = "kind, txn_most, txn_least, stored_ledger, stored_entry"
@@ -60,6 +63,11 @@ class Messages:
     tables:     what is to be registered, by name
     """
 
+    __slots__ = (
+        "_contents", "_direct", "_is_one", "_large", "_path", "_topic", "_unclean", "everything",
+        "tables",
+    )  # fmt: skip
+
     def __init__(self, contents: Sequence[Content], path: Callable[[Source], str]) -> None:
         self._contents = contents
         self._path = path
@@ -70,7 +78,7 @@ class Messages:
         self._direct = [source for relation in relations for source in relation.direct]
         self._unclean = [source for relation in relations for source in relation.unclean]
         self._large = [source for relation in relations for source in relation.large_files]
-        self.tables: dict[str, pa.Table] = {
+        self.tables: dict[str, Any] = {  # Arrow tables and datasets
             "txlog_tail": self._joined([relation.tail for relation in relations]),
             "txlog_markers": self._joined([relation.markers for relation in relations]),
             "txlog_large": self._joined([relation.large for relation in relations]),
@@ -78,6 +86,14 @@ class Messages:
             "txlog_partition_parts": self._joined([of.partition_parts for of in contents]),
             "txlog_sidecar_parts": self._joined([of.sidecar_parts for of in contents]),
         }
+
+        for kind, sources in (
+            ("direct", self._direct), ("unclean", self._unclean), ("large", self._large),
+        ):  # fmt: skip
+            remote = [source for source in sources if is_remote(source.ref.path)]
+            if remote:
+                made = numbered_rows if self.everything and kind != "large" else dataset_of
+                self.tables[f"txlog_remote_{kind}"] = made(remote, path)
 
     def _joined(self, tables: list[pa.Table]) -> pa.Table:
         """The tables of the topics as one, with the topic as a column if there are several."""
@@ -129,7 +145,7 @@ class Messages:
         return (
             f"SELECT {self._topic} AS topic, {PARTITION} AS partition, txn_most, txn_least,"
             f" {LEDGER} AS marker_ledger, entry AS marker_entry, publish_time AS visible_time, lsn"
-            f" FROM {self._parquet(self._of_partitions())} WHERE kind = {TXN_COMMIT}"
+            f" FROM {self._rows('', self._of_partitions())} WHERE kind = {TXN_COMMIT}"
         )
 
     def _of_partitions(self) -> list[Source]:
@@ -190,7 +206,7 @@ class Messages:
         if self._large:
             branches.append(
                 f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_large"
-                f" LEFT JOIN ({self._chunks()}) USING (path)"
+                f" LEFT JOIN ({self._chunks()}) ON {_LEDGER_OF_PATH} = large_ledger"
             )
         return f"({' UNION ALL '.join(branches)})"
 
@@ -201,7 +217,7 @@ class Messages:
             f" coalesce(marker_entry, entry), txn_index, {USER},"
             f" coalesce(visible_time, publish_time), producer, sequence_id, {self._lsn()}"
             f"{lying.format(ledger=LEDGER, row=_ROW)}"
-            f" FROM {self._parquet(self._direct, numbered=bool(lying))}{data}"
+            f" FROM {self._rows('direct', self._direct, numbered=bool(lying))}{data}"
         )
 
     def _of_unclean(self, lying: str = "") -> str:
@@ -209,7 +225,7 @@ class Messages:
         rows = (
             f"SELECT *, {PARTITION} AS partition, {LEDGER} AS ledger"
             f"{'' if self._is_one else f', {TOPIC} AS topic'}"
-            f" FROM {self._parquet(self._unclean, numbered=bool(lying))}"
+            f" FROM {self._rows('unclean', self._unclean, numbered=bool(lying))}"
         )
         lies = lying.replace(" ", " r.").format(ledger="ledger", row=_ROW)
         return self._marked(f"({rows})", lies)
@@ -227,18 +243,27 @@ class Messages:
 
     def _chunks(self) -> str:
         """Values of large messages: their chunks put together, only if they are asked for."""
-        names = self._path(self._large[0]), self._large[0].ref.path
-        root = len(names[0]) - len(names[1])
         return (
-            f"SELECT substr(filename, {root + 1}) AS path,"
+            f"SELECT {LEDGER} AS large_ledger,"
             " unhex(string_agg(hex(value), '' ORDER BY entry)) AS value"
-            f" FROM {self._parquet(self._large)} GROUP BY filename"
+            f" FROM {self._rows('large', self._large)} GROUP BY large_ledger"
         )
 
-    def _parquet(self, sources: list[Source], *, numbered: bool = False) -> str:
-        paths = ", ".join(text(unglobbed(self._path(source))) for source in sources)
-        more = ", file_row_number = true" if numbered else ""
-        return f"read_parquet([{paths}], filename = true, hive_partitioning = false{more})"
+    def _rows(self, kind: str, sources: list[Source], *, numbered: bool = False) -> str:
+        """The rows of files, with their names."""
+        found: list[str] = []
+        near = [source for source in sources if not is_remote(source.ref.path)]
+        if near:
+            paths = ", ".join(text(unglobbed(self._path(source))) for source in near)
+            more = ", file_row_number = true" if numbered else ""
+            found.append(
+                f"read_parquet([{paths}], filename = true, hive_partitioning = false{more})"
+            )
+        if f"txlog_remote_{kind}" in self.tables:
+            found.append(f"txlog_remote_{kind}")
+        if len(found) == 1:
+            return found[0]
+        return f"(FROM {found[0]} UNION ALL BY NAME FROM {found[1]})"
 
 
 def files_of(contents: Sequence[Content]) -> Iterator[Source]:
@@ -250,8 +275,15 @@ def files_of(contents: Sequence[Content]) -> Iterator[Source]:
 
 
 def path_below(root: str) -> Callable[[Source], str]:
-    """What names a file below a directory."""
-    return lambda source: str(PurePath(root, source.ref.path))
+    """What names a file of a store in this directory, or outside of it."""
+
+    def path(source: Source) -> str:
+        at = source.ref.path
+        if is_remote(at):
+            return without_options(at)
+        return local_path(at) or str(PurePath(root, at))
+
+    return path
 
 
 def name(word: str) -> str:

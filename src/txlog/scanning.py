@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk_protocol import Disk, File
+from txlog.engine.storage.far import open_file
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import MissingFile, SnapshotExpired
@@ -124,10 +125,11 @@ def grouped(scans: Sequence[Scan]) -> list[list[Scan]]:
 
 
 def read_scan(
-    disk: Disk, scan: Scan, names: Sequence[str], wanted: Ends | None = None
+    disk: Disk | None, scan: Scan, names: Sequence[str], wanted: Ends | None = None
 ) -> Iterator[pa.Table]:
     """The messages of a scan with these columns of UNCOMMITTED, some rows at a time, in order.
 
+    disk:   None will do where no file is in the store
     wanted: by column what is asked for; row groups that have none of it are left out
     raises: Corruption; SnapshotExpired when a file was removed since the scan was made
     """
@@ -136,7 +138,7 @@ def read_scan(
         return
     assert scan.ref is not None
     try:
-        file = disk.open(scan.ref.path)
+        file = open_file(disk, scan.ref.path)
     except MissingFile as error:
         raise SnapshotExpired(
             f"{scan.ref.path} was removed since it was decided to read it",

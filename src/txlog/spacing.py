@@ -5,7 +5,7 @@ Reads and calls the engine's upkeep; the keys of the answers are the fields that
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from txlog.bounds import Bound
@@ -13,6 +13,7 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.trim import TrimmedPartition
 from txlog.engine.folds import catalog as catalogs
+from txlog.engine.storage.far import check_place, is_far, place_of, size_of
 from txlog.engine.store import Store
 from txlog.engine.upkeep.checkpoint import CheckpointReport, maintenance_lock
 from txlog.engine.upkeep.checkpoint import checkpoint as write_checkpoint
@@ -24,15 +25,16 @@ from txlog.engine.upkeep.compact import (
     roll_open,
     sidecar_bytes,
 )
+from txlog.engine.upkeep.offload import (
+    OffloadReport,
+    far_unnamed,
+    offload_files,
+    offloadable,
+)
 from txlog.engine.upkeep.retention import trim_topic
 from txlog.engine.upkeep.service import run_checkpoint
-from txlog.engine.upkeep.sweep import (
-    free_gone,
-    replaced,
-    unlink_replaced,
-    unlink_unnamed,
-    unnamed,
-)
+from txlog.engine.upkeep.sweep import free_gone, replaced, unlink_unnamed, unnamed
+from txlog.engine.upkeep.unlinking import unlink_free
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, TopicNotFound, TxlogError
 from txlog.ids import TopicName
@@ -40,11 +42,11 @@ from txlog.ids import TopicName
 Answer = dict[str, Any]
 
 
-def compact(
-    store: Store, topic: str, partition: int | None, *, dry_run: bool,
-    arrange: Arrange | None = None,
-) -> Answer:  # fmt: skip
-    """Compact the sidecars of a topic; the fields of `txlog admin compact`."""
+def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicName, list[int]]:
+    """The name of a topic and the store-wide numbers of its partitions, or of one of them.
+
+    raises: TopicNotFound, PartitionUnavailable
+    """
     name = TopicName.parse(topic, allow_partition=True)
     wanted = name.partition if partition is None else partition
 
@@ -65,6 +67,15 @@ def compact(
 
     numbers = store.read(numbers_of)
     store.read(check_available)
+    return name, numbers
+
+
+def compact(
+    store: Store, topic: str, partition: int | None, *, dry_run: bool,
+    arrange: Arrange | None = None,
+) -> Answer:  # fmt: skip
+    """Compact the sidecars of a topic; the fields of `txlog admin compact`."""
+    name, numbers = _partitions(store, topic, partition)
     report = CompactReport()
     if dry_run:
         for number in numbers:
@@ -102,6 +113,34 @@ def _compact(
     free_gone(store)
     write_checkpoint(store, CheckpointReport())
     report.size_after_bytes, report.ledgers_after = store.read(measure)
+
+
+def offload(store: Store, topic: str, to: str, partition: int | None, *, dry_run: bool) -> Answer:
+    """Move sealed files of a topic to a place; the fields of `txlog admin offload`."""
+    place = place_of(to, store.identity.uuid)
+    inside = f"file://{store.disk.description}/"
+    if place.startswith(inside):
+        raise InvalidArgument(f"{to} lies in the store")
+    name, numbers = _partitions(store, topic, partition)
+    check_place(place)
+    report = OffloadReport()
+    if dry_run:
+        found = store.read(lambda view: offloadable(view, numbers, report))
+        report.files, report.size_bytes = len(found), sum(ref.bytes for ref in found)
+    else:
+        store.need_writable()
+        lock = maintenance_lock(store, wait=True)
+        assert lock is not None
+        try:
+            found = store.read(lambda view: offloadable(view, numbers, report))
+            try:
+                offload_files(store, place, found, report)
+            finally:
+                if report.files:
+                    write_checkpoint(store, CheckpointReport(), far=True)
+        finally:
+            lock.close()
+    return {"topic": name.topic.short, "place": place, **asdict(report), "dry_run": dry_run}
 
 
 def trim(
@@ -144,11 +183,14 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> Answer:
     try:
         rows: list[Answer] = []
         now_ms = store.clock.now().wall_ms
-        for path, reason in [*unnamed(store), *replaced(store, keep_ms, now_ms)]:
-            size = store.disk.size(path)
+        found = [*unnamed(store), *far_unnamed(store), *replaced(store, keep_ms, now_ms)]
+        for path, reason in found:
+            size = size_of(path) if is_far(path) else store.disk.size(path)
             if apply:
-                unlink = unlink_replaced if reason == "replaced" else unlink_unnamed
-                size = unlink(store, path)
+                size = (
+                    unlink_free(store, [path])
+                    if reason == "replaced" or is_far(path) else unlink_unnamed(store, path)
+                )  # fmt: skip
                 if not size:
                     continue  # named, or pinned, meanwhile
             rows.append({"path": path, "size_bytes": size, "reason": reason})

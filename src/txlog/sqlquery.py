@@ -17,6 +17,7 @@ import pyarrow as pa
 from txlog.duck import Rows, Session
 from txlog.engine.flow.preview import check_isolation
 from txlog.engine.pins import Pin
+from txlog.engine.storage.far import is_remote
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.messagesql import Messages, files_of, name, path_below, text, unglobbed
 from txlog.relating import RelationReader
@@ -149,7 +150,8 @@ class SqlQuery:
             self._pin = self._client.pin(sources)
         self._client.check_files(sources)
         path = path_below(self._client.path)
-        paths = [path(source) for source in sources]  # as such, and as a pattern
+        near = [source for source in sources if not is_remote(source.ref.path)]
+        paths = [path(source) for source in near]  # as such, and as a pattern
         session = self._session = self._session or Session(is_open=True)  # none: this is a retry
         session.lock(sorted({*paths, *map(unglobbed, paths)}))
         self.statements = [*_MACROS, *self._views(words, Messages(self._contents, path), session)]

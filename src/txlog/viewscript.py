@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 from txlog.bounds import format_time
 from txlog.client import Client
 from txlog.engine.model.schema import KIND_DATA
+from txlog.engine.storage.far import is_remote, without_options
 from txlog.engine.view import View
+from txlog.errors import NotAllowed
 from txlog.ids import TopicName, encode_component
-from txlog.messagesql import Messages, name, text
+from txlog.messagesql import Messages, files_of, name, text
 from txlog.views import Content, Source
 
 RELATIONS: Final = ("messages", "segments")  # a topic of such a name has a view by its whole name
@@ -122,7 +124,14 @@ def statements(
     path:      what is written for a file
     complete:  files with what is not covered
     temporary: they are of the session, and not of a database
+    raises:    NotAllowed when files are behind a network
     """
+    for source in files_of(contents):
+        if is_remote(source.ref.path):
+            raise NotAllowed(
+                f"{without_options(source.ref.path)} is in an object store, plain views reach none",
+                hint="txlog query reads it, and Spark",
+            )
     made = "CREATE OR REPLACE TEMP" if temporary else "CREATE OR REPLACE"
     messages = Messages(contents, path)
     out = [

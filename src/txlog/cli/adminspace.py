@@ -1,4 +1,4 @@
-"""Owns the commands that give space back: compact, trim, gc."""
+"""Owns the commands that give space back: compact, offload, trim, gc."""
 
 from __future__ import annotations
 
@@ -39,6 +39,42 @@ def compact(
         f"{counted(int(answer['messages']), 'message')} of "
         f"{counted(int(answer['transactions']), 'transaction')} kept, "
         f"{answer['aborted_dropped']:,} dropped, {size(before)} before, {size(after)} after"
+    )
+    call.output.result(answer)
+
+
+@command(
+    "admin offload",
+    examples=(
+        "txlog admin offload orders --to /mnt/archive",
+        "txlog admin offload orders --to 's3://bucket/txlog?region=eu-central-1' --dry-run",
+    ),
+    fields="topic place files size_bytes ledgers_left dry_run",
+    changes=True,
+)
+def offload(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    to: Annotated[
+        str, Option("--to", metavar="DIR|URI", help="a directory, file:///…, s3://bucket/prefix")
+    ],
+    partition: Annotated[int | None, Option("--partition", "-p", metavar="N")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
+) -> None:
+    """Move sealed files out of the store; readers, queries and Spark find them there.
+
+    What is copied is read back and compared before the ledger changes its place. The files here go
+    after reader_grace_ms, those there when a trim or a deletion lets them go and `txlog admin
+    checkpoint` or `txlog admin gc --apply` runs. Credentials for S3 come from the environment.
+    """
+    client = call.client(write=not dry_run)
+    answer = client.admin.offload(topic, to, partition, dry_run=dry_run)
+    left = answer["ledgers_left"]
+    stay = "stays" if left == 1 else "stay"
+    call.summary(
+        f"{_tense(dry_run, 'offload')} {counted(answer['files'], 'file')} of {answer['topic']}, "
+        f"{size(answer['size_bytes'])}; {counted(left, 'ledger')} {stay}"
+        " (open, in parts, or not clean)"
     )
     call.output.result(answer)
 

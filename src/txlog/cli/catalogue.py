@@ -106,6 +106,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin offline": Entry("adminpartitions", "offline", "take a partition away"),
     "admin online": Entry("adminpartitions", "online", "bring a partition back"),
     "admin compact": Entry("adminspace", "compact", "rewrite a sidecar without aborted messages"),
+    "admin offload": Entry("adminspace", "offload", "move sealed files to a directory or to S3"),
     "admin trim": Entry("adminspace", "trim", "let the oldest messages go"),
     "admin gc": Entry("adminspace", "gc", "files that no manifest names"),
     "policy delayed set": Entry("policy", "set_delayed", "how delayed messages wait"),

@@ -18,6 +18,7 @@ from txlog.engine.model.ops import (
     Compacted,
     LedgerSealed,
     LedgerTrimmed,
+    Offloaded,
     Op,
     TopicDeleted,
 )
@@ -25,6 +26,7 @@ from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Slice, Tail
 from txlog.engine.model.tally import Tally
 from txlog.engine.storage.disk_protocol import Disk, File
+from txlog.engine.storage.far import open_file
 from txlog.engine.storage.manifest import EMPTY, Manifest
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader, Span
@@ -83,6 +85,9 @@ class Files:
             for path in op.paths:
                 self.lost[path] = lsn
             return
+        if isinstance(op, Offloaded):
+            self._move(lsn, op.file)
+            return
         if isinstance(op, Adopted):  # its rows have none of their own
             ref = msgspec.structs.replace(op.file, lsn_first=lsn, lsn_last=lsn)
             self._sealed[ref.ledger] = ref
@@ -101,6 +106,15 @@ class Files:
                 if (lost := self._sealed.pop(ledger, None)) is not None:
                     self.lost[lost.path] = lsn
                 self._tail.runs.pop(ledger, None)
+
+    def _move(self, lsn: int, ref: FileRef) -> None:
+        """The file of a ledger is at another place; the one before goes with the next manifest."""
+        for old in self.of(ref.ledger):
+            if old.path in self._readers:
+                self._readers.pop(old.path)[0].close()
+        if (old_one := self._sealed.get(ref.ledger)) is not None:
+            self.lost[old_one.path] = lsn
+        self._sealed[ref.ledger] = ref
 
     def close(self) -> None:
         """Close every reader."""
@@ -140,7 +154,7 @@ class Files:
         """The open reader of a file; kept, so that the file may be unlinked under it."""
         found = self._readers.get(ref.path)
         if found is None:
-            file = self._disk.open(ref.path)
+            file = open_file(self._disk, ref.path)
             found = self._readers[ref.path] = (file, SegmentReader(file, ref))
         return found[1]
 

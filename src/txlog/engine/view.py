@@ -46,6 +46,7 @@ from txlog.engine.model.routes import CATALOG, FILES, ROUTES, Component
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.far import open_file
 from txlog.engine.storage.journal import Journal, JournalMoved
 from txlog.engine.storage.journal_file import RawFrame
 from txlog.engine.storage.manifest import (
@@ -432,7 +433,7 @@ class View:
     def _large(self, ref: FileRef, names: Sequence[str]) -> pa.Table:
         """The large message of a ledger as its row; its file is not kept open, nor what it held."""
         known = self.buffer(self.catalog.owners[ref.ledger][0]).chunked[ref.ledger]
-        file = self.disk.open(ref.path)
+        file = open_file(self.disk, ref.path)
         try:
             return large_row(file, ref, known, names)
         finally:

@@ -3,15 +3,18 @@
 What is committed is decided by `views.Relation`; here it is written as Spark's plan: a scan of the
 files that need no more than `kind = 0`, in one piece; one of the files that are joined with their
 markers; what lies in parts and in the journal as local rows. Files are named one by one, never a
-directory, which knows no generation and no transaction.
+directory, which knows no generation and no transaction. What was offloaded to a directory is
+scanned there; what is in an object store is fetched by the workers (remote).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from pathlib import PurePath
 from typing import Final
 
@@ -23,10 +26,13 @@ from pyspark.sql import functions as F
 
 from txlog.bounds import START, Bound, Range, parse_bound
 from txlog.clock import SystemClock
+from txlog.engine.storage.far import is_remote, local_path
 from txlog.errors import SnapshotExpired
 from txlog.positions import Where, bound_of
+from txlog.scanning import scans_of
 from txlog.spans import Span, Wanted
 from txlog.spark.opening import opened
+from txlog.spark.remote import remote_frame
 from txlog.views import Content, Relation, Source, adopted_lsns
 
 _TRIES: Final = 5
@@ -150,7 +156,7 @@ class _Plan:
         self._spark = spark
         self._path = path
         self._content = content
-        self._relation = content.relation
+        self._relation, self._remote = _split(content.relation)
         self._has_state = isolation == "uncommitted"
         cut = {i: span for i, span in content.relation.spans.items() if span.cuts_markers}
         self._cut = cut  # of these partitions a marker may be wanted in part
@@ -161,8 +167,8 @@ class _Plan:
         branches: list[DataFrame] = []
         if relation.direct:
             branches += self._direct()
-        if relation.unclean:
-            rows = self._scan(relation.unclean)
+        for group in self._by_root(relation.unclean):
+            rows = self._scan(group)
             if relation.spans:
                 lsns = pc.min(relation.markers.column("first_lsn")).as_py()
                 latest = pc.max(relation.markers.column("lsn")).as_py()
@@ -175,6 +181,8 @@ class _Plan:
             branches.append(self._joined(self._local(content.sidecar_parts)))
         if relation.large_files:
             branches.append(self._large())
+        if self._remote is not None:
+            branches.append(_branch(remote_frame(self._spark, scans_of(self._remote))))
         if relation.tail.num_rows or not branches:
             branches.append(_branch(self._local(relation.tail)))
         if self._has_state:
@@ -208,14 +216,15 @@ class _Plan:
         if len(few) > _EDGES_FEW:
             few = []
         many = [source for source in cut if source not in few]
-        out = [self._placed(self._scan(whole))] if whole else []
+        out = [self._placed(self._scan(group)) for group in self._by_root(whole)]
         for source in few:
             low, high = _entries(source)
             rows = self._scan([source]).where((F.col("entry") >= low) & (F.col("entry") < high))
             out.append(self._placed(rows))
         if many:
             spans = {source.partition: source.within for source in many if source.within}
-            out.append(self._placed(self._scan(many)).where(_is_within(spans)))
+            for group in self._by_root(many):
+                out.append(self._placed(self._scan(group)).where(_is_within(spans)))
         return out
 
     def _placed(self, rows: DataFrame) -> DataFrame:
@@ -258,16 +267,21 @@ class _Plan:
             return self._local(markers.rename_columns(_MARKERS))
         sealed = pa.array(sorted({source.ref.ledger for source in files}), pa.int64())
         filed = pc.is_in(markers.column("marker_ledger"), value_set=sealed)
-        rows = self._scan(files).where("kind = 1")
         spans = {source.partition: source.within for source in files if source.within}
-        scanned = rows.select(
-            *_TXN,
-            _ledger_of_file().alias("ledger"),
-            "entry",
-            F.lit(0).alias("txn_index"),
-            F.col("publish_time").alias("m_visible_time"),
-            F.col("lsn").alias("m_lsn"),
-        )
+        groups = [
+            self._scan(group)
+            .where("kind = 1")
+            .select(
+                *_TXN,
+                _ledger_of_file().alias("ledger"),
+                "entry",
+                F.lit(0).alias("txn_index"),
+                F.col("publish_time").alias("m_visible_time"),
+                F.col("lsn").alias("m_lsn"),
+            )
+            for group in self._by_root(files)
+        ]
+        scanned = reduce(DataFrame.unionByName, groups)
         if spans:
             # of a marker that is cut all messages are joined, and then those that are not wanted go
             whole = {i: Span((*span.start[:2], 0), span.stop) for i, span in spans.items()}
@@ -288,18 +302,17 @@ class _Plan:
         chunks = F.array_sort(F.collect_list(F.struct("entry", "value")))
         empty = F.lit("").cast("binary")
         value = F.aggregate(chunks, empty, lambda whole, chunk: F.concat(whole, chunk["value"]))
-        values = (
-            self._scan(relation.large_files)
-            .select("entry", "value", _ledger_of_file().alias("file"))
-            .groupBy("file")
-            .agg(value.alias("value"))
-        )
+        groups = [
+            self._scan(group).select("entry", "value", _ledger_of_file().alias("file"))
+            for group in self._by_root(relation.large_files)
+        ]
+        values = reduce(DataFrame.unionByName, groups).groupBy("file").agg(value.alias("value"))
         rows = self._local(relation.large.drop_columns("path").append_column("file", file))
         return _branch(rows.join(values, ["file"]), size_bytes=F.col("bytes"))
 
     def _scan(self, sources: Sequence[Source]) -> DataFrame:
         """Rows of Parquet files, which Spark lists and opens as it needs them."""
-        paths = [str(PurePath(self._path, source.ref.path)) for source in sources]
+        paths = [self._at(source) for source in sources]
         base = paths[0][: paths[0].rindex("/partition=")]
         return (
             self._spark.read.schema(_STORED)
@@ -307,8 +320,44 @@ class _Plan:
             .parquet(*(f"file:{_unglobbed(path)}" for path in paths))
         )
 
+    def _at(self, source: Source) -> str:
+        """The path of a file, in the store or outside of it."""
+        return local_path(source.ref.path) or str(PurePath(self._path, source.ref.path))
+
+    def _by_root(self, sources: Sequence[Source]) -> list[list[Source]]:
+        """Files by the directory of their topic: a scan takes partitions from below one."""
+        groups: dict[str, list[Source]] = {}
+        for source in sources:
+            groups.setdefault(self._at(source).rpartition("/partition=")[0], []).append(source)
+        return list(groups.values())
+
     def _local(self, table: pa.Table) -> DataFrame:
         return local_frame(self._spark, table)
+
+
+def _split(relation: Relation) -> tuple[Relation, Relation | None]:
+    """A relation without what is behind a network, and that."""
+    sources = (*relation.direct, *relation.unclean, *relation.large_files)
+    if not any(is_remote(source.ref.path) for source in sources):
+        return relation, None
+
+    def some(sources: list[Source], *, remote: bool) -> list[Source]:
+        return [source for source in sources if is_remote(source.ref.path) is remote]
+
+    def part(*, remote: bool) -> Relation:
+        large = some(relation.large_files, remote=remote)
+        paths = pa.array([source.ref.path for source in large], pa.string())
+        is_here = pc.is_in(relation.large.column("path"), value_set=paths)
+        return dataclasses.replace(
+            relation, direct=some(relation.direct, remote=remote),
+            unclean=some(relation.unclean, remote=remote), large_files=large,
+            large=relation.large.filter(is_here),
+        )  # fmt: skip
+
+    near, far = part(remote=False), part(remote=True)
+    return near, dataclasses.replace(
+        far, open=[], tail=relation.tail.slice(0, 0), hidden=relation.hidden.slice(0, 0)
+    )
 
 
 def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:

@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from txlog.client import open_store
 from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.far import is_far
 from txlog.errors import InvalidArgument
 from txlog.scanning import UNCOMMITTED, Ends, Scan, grouped, read_scan, scans_of
 from txlog.spark.datasource import SCHEMA
@@ -70,7 +71,8 @@ def read_share(share: Share | None, schema: StructType) -> Iterator[pa.RecordBat
     if share is None:
         return
     wanted = to_arrow_schema(schema, timezone="UTC")
-    disk = PosixDisk(share.store, read_only=True)
+    needs_store = any(one.ref is not None and not is_far(one.ref.path) for one in share.scans)
+    disk = PosixDisk(share.store, read_only=True) if needs_store else None
     try:
         for scan in share.scans:
             for table in read_scan(disk, scan, schema.fieldNames(), share.wanted):
@@ -82,7 +84,8 @@ def read_share(share: Share | None, schema: StructType) -> Iterator[pa.RecordBat
                 whole = pa.Table.from_arrays(columns, schema=wanted).combine_chunks()
                 yield from whole.to_batches(max_chunksize=BATCH_ROWS)
     finally:
-        disk.close()
+        if disk is not None:
+            disk.close()
 
 
 def check_schema(schema: StructType) -> StructType:

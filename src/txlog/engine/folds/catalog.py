@@ -4,7 +4,7 @@ Ledger: system/catalog. Ops
   SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
   SubscriptionTypeSet, PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet,
   IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet, SubscriptionDeleted,
-  NamespacePolicySet,
+  NamespacePolicySet, PlaceAdded,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
@@ -32,6 +32,7 @@ from txlog.engine.model.ops import (
     PartitionAvailable,
     PartitionOffline,
     PartitionsAdded,
+    PlaceAdded,
     PolicySet,
     SettingSet,
     SubscriptionCreated,
@@ -123,6 +124,7 @@ class Catalog(msgspec.Struct, array_like=True):
     settings_changes: int = 0  # only grows: whoever copied the settings asks whether to again
     consumers: dict[int, Consumer] = {}
     namespace_policies: dict[str, dict[str, int]] = {}  # tenant/namespace -> name -> value
+    places: list[str] = []  # where files outside of the store may be
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -151,7 +153,7 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         _subscription(state, op)
     elif isinstance(op, PartitionOffline | PartitionAvailable):
         _switch(state, lsn, time_ms, op)
-    elif isinstance(op, SettingSet):
+    elif isinstance(op, SettingSet | PlaceAdded):
         _set(state, op)
     else:
         raise unexpected("catalog", lsn, op)
@@ -217,7 +219,10 @@ def _reshape(
     state.policies.pop(op.topic, None)
 
 
-def _set(state: Catalog, op: SettingSet) -> None:
+def _set(state: Catalog, op: SettingSet | PlaceAdded) -> None:
+    if isinstance(op, PlaceAdded):
+        state.places.append(op.place)
+        return
     former = state.settings.get(op.name)
     if op.name == "coordinators" and isinstance(former, int) and former != op.value:
         state.coordinator_counts.append(former)

@@ -37,6 +37,7 @@ from txlog.engine.model.ops import (
     LedgerSealed,
     LedgerTrimmed,
     NamespacePolicySet,
+    Offloaded,
     Op,
     PartitionAdded,
     PartitionAvailable,
@@ -45,6 +46,7 @@ from txlog.engine.model.ops import (
     PendingAborted,
     PendingAcked,
     PendingCommitted,
+    PlaceAdded,
     PolicySet,
     ProducerOpened,
     ProducersForgotten,
@@ -96,6 +98,11 @@ def _buffer(op: Op) -> tuple[Component, ...]:
 
 def _cursor(op: Op) -> tuple[Component, ...]:
     return (("cursor", op.subscription, op.partition),)  # type: ignore[union-attr]
+
+
+def _files(op: Op) -> tuple[Component, ...]:
+    assert isinstance(op, Offloaded)
+    return (FILES,)
 
 
 def _rolled(op: Op) -> tuple[Component, ...]:
@@ -228,7 +235,8 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     WatermarkSet: _watermark, WatermarkIdled: _watermark, WatermarkSnapshot: _watermark,
     BufferWatermark: _buffer_watermark, WatermarkEmitted: _emitted,
     BucketDeleted: _buckets, Promoted: _cursor, NamespacePolicySet: _catalog,
-    DelaysCounted: _topic, Adopted: _adopted, BatchRecorded: _key,
+    DelaysCounted: _topic, Adopted: _adopted, BatchRecorded: _key, PlaceAdded: _catalog,
+    Offloaded: _files,
 }  # fmt: skip
 
 

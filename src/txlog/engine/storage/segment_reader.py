@@ -141,6 +141,11 @@ class SegmentReader:
         for number in range(len(self.ref.groups)):
             self._cut_out(number, [(0, self.ref.groups[number][0])], MESSAGE)
 
+    def check_footer(self) -> None:
+        """Check the length, and every byte behind the last row group."""
+        self._check_size()
+        self._checked_footer()
+
     def check(self) -> None:
         """Read and check every byte, the parts first so that the error names the damaged one."""
         ref = self.ref

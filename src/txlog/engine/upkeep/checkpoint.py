@@ -26,9 +26,10 @@ from crc32c import crc32c
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.tail import TailRun
-from txlog.engine.pins import pinned, unpinned
+from txlog.engine.pins import pinned
 from txlog.engine.space import RESERVE_PATH
 from txlog.engine.storage.disk_protocol import Disk, LockFile
+from txlog.engine.storage.far import is_far
 from txlog.engine.storage.journal_file import list_journals
 from txlog.engine.storage.manifest import (
     DumpRef,
@@ -42,6 +43,7 @@ from txlog.engine.storage.segment import FileRef, encode_part, make_ref
 from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep import history
 from txlog.engine.upkeep.paths import ledger_dir, part_path
+from txlog.engine.upkeep.unlinking import unlink_free
 from txlog.engine.view import FOLDS, STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import StoreFull
 
@@ -88,9 +90,10 @@ class Cut:
     lost: list[str]
 
 
-def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
+def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> Manifest:
     """Write a checkpoint; the caller holds the maintenance lock.
 
+    far:     also remove files outside of the store that no longer have a name: calls over a network
     returns: the new manifest, or the old one when no frame came since
     raises:  StoreFull, DiskFailed: nothing changed, the numbers used are burnt (R3)
     """
@@ -105,8 +108,8 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
     if old.cut_lsn >= cut_lsn:
         report.skipped = True
         report.generation = old.generation
-        _, expired = _expired(old, store, now.wall_ms)
-        _unlink(store, expired, report)
+        _, expired = _expired(old, store, now.wall_ms, far=far)
+        report.freed_bytes += unlink_free(store, expired)
         return old
     report.frames = cut_lsn - old.cut_lsn
     view = View.open(disk, store.identity.salt, now.boot_id, generation=old.generation or None)
@@ -123,7 +126,7 @@ def checkpoint(store: Store, report: CheckpointReport) -> Manifest:
             generation, _crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
             dumps, dropped, log,
         )  # fmt: skip
-        keep, expired = _expired(manifest, store, now.wall_ms)
+        keep, expired = _expired(manifest, store, now.wall_ms, far=far)
         manifest = msgspec.structs.replace(manifest, dropped=keep)
         disk.publish(manifest_path(generation), [encode_manifest(manifest, store.identity.salt)])
         report.generation = generation
@@ -252,7 +255,7 @@ def _dropped(
 
 
 def _expired(
-    manifest: Manifest, store: Store, now_ms: int
+    manifest: Manifest, store: Store, now_ms: int, *, far: bool
 ) -> tuple[list[tuple[str, int]], list[str]]:
     """(dropped files to keep, files to unlink), by the grace of readers; none on a full disk (R18).
 
@@ -266,7 +269,7 @@ def _expired(
     keep = [
         (path, since) for path, since in manifest.dropped
         if now_ms - since < grace or (path.startswith("state/") and since >= manifest.time_ms)
-        or not is_free(path)
+        or not is_free(path) or (is_far(path) and not far)
     ]  # fmt: skip
     kept = {path for path, _ in keep}
     return keep, [path for path, _ in manifest.dropped if path not in kept]
@@ -275,7 +278,7 @@ def _expired(
 def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
     """Unlink expired files, manifests before the old one, and journals that it does not need."""
     disk = store.disk
-    _unlink(store, expired, report)
+    report.freed_bytes += unlink_free(store, expired)
     for generation in generations(disk):
         if generation < old.generation:
             disk.unlink(manifest_path(generation))
@@ -285,18 +288,6 @@ def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointR
             report.freed_bytes += disk.size(name.path)
             report.journals_deleted += 1
             disk.unlink(name.path)
-
-
-def _unlink(store: Store, paths: list[str], report: CheckpointReport) -> None:
-    """Unlink files; one that was pinned just now is left to the sweep, since nothing names it."""
-    disk = store.disk
-    if not any(map(disk.exists, paths)):
-        return
-    with unpinned(disk, store.identity.salt, store.lock_timeout_ms) as is_free:
-        for path in filter(is_free, paths):
-            if disk.exists(path):
-                report.freed_bytes += disk.size(path)
-                disk.unlink(path)
 
 
 def _crc_of(disk: Disk, generation: int) -> int:

@@ -57,13 +57,13 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
             trim_by_policies(store)
             report.freed_bytes += free_gone(store)
             tend_held(store)
-            manifest = checkpoint(store, report)
+            manifest = checkpoint(store, report, far=wait)
             ratio = store.settings.sidecar_garbage_ratio
             compacted = compact_sidecars(store, changed, CompactReport(), ratio=ratio)
             report.sealed_ledgers = seal_ledgers(store, manifest)
             if report.sealed_ledgers or compacted:
                 report.freed_bytes += free_gone(store)
-                checkpoint(store, report)
+                checkpoint(store, report, far=wait)
                 report.skipped = False
             # asked for by a person: the time to look at every directory is there
             most = None if wait else SWEPT_DIRECTORIES_MAX

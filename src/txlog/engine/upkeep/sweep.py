@@ -18,11 +18,13 @@ from txlog.engine.folds.catalog import has_partition
 from txlog.engine.liveness import is_held
 from txlog.engine.pins import PINS_DIR, pinned, pins, unpinned
 from txlog.engine.storage.disk import TEMPORARY_PREFIX
+from txlog.engine.storage.far import is_far
 from txlog.engine.storage.manifest import Manifest, generations, read_manifest
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import delayed_partitions
 from txlog.engine.upkeep.history import HISTORY_DIR
 from txlog.engine.upkeep.paths import DELAYED_DIR, delayed_dir, ledger_dir
+from txlog.engine.upkeep.unlinking import unlink_free
 from txlog.engine.view import View
 from txlog.errors import IntegrityError, MissingFile
 
@@ -48,10 +50,10 @@ def unlink_unnamed(store: Store, path: str) -> int:
     if name.startswith("ledger-") or (in_sidecar and not name.startswith(TEMPORARY_PREFIX)):
         if in_sidecar and is_held(store.disk, path):
             return 0
-        named = store.locked(lambda view: _named(store, view))
+        named = store.locked(lambda view: named_paths(store, view))
         if named is None or path in named:
             return 0
-    return _unlink(store, [path])
+    return unlink_free(store, [path])
 
 
 def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[str, str]]:
@@ -60,7 +62,7 @@ def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[
     for path in pins(store.disk):
         if not is_held(store.disk, path):
             yield path, "pin"
-    named, directories = store.read(lambda view: (_named(store, view), _directories(view)))
+    named, directories = store.read(lambda view: (named_paths(store, view), _directories(view)))
     if directories_max is None:
         directories = list(_every_directory(store))
     elif len(directories) > directories_max:
@@ -85,12 +87,13 @@ def free_gone(store: Store) -> int:
     """
     if store.disk.free_bytes() >= store.settings.free_bytes_min:
         return 0
-    return _unlink(store, store.read(_gone_paths))
+    return unlink_free(store, store.read(_gone_paths))
 
 
 def _gone_paths(view: View) -> list[str]:
     gone = view.files.gone_since()
-    return [ref.path for ledger in sorted(gone) for ref in view.manifest.files.get(ledger, [])]
+    refs = [ref for ledger in sorted(gone) for ref in view.manifest.files.get(ledger, [])]
+    return [ref.path for ref in refs if not is_far(ref.path)]  # no room is made outside
 
 
 def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str]]:
@@ -100,13 +103,8 @@ def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str
     for path, since in manifest.dropped:
         spared = path.startswith("state/") and since >= manifest.time_ms
         is_due = now_ms - since >= keep_ms and not spared and is_free(path)
-        if is_due and store.disk.exists(path):
+        if is_due and (is_far(path) or store.disk.exists(path)):
             yield path, "replaced"
-
-
-def unlink_replaced(store: Store, path: str) -> int:
-    """Unlink a file that `replaced` gave; returns its bytes, 0 when somebody has pinned it."""
-    return _unlink(store, [path])
 
 
 def _unlink_pin(store: Store, path: str) -> int:
@@ -117,20 +115,7 @@ def _unlink_pin(store: Store, path: str) -> int:
     return 0
 
 
-def _unlink(store: Store, paths: list[str]) -> int:
-    """Unlink what nobody has pinned; returns the bytes."""
-    freed = 0
-    if not paths:
-        return freed
-    with unpinned(store.disk, store.identity.salt, store.lock_timeout_ms) as is_free:
-        for path in filter(is_free, paths):
-            with suppress(MissingFile):
-                freed += store.disk.size(path)
-                store.disk.unlink(path)
-    return freed
-
-
-def _named(store: Store, view: View) -> set[str] | None:
+def named_paths(store: Store, view: View) -> set[str] | None:
     """Every path a kept manifest or a frame names; None when a manifest cannot be read."""
     out = {ref.path for ref in view.files.sealed_since().values()} | {*view.files.lost}
     for number in delayed_partitions(view):

@@ -1,0 +1,66 @@
+"""Owns reading files behind a network as a data frame: workers fetch them by pyarrow.
+
+Spark itself would need hadoop-aws and a configuration of its own for S3. Here a task fetches the
+row groups of some scans with the credentials of its environment, and compares every checksum. The
+scans travel as an option of the data source, so no worker needs the store.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from txlog.scanning import Scan
+from txlog.spark.datasource import SCHEMA
+from txlog.spark.source import Share, read_share, shares_of
+
+
+def remote_frame(spark: SparkSession, scans: Sequence[Scan]) -> DataFrame:
+    """The messages of scans, with the columns of `messages`."""
+    spark.dataSource.register(ScansSource)
+    packed = zlib.compress(CPickleSerializer().dumps(list(scans)))  # type: ignore[no-untyped-call]
+    text = base64.b64encode(packed).decode()
+    return spark.read.format(ScansSource.name()).option("scans", text).load()
+
+
+class ScansSource(DataSource):
+    """The messages of scans that were made before."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format(…)`."""
+        return "txlog_scans"
+
+    def schema(self) -> str:
+        """The columns of `messages`."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of the scans."""
+        return ScansReader(self.options["scans"], schema)
+
+
+class ScansReader(DataSourceReader):
+    """Reads scans in tasks of some 64 MB."""
+
+    def __init__(self, scans: str, schema: StructType) -> None:
+        self._scans = scans
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """What each task reads; called on the driver."""
+        packed = base64.b64decode(self._scans)
+        serializer = CPickleSerializer()
+        scans: list[Scan] = serializer.loads(zlib.decompress(packed))  # type: ignore[no-untyped-call]
+        return shares_of("", scans, {})
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of a task; called in a worker."""
+        return read_share(partition if isinstance(partition, Share) else None, self._schema)

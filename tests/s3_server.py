@@ -1,0 +1,44 @@
+"""Owns a real S3 interface on the loopback address: moto's server, in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pyarrow.fs
+import pytest
+
+BUCKET = "archive"
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """A server with an empty bucket; gives the address to offload to."""
+    command = [sys.executable, "-u", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        patched.setenv("AWS_ACCESS_KEY_ID", "any")
+        patched.setenv("AWS_SECRET_ACCESS_KEY", "any")
+        patched.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        try:
+            assert process.stderr is not None
+            found = None
+            while found is None:
+                line = process.stderr.readline()
+                assert line, "the server did not start"
+                found = re.search(r"http://(127\.0\.0\.1:\d+)", line)
+            Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would stop it
+            options = f"endpoint_override={found[1]}&region=us-east-1&scheme=http"
+            made, _ = pyarrow.fs.FileSystem.from_uri(
+                f"s3://{BUCKET}?{options}&allow_bucket_creation=true"
+            )
+            made.create_dir(BUCKET)
+            yield f"s3://{BUCKET}/txlog?{options}"
+        finally:
+            process.kill()

@@ -1,0 +1,44 @@
+"""Tests of reading what was offloaded: in a directory by Spark itself, in S3 by its workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import txlog
+from tests.s3_server import s3_server
+from tests.spark.test_reading import in_order
+from tests.test_offload import LARGE_BYTES, fill, near
+from txlog.spark import read, release
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
+
+
+def test_offloaded_messages_are_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    """Kills: rows that lose their ledger or partition outside, a scan of two roots as one."""
+    path, archive = str(tmp_path / "store"), tmp_path / "archive"
+    archive.mkdir(mode=0o700)
+    txlog.init(path, reader_grace_ms=0, max_message_bytes=LARGE_BYTES)
+    with s3_server() as bucket, txlog.open(path) as client:
+        client.checkpoint_automatically = False
+        client.create_topic("orders", partitions=2)
+        fill(client)
+        before = in_order(read(spark, path, "orders"))
+        assert len(before) == 9
+        client.admin.offload("orders", str(archive), 0)
+        release(spark)
+        client.checkpoint()
+        assert {file.parent.name for file in near(client)} == {"partition=1", "_txnlog"}
+        assert in_order(read(spark, path, "orders")) == before
+        client.admin.offload("orders", bucket, 1)
+        release(spark)
+        client.checkpoint()
+        assert near(client) == []
+        frame = read(spark, path, "orders")
+        assert in_order(frame) == before
+        assert frame.where("partition = 1 AND txn_index IS NULL").count() == 2
+        source = spark.read.format("txlog").options(path=path, topic="orders").load()
+        assert in_order(source) == before
+        release(spark)

@@ -1,0 +1,295 @@
+"""Tests of offloading: sealed files in a directory or bucket are read as they were in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import txlog
+from txlog import Client, MessageId
+from txlog.bounds import END, Bound
+from txlog.engine.storage import far
+from txlog.engine.upkeep.service import run_checkpoint
+from txlog.errors import (
+    Corruption,
+    DiskFailed,
+    InvalidArgument,
+    MissingFile,
+    NotFound,
+    TopicNotFound,
+)
+
+LARGE_BYTES = 2000
+
+
+@pytest.fixture
+def client(tmp_path: Path, archive: Path) -> Iterator[Client]:
+    """A client of a store with two sealed partitions, a clean sidecar and a large message."""
+    path = str(tmp_path / "store")
+    txlog.init(path, reader_grace_ms=0, max_message_bytes=LARGE_BYTES)
+    with txlog.open(path) as opened:
+        opened.checkpoint_automatically = False
+        opened.create_topic("orders", partitions=2)
+        fill(opened)
+        yield opened
+
+
+def fill(client: Client) -> None:
+    """Plain, transactional and large messages, all in sealed files."""
+    producer = client.producer("orders", chunking=True)
+    for number in range(4):
+        producer.send(b"plain %d" % number, key=b"k", partition=number % 2)
+        with client.transaction() as txn:
+            producer.send(b"in a transaction", txn=txn, partition=number % 2)
+    producer.send(b"large" * LARGE_BYTES, partition=0)
+    client.checkpoint(roll_all=True)
+    client.checkpoint()
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """The directory to offload to."""
+    (tmp_path / "archive").mkdir(mode=0o700)
+    return tmp_path / "archive"
+
+
+def near(client: Client) -> list[Path]:
+    """The sealed files in the store."""
+    return sorted(Path(client.path).glob("topics/**/*.parquet"))
+
+
+def there(archive: Path) -> list[Path]:
+    """The files outside."""
+    return sorted(archive.glob("**/*.parquet"))
+
+
+def values(client: Client) -> list[object]:
+    """All messages, as (id, value), in order of partition and place."""
+    rows = [row for table in client.read("orders") for row in table.to_pylist()]
+    rows.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"]))
+    return [(row["partition"], row["ledger"], row["entry"], row["value"]) for row in rows]
+
+
+def test_messages_are_read_from_there(client: Client, archive: Path) -> None:
+    """R18; kills: a copy that is not read, local files that stay, an address lost at a restart."""
+    before, files = values(client), near(client)
+    answer = client.admin.offload("orders", str(archive))
+    assert (answer["files"], answer["ledgers_left"]) == (5, 4)
+    assert answer["size_bytes"] == sum(path.stat().st_size for path in there(archive))
+    assert [path.name for path in there(archive)] == [path.name for path in files]
+    client.checkpoint()
+    assert near(client) == []
+    assert values(client) == before
+    with txlog.open(client.path) as other:
+        assert values(other) == before
+        rows = [row for row in other.segments() if row.get("file")]
+        assert all(row["file"].startswith(f"file://{archive}/") for row in rows)
+    client.create_subscription("orders", "s")
+    with client.consumer("orders", "s") as consumer:
+        assert consumer.receive_batch(100).num_rows == len(before)
+    assert client.admin.offload("orders", str(archive))["files"] == 0
+
+
+def test_files_are_private_and_named_by_the_store(client: Client, archive: Path) -> None:
+    """Two stores may have one archive; what lies there is for its owner."""
+    client.admin.offload("orders", archive.as_uri())
+    [top] = archive.iterdir()
+    assert top.name == client._store.identity.uuid
+    assert {path.stat().st_mode & 0o077 for path in top.rglob("*") if path.is_dir()} == {0}
+
+
+def test_what_is_written_later_stays_here(client: Client, archive: Path) -> None:
+    """Kills: an offload that takes the topic, and not its files."""
+    client.admin.offload("orders", str(archive))
+    before = values(client)
+    client.producer("orders").send(b"later", partition=1)
+    assert len(values(client)) == len(before) + 1
+    client.checkpoint(roll_all=True)
+    assert len(near(client)) >= 1
+    assert client.admin.offload("orders", str(archive), 0)["files"] == 0
+    assert client.admin.offload("orders", str(archive), 1)["files"] == 1
+    client.checkpoint()
+    assert len(values(client)) == len(before) + 1
+
+
+def test_a_trim_removes_them_after_the_grace(client: Client, archive: Path) -> None:
+    """R18; kills: objects that nobody removes, and removing them before the frame."""
+    client.admin.offload("orders", str(archive))
+    client.producer("orders").send(b"x", partition=0)
+    client.checkpoint(roll_all=True)
+    assert there(archive)
+    client.admin.trim("orders", END, force_unacked=True)
+    assert there(archive)
+    client.checkpoint()
+    client.checkpoint()
+    assert there(archive) == []
+    assert values(client) == []
+
+
+def test_a_checkpoint_behind_a_commit_makes_no_far_calls(
+    client: Client, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a producer that waits for a network."""
+    client.admin.offload("orders", str(archive))
+    client.admin.trim("orders", END, force_unacked=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(far, "located", lambda far: pytest.fail(f"reached for {far}"))
+        for _ in range(3):
+            client.producer("orders").send(b"x")
+            assert not run_checkpoint(client._store, wait=False)["skipped"]
+    assert there(archive)
+    client.checkpoint()
+    assert there(archive) == []
+
+
+def test_deleting_the_topic_removes_them(client: Client, archive: Path) -> None:
+    """Kills: files of deleted topics that stay outside for ever."""
+    client.admin.offload("orders", str(archive))
+    client.admin.delete_topic("orders")
+    client.checkpoint()
+    client.checkpoint()
+    assert there(archive) == []
+
+
+def test_a_compaction_brings_rows_back(tmp_path: Path, archive: Path) -> None:
+    """Kills: a compaction that cannot read there, or leaves the file that it replaced."""
+    path = str(tmp_path / "small")
+    txlog.init(path, reader_grace_ms=0, ledger_entries_max=3)
+    with txlog.open(path) as client:
+        client.checkpoint_automatically = False
+        client.create_topic("orders")
+        producer = client.producer("orders")
+        for number in range(6):  # the last of three entries of a ledger is a marker
+            producer.send(b"plain %d" % number)
+            producer.send(b"plain")
+            with client.transaction() as txn:
+                producer.send(b"in %d" % number, txn=txn)
+        client.checkpoint(roll_all=True)
+        client.checkpoint()
+        client.admin.offload("orders", str(archive))
+        before, files = values(client), there(archive)
+        at = MessageId(3, 0)  # behind the first ledger, whose marker has a row in ledger 2
+        assert client.admin.trim("orders", Bound("id", at), force_unacked=True)["ledgers"] == 1
+        answer = client.admin.compact("orders")
+        client.checkpoint()
+        assert (answer["messages"], answer["aborted_dropped"]) == (1, 1)
+        assert len(there(archive)) == len(files) - 2
+        assert len(near(client)) == 1
+        assert values(client) == before[3:]
+
+
+def test_a_dry_run_changes_nothing(client: Client, archive: Path) -> None:
+    """Kills: a plan that copies."""
+    answer = client.admin.offload("orders", str(archive), dry_run=True)
+    assert (answer["files"], answer["dry_run"]) == (5, True)
+    assert list(archive.iterdir()) == []
+
+
+def test_a_damaged_copy_is_told(client: Client, archive: Path) -> None:
+    """R5; kills: bytes from outside that nobody compares; a quarantine for a mount that is gone."""
+    client.admin.offload("orders", str(archive))
+    client.checkpoint()
+    [path, *_] = there(archive)
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]):
+        path.write_bytes(damaged)
+        with pytest.raises(Corruption, match="is damaged"), txlog.open(client.path) as other:
+            values(other)
+    path.unlink()
+    with pytest.raises(MissingFile, match="no such file"), txlog.open(client.path) as other:
+        values(other)
+    path.write_bytes(whole)
+    with txlog.open(client.path) as other:
+        assert len(values(other)) == 9
+
+
+def test_a_damaged_file_is_not_copied(client: Client, archive: Path) -> None:
+    """R5; kills: damage that gets a new checksum outside, and an answer before it is found."""
+    path = near(client)[0]
+    whole = bytearray(path.read_bytes())
+    whole[40] ^= 1
+    path.write_bytes(bytes(whole))
+    with pytest.raises(Corruption, match="is damaged"):
+        client.admin.offload("orders", str(archive))
+    assert near(client)[0] == path
+
+
+def test_a_copy_that_arrives_damaged_is_refused(
+    client: Client, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a frame for bytes that were never read back."""
+    put = far.put
+
+    def bad(place: str, path: str, pieces: Iterator[bytes]) -> None:
+        put(place, path, (piece[:-1] + b"?" for piece in pieces))
+
+    before = values(client)
+    monkeypatch.setattr(far, "put", bad)
+    with pytest.raises(DiskFailed, match="reads back differently"):
+        client.admin.offload("orders", str(archive))
+    monkeypatch.undo()
+    assert len(near(client)) == 5
+    listed = client.admin.gc(True, 0)["file_list"]
+    assert [row["reason"] for row in listed if row["path"].startswith("file://")] == ["unnamed"]
+    assert there(archive) == []
+    assert values(client) == before
+    assert client.admin.offload("orders", str(archive))["files"] == 5
+
+
+def test_gc_leaves_what_is_named(client: Client, archive: Path) -> None:
+    """R19; kills: a sweep outside that takes named files, or those of another store."""
+    client.admin.offload("orders", str(archive))
+    client.checkpoint()
+    named = there(archive)
+    other = archive / "another-store"
+    other.mkdir()
+    (other / "ledger-000000000001.0000000001.parquet").write_bytes(b"of another store")
+    orphan = named[0].with_name("ledger-000000000099.0000000001.parquet")
+    orphan.write_bytes(b"left by a pass that died")
+    listed = client.admin.gc(False, 0)["file_list"]
+    assert [(row["path"], row["size_bytes"]) for row in listed] == [(f"file://{orphan}", 24)]
+    client.admin.gc(True, 0)
+    assert there(archive) == sorted(
+        [*named, other / "ledger-000000000001.0000000001.parquet"]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "gs://bucket/x", "s3://user:secret@bucket/x", "s3://bucket/x?credential=y", "s3://B/x",
+        "s3://bucket/a%20b", "s3://bucket/../x", "file://relative", "/tmp/what?",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_none_are_refused(client: Client, to: str) -> None:
+    """Kills: credentials in a manifest, an address that two programs read differently."""
+    with pytest.raises(InvalidArgument):
+        client.admin.offload("orders", to)
+
+
+def test_places_that_will_not_do_are_refused(client: Client, archive: Path) -> None:
+    """Kills: a mount point that is not mounted, a place that is swept with the store."""
+    with pytest.raises(NotFound, match="there is no directory"):
+        client.admin.offload("orders", str(archive / "missing"))
+    with pytest.raises(InvalidArgument, match="lies in the store"):
+        client.admin.offload("orders", f"{client.path}/topics")
+    with pytest.raises(TopicNotFound):
+        client.admin.offload("nothing", str(archive))
+    assert list(archive.iterdir()) == []
+
+
+def test_addresses() -> None:
+    """What is stored for what is asked."""
+    place = far.place_of("s3://bucket/a/b/?region=eu-1&endpoint_override=h:1&scheme=http", "u")
+    assert place == "s3://bucket/a/b/u?endpoint_override=h:1&region=eu-1&scheme=http"
+    at = far.address(place, "topics/x/ledger.parquet")
+    assert at == (
+        "s3://bucket/a/b/u/topics/x/ledger.parquet?endpoint_override=h:1&region=eu-1&scheme=http"
+    )
+    assert far.options_of(at) == {
+        "endpoint_override": "h:1", "region": "eu-1", "scheme": "http",
+    }  # fmt: skip
+    assert far.place_of("file:///a%20b/", "u") == "file:///a b/u"
+    assert far.address("file:///a/u", "topics/x") == "file:///a/u/topics/x"
