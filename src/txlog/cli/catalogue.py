@@ -120,6 +120,8 @@ COMMANDS: Final[dict[str, Entry]] = {
         "jobchange", "export_delta", "a topic as a Delta table, step by step"
     ),
     "job lateness": Entry("job", "lateness", "how late messages come, and what waiting saves"),
+    "spark submit-args": Entry("spark", "submit_args", "arguments for spark-submit"),
+    "spark example": Entry("spark", "example", "a job to begin with"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }
 
@@ -134,6 +136,7 @@ NOUNS: Final[dict[str, str]] = {
     "policy delayed": "policies of delayed delivery",
     "policy watermark": "policies of watermarks",
     "job": "bulk work, by DuckDB or Spark",
+    "spark": "running on Spark",
 }
 
 ALIASES: Final[dict[str, str]] = {
