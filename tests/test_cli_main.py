@@ -281,7 +281,8 @@ def test_field_help_needs_no_store(
             "watermark idle": ["x", "--producer", "x"], "policy delayed set": ["--active"],
             "policy delayed remove": [], "policy watermark get": [],
             "policy watermark remove": [], "policy watermark set": ["--producers-max", "1"],
-            "wait": [], "views": [], "job export-delta": ["x", "x"],
+            "wait": [], "views": [], "job export-delta": ["x", "x"], "spark example": [],
+            "spark submit-args": [],
             "run": ["m:f", "--input", "x", "-s", "x"], "transform": ["x", "y", "z", "-s", "x"],
         }  # fmt: skip
         words = needed.get(path, ["x"])

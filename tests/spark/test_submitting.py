@@ -73,7 +73,8 @@ def test_a_cluster_of_two_workers(tmp_path: Path) -> None:
     java = environment_for(find_java(os.environ, bundled_java()), cache_directory(os.environ))
     environment = {
         **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **java,
-        "XDG_CACHE_HOME": str(cache), "PYSPARK_PYTHON": sys.executable,
+        "XDG_CACHE_HOME": str(cache), "SPARK_WORKER_DIR": str(tmp_path / "work"),
+        "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
     }  # fmt: skip
     made = subprocess.run(
