@@ -56,8 +56,8 @@ def offload(
     call: Call,
     topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
     to: Annotated[
-        str, Option("--to", metavar="DIR|URI", help="a directory, file:///…, s3://bucket/prefix")
-    ],
+        str | None, Option("--to", metavar="DIR|URI", help="a directory, s3://bucket/prefix")
+    ] = None,
     partition: Annotated[int | None, Option("--partition", "-p", metavar="N")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
 ) -> None:
@@ -67,6 +67,8 @@ def offload(
     after reader_grace_ms, those there when a trim or a deletion lets them go and `txlog admin
     checkpoint` or `txlog admin gc --apply` runs. Credentials for S3 come from the environment.
     """
+    if to is None:
+        raise Usage("say where to: --to DIR or --to s3://bucket/prefix")
     client = call.client(write=not dry_run)
     answer = client.admin.offload(topic, to, partition, dry_run=dry_run)
     left = answer["ledgers_left"]

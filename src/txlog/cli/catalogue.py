@@ -124,6 +124,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "job compact": Entry("jobupkeep", "compact", "the sidecars of a topic in commit order"),
     "job rebuild-delayed": Entry("jobupkeep", "rebuild_delayed", "the delayed index from the log"),
     "job lateness": Entry("job", "lateness", "how late messages come, and what waiting saves"),
+    "spark submit-args": Entry("spark", "submit_args", "arguments for spark-submit"),
+    "spark example": Entry("spark", "example", "a job to begin with"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }
 
@@ -138,6 +140,7 @@ NOUNS: Final[dict[str, str]] = {
     "policy delayed": "policies of delayed delivery",
     "policy watermark": "policies of watermarks",
     "job": "bulk work, by DuckDB or Spark",
+    "spark": "running on Spark",
 }
 
 ALIASES: Final[dict[str, str]] = {

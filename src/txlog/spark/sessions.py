@@ -19,22 +19,12 @@ from pyspark.sql import SparkSession
 from txlog.errors import InvalidArgument
 from txlog.spark.archive import QUIET, archive_path, option_to_use
 from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
+from txlog.spark.submitting import DEFAULTS
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # The first compiler only: a short job is over before the second one pays.
 SHORT_JOB = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-_DEFAULTS = {
-    "spark.app.name": "txlog",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    # With it the data source txlog is told of filters, if asked for.
-    "spark.sql.python.filterPushdown.enabled": "true",
-    # Without it Spark takes most flipped bits for data.
-    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
-    # Above 32 paths Spark would start a job to list files that are known.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
-}
+_DEFAULTS = {"spark.app.name": "txlog", "spark.ui.enabled": "false", **DEFAULTS}
 _LOOPBACK = "127.0.0.1"
 _LOCAL = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
 
