@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import txlog
@@ -181,6 +183,39 @@ def test_schema_stats_sample_and_plan(run: Run) -> None:
     sql = "SELECT count(*) FROM this WHERE partition = 1"
     assert "Scanning Files" in run("inspect", "orders", "--sql", sql, "--explain")[1]
     assert run("inspect", "orders", "--schema", "--stats")[0] == 2
+
+
+def test_the_file_of_a_message_has_it(run: Run) -> None:
+    """file and row, wherever it lies; kills the marker's place for that of the message."""
+    with txlog.open("store") as client:
+        producer = client.producer("orders/0")
+        for number in range(2):
+            producer.send(b"part %d" % number)
+            with client.transaction() as txn:
+                producer.send(b"in part %d" % number, txn=txn)
+            client.checkpoint()
+        values = {}
+        for table in client.read("orders"):
+            for row in table.to_pylist():
+                place = MessageId(row["ledger"], row["entry"], row["index"] or 0)
+                values[f"msg:{place}"] = row["value"]
+    forms = set()
+    for word, value in values.items():
+        code, out, err = run("inspect", word, "--json")
+        assert code == 0, (word, err)
+        answer = json.loads(out)
+        if answer["file"] is None:
+            assert answer["row"] is None
+            assert value == b"tail"
+            continue
+        path = Path("store", answer["file"])
+        forms.add((path.suffix, path.parent.name == "_txnlog"))
+        if path.suffix == ".arrow":
+            table = pa.ipc.open_file(path.read_bytes()).read_all()
+        else:
+            table = pq.read_table(pa.BufferReader(path.read_bytes()))
+        assert table.column("value")[answer["row"]].as_py() == value
+    assert forms == {(form, inside) for form in (".arrow", ".parquet") for inside in (True, False)}
 
 
 def test_a_backlog_is_what_the_subscription_has_left(run: Run) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import txlog
 from txlog.cli.main import main
 from txlog.cli.queryrows import limited, values
 from txlog.duck import Session
@@ -149,3 +153,18 @@ def test_an_error_behind_the_first_rows_is_one_of_sql() -> None:
     late = "SELECT CASE WHEN i = 150000 THEN error('late') ELSE i END AS i FROM range(200000) t(i)"
     with Session() as session, pytest.raises(SqlError, match="late"):
         session.stream(late).read_all()
+
+
+def test_a_query_of_messages_loads_no_client(run: Run) -> None:
+    """A command that only reads messages opens a store for them; lists load the rest."""
+    program = (
+        "import sys; from txlog.cli.main import main; code = main(sys.argv[1:]);"
+        " sys.exit(code or 10 + ('txlog.client' in sys.modules))"
+    )
+    source = str(Path(txlog.__file__).parents[1])
+    for sql, code in (("SELECT count(*) AS n FROM orders", 10), ("FROM topics", 11)):
+        done = subprocess.run(
+            [sys.executable, "-c", program, "query", sql, "-q"], check=False,
+            env={**os.environ, "PYTHONPATH": source}, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == code, sql

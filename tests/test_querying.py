@@ -100,6 +100,24 @@ class History:
     def send(self, rng: random.Random) -> None:
         self.rows(rng)
 
+    def load(self, rng: random.Random) -> None:
+        """A batch of files, as a job writes them."""
+        self.sent += 1
+        bulk = self.client.bulk("t", key="job", batch=self.sent)
+        at = pa.array([None, 32_503_680_000_000], pa.timestamp("ms", "UTC"))
+        staged = [
+            one
+            for task in range(rng.choice((1, 2)))
+            for one in bulk.stage([pa.table({
+                "value": [b"%d" % self.sent, rng.choice((b"", None))],
+                "key": pa.array([rng.choice((None, b"a")), None], pa.binary()),
+                "deliver_at": at, "partition": [rng.randrange(self.partitions), 0],
+                "properties": pa.array([[("a", "b")], None], pa.map_(pa.string(), pa.string())),
+            })], task)
+        ]  # fmt: skip
+        bulk.commit(staged)
+        self.trace.append("load")
+
     def begin(self, rng: random.Random) -> None:
         if len(self.txns) < 4:
             self.txns.append(self.client.transaction())
@@ -212,12 +230,14 @@ def _txn(row: dict[str, Any]) -> str | None:
     return str(TxnId.from_halves(row["txn_most"], row["txn_least"]))
 
 
-def run(folder: Path, seed: str) -> History:
+def run(folder: Path, seed: str, *, loads: bool = False) -> History:
     """Run one history, comparing after every few steps."""
     history = History(folder, seed)
     try:
         for number in range(STEPS):
             history.step(random.Random(f"{seed}:{number}"))
+            if loads and number % 5 == 4:
+                history.load(random.Random(f"{seed}:{number} load"))
             if number % 10 == 9:
                 history.compare()
     except Exception:
@@ -241,6 +261,12 @@ def test_sql_sees_what_a_reader_sees(tmp_path: Path) -> None:
         "kind w_set None", "kind w_set open", "kind w_set committed", "kind w_set aborted",
         "kind w_snapshot None",
     }  # fmt: skip
+
+
+def test_sql_sees_files_that_were_adopted(tmp_path: Path) -> None:
+    """The same with batches that were written as files between the steps."""
+    for seed in range(FIRST, FIRST + 3):
+        run(tmp_path, f"load {seed}", loads=True)
 
 
 @pytest.mark.slow

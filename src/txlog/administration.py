@@ -35,6 +35,7 @@ from txlog.engine.folds.catalog import consumers_of
 from txlog.engine.liveness import dead_consumers
 from txlog.engine.store import Store
 from txlog.engine.upkeep import history
+from txlog.engine.upkeep.compact import Arrange
 from txlog.engine.upkeep.quarantine import check_files
 from txlog.engine.view import View
 from txlog.errors import TransactionNotFound
@@ -404,12 +405,16 @@ class Admin:
 
     # --- space -------------------------------------------------------------------------------
 
-    def compact(self, topic: str, partition: int | None = None, *, dry_run: bool = False) -> Answer:
+    def compact(
+        self, topic: str, partition: int | None = None, *, dry_run: bool = False,
+        arrange: Arrange | None = None,
+    ) -> Answer:  # fmt: skip
         """Rewrite the sidecars of a topic in commit order, without dead rows.
 
+        arrange: who reads and sorts the rows, if not this process; jobs give Spark
         raises: TopicNotFound, StoreLocked (another process is at maintenance), StoreFull
         """
-        return spacing.compact(self._store, topic, partition, dry_run=dry_run)
+        return spacing.compact(self._store, topic, partition, dry_run=dry_run, arrange=arrange)
 
     def trim(
         self, topic: str, to: Bound | None = None, *, by_policy: bool = False,

@@ -40,11 +40,11 @@ from txlog.nondurable import NonDurableConsumer
 from txlog.positions import Where
 from txlog.producer import Producer
 from txlog.reader import Reader, range_from
-from txlog.relating import RelationClient
 from txlog.settings import Settings
 from txlog.subscribing import ConsumerOptions, create_subscription, open_consumer
 from txlog.subscription import SubscriptionHandle
 from txlog.topic import TopicHandle
+from txlog.transacting import TransactionClient
 from txlog.transaction import Later, Transaction
 from txlog.watermarking import WatermarkListener
 
@@ -117,7 +117,7 @@ def open_store(
     return client
 
 
-class Client(RelationClient):
+class Client(TransactionClient):
     """An open store. Safe to call from many threads; a forked child must open its own.
 
     >>> import tempfile, txlog
@@ -130,11 +130,6 @@ class Client(RelationClient):
     """
 
     __slots__ = ()
-
-    @property
-    def path(self) -> str:
-        """The directory of the store."""
-        return self._disk.description
 
     @property
     def settings(self) -> Settings:
@@ -159,11 +154,6 @@ class Client(RelationClient):
             "row_groups_decoded": tally.groups_decoded,
             "handed_out": tally.handed_out,
         }
-
-    def reports(self) -> list[str]:
-        """What recovery and maintenance found since the last call, one line each."""
-        found, self._store.reports = self._store.reports, []
-        return found
 
     def close(self) -> None:
         """Close the store; writes a checkpoint first when one is due and nobody else does."""

@@ -5,8 +5,8 @@ the only files it may read are the Parquet files named when it is opened. Its se
 before the first statement and locked: no extension is fetched or loaded by itself, SQL does not
 see the caller's variables, nothing is spilled beside the program, and instants are in UTC.
 
-Text from outside goes through `tables_of` first. It is the gate, and it must stand: a list of
-allowed paths by itself lets COPY overwrite what is on it.
+Text from outside goes through `Session.tables_of` first. It is the gate, and it must stand: a list
+of allowed paths by itself lets COPY overwrite what is on it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from txlog.errors import SqlError
 _READING = frozenset(
     ["SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE", "STATEMENT_NODE"]
 )
+_PARSE = "SELECT json_serialize_sql($query)"
 BATCH_ROWS = 20_480  # ten of DuckDB's vectors: large messages must fit in memory
 VERSION: str = duckdb.__version__
 
@@ -66,11 +67,15 @@ class Session:
     parquet: names of views and the path of the Parquet file that each one shows, with the number
              of the row in its file as the extra column file_row_number
     paths:   other files that statements may read
+    is_open: statements may read everything until `lock`: they are to be of ours
     """
 
     __slots__ = ("_connection",)
 
-    def __init__(self, parquet: Mapping[str, str] | None = None, paths: Sequence[str] = ()) -> None:
+    def __init__(
+        self, parquet: Mapping[str, str] | None = None, paths: Sequence[str] = (), *,
+        is_open: bool = False,
+    ) -> None:  # fmt: skip
         named = parquet or {}
         self._connection = duckdb.connect(":memory:", config=_CONFIG)
         try:
@@ -78,15 +83,37 @@ class Session:
             self._connection.execute("SET TimeZone = 'UTC'")
             # A query of some seconds would draw it on standard output, among what programs read.
             self._connection.execute("SET enable_progress_bar = false")
-            self._connection.execute("SET allowed_paths = $1", [[*named.values(), *paths]])
-            self._connection.execute("SET enable_external_access = false")
-            self._connection.execute("SET lock_configuration = true")
+            if not is_open:
+                self.lock([*named.values(), *paths])
             for name, path in named.items():
                 relation = self._connection.read_parquet(path, file_row_number=True)
                 relation.create_view(name)
         except duckdb.Error as error:
             self._connection.close()
             raise _sql_error(error) from error
+
+    def lock(self, paths: Sequence[str]) -> None:
+        """Let statements read these files and nothing else, for good; before the first of others.
+
+        raises: SqlError
+        """
+        try:
+            self._connection.execute("SET allowed_paths = $1", [list(paths)])
+            self._connection.execute("SET enable_external_access = false")
+            self._connection.execute("SET lock_configuration = true")
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+
+    def tables_of(self, query: str) -> list[str]:
+        """The tables that a query names, as written, each once; nothing is bound or run.
+
+        raises: SqlError when it is not one SELECT, or does more than read
+        """
+        try:
+            [tree] = self._connection.execute(_PARSE, {"query": query}).fetchall()
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+        return _tables_of(json.loads(tree[0]))
 
     @classmethod
     def in_file(cls, path: str) -> Session:
@@ -180,14 +207,8 @@ class Session:
         return rows[0]
 
 
-def tables_of(query: str) -> list[str]:
-    """The tables that a query names, as written, each once; nothing is bound or run.
-
-    raises: SqlError when it is not one SELECT, or does more than read
-    """
-    with Session() as session:
-        parsed = json.loads(str(session.stream("SELECT json_serialize_sql($query) AS tree", {
-            "query": query}).read_all()["tree"][0].as_py()))  # fmt: skip
+def _tables_of(parsed: dict[str, Any]) -> list[str]:
+    """The tables of a parsed query. Raises SqlError."""
     if parsed["error"]:
         if parsed["error_type"] == "not implemented":
             raise SqlError("only a SELECT is run here")

@@ -6,7 +6,7 @@ Calls the engine's upkeep, or says what it would do; the keys of the answers are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,7 @@ from txlog.engine.folds.delayed import Ranges
 from txlog.engine.model.delay_ops import Bucket, Id
 from txlog.engine.model.idset import before
 from txlog.engine.store import Store
+from txlog.engine.upkeep.bucket_sources import Search, logged
 from txlog.engine.upkeep.buckets import merge_now, rebuild_now
 from txlog.engine.view import View
 from txlog.errors import IntegrityError
@@ -83,11 +84,12 @@ class Rebuilt:
 
 def rebuild(
     store: Store, numbers: Sequence[int], first: MessageId | None, last: MessageId | None, *,
-    dry_run: bool,
+    dry_run: bool, searches: Mapping[int, Search] | None = None,
 ) -> Answer:  # fmt: skip
     """Replace the index of a range by what the log says, and say what differed.
 
     first, last: None: from the beginning, to the end; both are in. Buckets are replaced as wholes.
+    searches:    by partition what finds the delayed ids, if not a reading of the log
     returns:     {partitions, messages_read, indexed, missing, surplus, buckets}: missing were in
                  the log and not in the index, surplus the other way round
     """
@@ -109,7 +111,8 @@ def rebuild(
                 )
             )
             continue
-        report = rebuild_now(store, number, low, high)
+        search = (searches or {}).get(number, logged)
+        report = rebuild_now(store, number, low, high, search)
         total.indexed += report.ids
         total.missing += report.missing
         total.surplus += report.extra

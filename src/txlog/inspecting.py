@@ -11,7 +11,7 @@ from txlog.engine.flow.bounds import resolve_range
 from txlog.engine.flow.dispatch import plan, received
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.buffer import find_marker
+from txlog.engine.folds.buffer import Marker, find_marker
 from txlog.engine.folds.cursor import covers
 from txlog.engine.store import Store
 from txlog.engine.upkeep.dump import describe_frame, inspect_file
@@ -129,13 +129,32 @@ def _message(view: View, wanted: MessageId) -> Answer:
             or (inner is not None and message[2] in inner)
         ):
             done.append(view.catalog.subscriptions[number].name)
-    files = view.files.of(wanted.ledger)
+    file, row = _place(view, wanted.ledger, wanted.entry)
+    if piece.marker is not None:
+        file, row = _place_inside(view, piece.marker, message[2])
     said: Answer = {}
     if not wanted.index and piece.index:  # the id of a marker stands for all its messages
         marker = find_marker(view.buffer(owner[0]), wanted.ledger, wanted.entry)
         said["messages"] = 0 if marker is None else marker.count
     return {"kind": "message", "record": table, **said, "acknowledged_list": done,
-            "file": files[0].path if files else None, "row": wanted.entry}  # fmt: skip
+            "file": file, "row": row}  # fmt: skip
+
+
+def _place(view: View, ledger: int, row: int) -> tuple[str | None, int | None]:
+    """(the file that has a row of a ledger, which row of the file); of rows in frames none."""
+    for ref in view.files.of(ledger):
+        first = ref.first if ref.form == "part" else 0
+        if first <= row < first + ref.rows:
+            return ref.path, row - first
+    return None, None
+
+
+def _place_inside(view: View, marker: Marker, index: int) -> tuple[str | None, int | None]:
+    """The same of a message of a transaction, which is in the sidecar."""
+    for ledger, row, rows, first in marker.ranges:
+        if first <= index < first + rows:
+            return _place(view, ledger, row + index - first)
+    return None, None
 
 
 def _ledger(view: View, number: int) -> Answer:

@@ -15,6 +15,7 @@ from txlog.client import Client
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.view import View
 from txlog.longlists import acks, frames, pending_acks
+from txlog.sqlquery import LISTS
 
 Row = Mapping[str, Any]
 _TYPES: Final = {
@@ -127,7 +128,7 @@ _LISTS: Final[dict[str, tuple[pa.Schema, Callable[[Client], Iterable[Row]]]]] = 
         _watermarks,
     ),
 }
-LISTS: Final = frozenset([*_LISTS, *_TABLES])
+assert {*_LISTS, *_TABLES} == LISTS
 
 
 def listed(client: Client, name: str) -> pa.Table:

@@ -1,34 +1,77 @@
-"""Owns RelationClient: the calls of a client for readers of files, which are SQL and Spark."""
+"""Owns RelationReader: an open store as readers of files need it, which are SQL and Spark.
+
+It is the lightest handle there is: a command that only asks SQL loads no more than this.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from txlog import views
+from txlog.clock import Clock, SystemClock
 from txlog.engine.flow.adopt import recorded
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.identity import read_identity
 from txlog.engine.pins import Pin, pin
 from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.filechecks import check_files
 from txlog.ids import TopicName
 from txlog.looking import look
 from txlog.scanning import Ends, Scan, read_scan
 from txlog.spans import Wanted
-from txlog.transacting import TransactionClient
 from txlog.views import ALL, Content, Relation, Source
 
 Answer = dict[str, Any]
 T = TypeVar("T")
 
 
-class RelationClient(TransactionClient):
-    """The part of Client that says which files and rows hold the messages of topics."""
+def open_relations(
+    path: str, *, read_only: bool = False, clock: Clock | None = None,
+    lock_timeout_ms: int = 30_000,
+) -> RelationReader:  # fmt: skip
+    """Open a store that exists, for its relations; raises as txlog.open."""
+    disk = PosixDisk(str(Path(path).absolute()), read_only=read_only)
+    try:
+        store = Store(
+            disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,
+            durability=None,
+        )  # fmt: skip
+    except BaseException:
+        disk.close()
+        raise
+    return RelationReader(store, disk)
 
-    __slots__ = ()
+
+class RelationReader:
+    """The part of a client that says which files and rows hold the messages of topics."""
+
+    __slots__ = ("_disk", "_store")
+
+    def __init__(self, store: Store, disk: Disk) -> None:
+        self._store = store
+        self._disk = disk
+
+    @property
+    def path(self) -> str:
+        """The directory of the store."""
+        return self._disk.description
+
+    def close(self) -> None:
+        """Let go of the store; harmless when repeated."""
+        self._store.close()
+        self._disk.close()
+
+    def reports(self) -> list[str]:
+        """What recovery and maintenance found since the last call, one line each."""
+        found, self._store.reports = self._store.reports, []
+        return found
 
     def relation(
         self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,

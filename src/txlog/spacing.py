@@ -17,6 +17,7 @@ from txlog.engine.store import Store
 from txlog.engine.upkeep.checkpoint import CheckpointReport, maintenance_lock
 from txlog.engine.upkeep.checkpoint import checkpoint as write_checkpoint
 from txlog.engine.upkeep.compact import (
+    Arrange,
     CompactReport,
     compact_sidecars,
     plan_compaction,
@@ -39,7 +40,10 @@ from txlog.ids import TopicName
 Answer = dict[str, Any]
 
 
-def compact(store: Store, topic: str, partition: int | None, *, dry_run: bool) -> Answer:
+def compact(
+    store: Store, topic: str, partition: int | None, *, dry_run: bool,
+    arrange: Arrange | None = None,
+) -> Answer:  # fmt: skip
     """Compact the sidecars of a topic; the fields of `txlog admin compact`."""
     name = TopicName.parse(topic, allow_partition=True)
     wanted = name.partition if partition is None else partition
@@ -70,7 +74,7 @@ def compact(store: Store, topic: str, partition: int | None, *, dry_run: bool) -
         lock = maintenance_lock(store, wait=True)
         assert lock is not None
         try:
-            _compact(store, numbers, report)
+            _compact(store, numbers, report, arrange)
         finally:
             lock.close()
     names = ("transactions", "messages", "aborted_dropped", "size_before_bytes",
@@ -81,7 +85,9 @@ def compact(store: Store, topic: str, partition: int | None, *, dry_run: bool) -
     }  # fmt: skip
 
 
-def _compact(store: Store, numbers: list[int], report: CompactReport) -> None:
+def _compact(
+    store: Store, numbers: list[int], report: CompactReport, arrange: Arrange | None
+) -> None:
     """Roll, let every row reach a file, compact, and let go of the files before."""
 
     def measure(view: View) -> tuple[int, int]:
@@ -92,7 +98,7 @@ def _compact(store: Store, numbers: list[int], report: CompactReport) -> None:
     roll_open(store, numbers)
     write_checkpoint(store, CheckpointReport())
     report.size_before_bytes = store.read(measure)[0]
-    compact_sidecars(store, numbers, report)
+    compact_sidecars(store, numbers, report, arrange=arrange)
     free_gone(store)
     write_checkpoint(store, CheckpointReport())
     report.size_after_bytes, report.ledgers_after = store.read(measure)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol
 
-from txlog.duck import Rows, Session, tables_of
-from txlog.errors import Usage
+from txlog.duck import Rows, Session
+from txlog.errors import SqlError, Usage
 from txlog.filerows import is_parquet, rows_of
 from txlog.messagesql import name, text
 
@@ -79,7 +79,6 @@ class FileQuery:
     """
 
     def __init__(self, path: str, sql: str) -> None:
-        tables_of(sql)  # the gate
         self._sql = sql
         if is_parquet(path):
             self._session = Session({"this": path})
@@ -87,7 +86,12 @@ class FileQuery:
             table = rows_of(path)
             self._session = Session()
             self._session.register("this", table)
-        self._session.execute("CREATE TEMP MACRO text(b) AS decode(b)")
+        try:
+            self._session.tables_of(sql)  # the gate
+            self._session.execute("CREATE TEMP MACRO text(b) AS decode(b)")
+        except SqlError:
+            self._session.close()
+            raise
 
     def rows(self) -> Rows:
         """The rows, batch by batch; once."""

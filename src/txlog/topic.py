@@ -6,7 +6,7 @@ answers are plain values with the names the commands print. `watermarks` has its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from txlog.engine.flow.promotion import Changed, Find, Which, cancel, promote
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Subscription, Topic, number_of
 from txlog.engine.store import Store
+from txlog.engine.upkeep.bucket_sources import Search
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument
 from txlog.ids import MessageId, TopicName
@@ -242,10 +243,11 @@ class TopicHandle:
 
     def rebuild(
         self, first: MessageId | None = None, last: MessageId | None = None, *,
-        dry_run: bool = False,
+        dry_run: bool = False, searches: Mapping[int, Search] | None = None,
     ) -> Answer:  # fmt: skip
         """Replace the index of a range by what the log says.
 
+        searches: by number of the store what finds delayed ids; jobs give those that Spark found
         first, last: both are in; an id selects its partition
         returns: {topic, partitions, messages_read, indexed, missing, surplus, buckets}; missing
                  were not due and not in the index, surplus in it and not in the log
@@ -253,7 +255,12 @@ class TopicHandle:
                  StoreLocked, PartitionUnavailable
         """
         answer = indexing.rebuild(
-            self._store, self._numbers(first, last), first, last, dry_run=dry_run
+            self._store,
+            self._numbers(first, last),
+            first,
+            last,
+            dry_run=dry_run,
+            searches=searches,
         )
         return {"topic": self.short, **answer}
 

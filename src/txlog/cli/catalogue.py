@@ -120,6 +120,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "job export-delta": Entry(
         "jobchange", "export_delta", "a topic as a Delta table, step by step"
     ),
+    "job compact": Entry("jobupkeep", "compact", "the sidecars of a topic in commit order"),
+    "job rebuild-delayed": Entry("jobupkeep", "rebuild_delayed", "the delayed index from the log"),
     "job lateness": Entry("job", "lateness", "how late messages come, and what waiting saves"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
 }

@@ -35,6 +35,7 @@ from txlog.ids import TxnId
 
 if TYPE_CHECKING:
     from txlog.client import Client
+    from txlog.relating import RelationReader
 
 STORE_FILE: Final = "txlog.toml"
 STORE_DEFAULT: Final = "txlog-store"
@@ -139,7 +140,21 @@ class Call:
         self._stack.callback(self._close, client)
         return client
 
-    def _close(self, client: Client) -> None:
+    def relations(self) -> RelationReader:
+        """Open the store for SQL over its messages: less is loaded than for a client."""
+        path = self.store_path()
+        self.report.store = os.path.abspath(path)
+        api = importlib.import_module("txlog.relating")
+        reader: RelationReader = api.open_relations(
+            path,
+            read_only=self.read_only,
+            clock=self.clock,
+            lock_timeout_ms=self.lock_timeout_ms,
+        )
+        self._stack.callback(self._close, reader)
+        return reader
+
+    def _close(self, client: RelationReader) -> None:
         with shielded():
             client.close()
         for line in client.reports():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -13,6 +14,9 @@ from txlog.cli.command import command, exclusive
 from txlog.cli.options import Call
 from txlog.cli.tables import counted, duration
 from txlog.errors import InvalidArgument, NotFound, Usage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @command(
@@ -62,10 +66,10 @@ def query(
         shapes.check_out(out, force)
     text = _sql(sql, file)
     parameters = _parameters(param or [])
-    client = call.client()
-    with importlib.import_module("txlog.querying").Query(
-        client, text, parameters, isolation, skip_unavailable=skip_unavailable
-    ) as asked:
+    with importlib.import_module("txlog.sqlquery").SqlQuery(
+        call.relations(), partial(_listed, call), text, parameters, isolation,
+        skip_unavailable=skip_unavailable,
+    ) as asked:  # fmt: skip
         if show_sql:
             call.output.text("".join(f"{line};\n" for line in [*asked.statements, text.strip()]))
             return
@@ -84,6 +88,11 @@ def query(
         f"{counted(rows, 'row')} ({some}{counted(asked.files, 'file')} read, "
         f"{duration(call.elapsed_ms())})"
     )
+
+
+def _listed(call: Call, name: str) -> pa.Table:
+    """A relation that is no messages: only these need a whole client."""
+    return importlib.import_module("txlog.listings").listed(call.client(), name)
 
 
 def _sql(text: str | None, path: str | None) -> str:

@@ -30,6 +30,7 @@ _TRIES = 5
         "duckdb -init <(txlog views)",
         "txlog views --complete rest > shop.sql",
         "txlog views --topic orders --relative --out orders.duckdb",
+        "txlog views --spark --complete rest > shop.py",
     ),
 )
 def views(
@@ -40,6 +41,7 @@ def views(
     isolation: Annotated[
         str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
     ] = "committed",
+    spark: Annotated[bool, Option("--spark", help="a program of PySpark instead")] = False,
     complete: Annotated[
         str | None, Option("--complete", metavar="DIR", help="write what is in no Parquet file")
     ] = None,
@@ -60,6 +62,8 @@ def views(
     importlib.import_module("txlog.engine.flow.preview").check_isolation(isolation)
     if force and complete is None and out is None:
         raise Usage("--force goes with --out or --complete")
+    if spark and (relative or out is not None):
+        raise Usage("--spark has whole paths, and goes to stdout")
     if out is not None:
         _check_new(out, force)
     client = call.client()
@@ -72,7 +76,12 @@ def views(
                 files = _complete(
                     call, client, contents, complete, isolation == "uncommitted", force, made
                 )
-            text = _script(call, client, contents, isolation, complete, files, relative, out, force)
+            if spark:
+                text = _program(call, client, contents, isolation, complete, files)
+            else:
+                text = _script(
+                    call, client, contents, isolation, complete, files, relative, out, force
+                )
         except MissingFile:
             continue  # R21: a checkpoint has removed files since
         if out is None:
@@ -115,6 +124,26 @@ def _script(
         _database(client, out, statements, relative, force)
         call.summary(f"wrote {out}; {said[1]}")
     return "".join([*(f"-- {line}\n" for line in said), *(f"{line};\n" for line in statements)])
+
+
+def _program(
+    call: Call, client: Client, contents: Sequence[Content], isolation: str, complete: str | None,
+    files: list[str],
+) -> str:  # fmt: skip
+    """The same as a program of PySpark."""
+    scripts = importlib.import_module("txlog.viewscript")
+    programs = importlib.import_module("txlog.sparkscript")
+    lacking = 0
+    if complete is None:
+        lacking = sum(scripts.count_not_covered(client, content) for content in contents)
+    named = {scripts.file_of(content): content.name for content in contents}
+    said = scripts.comments(client, contents, lacking, call.now_ms())
+    program: str = programs.program(
+        contents, lambda source: os.path.join(client.path, source.ref.path),
+        [(named[os.path.basename(file)], os.path.abspath(file)) for file in files],
+        uncommitted=isolation == "uncommitted",
+    )  # fmt: skip
+    return "".join(f"# {line}\n" for line in said) + program
 
 
 def _from_store(root: str) -> Callable[[str], str]:

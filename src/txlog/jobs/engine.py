@@ -5,7 +5,7 @@ The SQL of jobs is what DuckDB and Spark have in common; the few words that diff
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from txlog.client import Client
+from txlog.engine.upkeep.bucket_sources import Search
+from txlog.engine.upkeep.compact import Arrange
 from txlog.loads import Files, Transform
 from txlog.stored import Stored
 from txlog.views import Content
@@ -66,6 +68,12 @@ class Engine(Protocol):
         function: Transform | None,
     ) -> tuple[int, dict[str, Any]]:  # fmt: skip
         """Store the messages of a content again, changed by a function; how many were read."""
+
+    def arrange(self, client: Client) -> Arrange | None:
+        """What reads and sorts the rows of a compaction; None: the upkeep itself."""
+
+    def searches(self, client: Client, topic: str) -> Mapping[int, Search] | None:
+        """By number of the partition what finds its delayed ids; None: the upkeep itself."""
 
     def stored(self, client: Client, held: Stored) -> AbstractContextManager[Ask]:
         """What runs a SELECT over the views STORED and LARGE_CHUNKS, and over TABLES.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from txlog.client import Client
 from txlog.duck import Session
+from txlog.engine.upkeep.bucket_sources import Search
+from txlog.engine.upkeep.compact import Arrange
 from txlog.errors import TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
@@ -86,6 +88,14 @@ class Local:
             bulk.abort()
             raise
         return source.read, answer
+
+    def arrange(self, client: Client) -> Arrange | None:
+        """The upkeep reads and sorts by itself."""
+        return None
+
+    def searches(self, client: Client, topic: str) -> Mapping[int, Search] | None:
+        """The upkeep reads the log by itself."""
+        return None
 
     @contextmanager
     def stored(self, client: Client, held: Stored) -> Iterator[Ask]:

@@ -9,20 +9,30 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlog.client import Client
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.folds.catalog import number_of
+from txlog.engine.model.delay_ops import Id
+from txlog.engine.storage.bucket import IDS
+from txlog.engine.upkeep.bucket_sources import INDEX_MAX, Search, looked_up
+from txlog.engine.upkeep.compact import Arrange
+from txlog.engine.view import View
 from txlog.errors import BadRecord, CommandFailed
+from txlog.ids import TopicName
 from txlog.loads import KEPT, PROPERTY, Files, Transform
+from txlog.spark.arranging import arranged, delayed_ids
 from txlog.spark.loading import bulk_load
 from txlog.spark.reading import frame_of, local_frame, read
 from txlog.spark.rows import lines, message_frame
 from txlog.spark.sessions import session
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
-from txlog.views import Content, Source
+from txlog.views import Content, Source, content
 
 T = TypeVar("T")
 _Ask = Callable[[str], pa.Table]
@@ -161,6 +171,27 @@ class Spark:
             first = self._run(bad.first)
             raise BadRecord(f"{count} lines are no JSON object, one is {first and first[0][:60]!r}")
 
+    def arrange(self, client: Client) -> Arrange:
+        """What reads and sorts the rows of a compaction."""
+        return lambda sealed, other, places: self._run(
+            lambda: arranged(self.session, client.path, sealed, other, places)
+        )
+
+    def searches(self, client: Client, topic: str) -> Mapping[int, Search]:
+        """What finds the delayed ids of a topic, by partition: all that stand there now."""
+        name = TopicName.parse(topic)
+        numbers, ends, content = client.ask(lambda view: _delayed_places(view, name))
+        frame = frame_of(self.session, client.path, content)
+        ids = self._run(lambda: delayed_ids(frame))
+        by_partition = {
+            number: ids.filter(pc.equal(ids.column("partition"), pa.scalar(index, pa.int32())))
+            for index, number in enumerate(numbers)
+        }
+        return {
+            number: looked_up(rows.select(IDS.names).cast(IDS), end)
+            for (number, rows), end in zip(by_partition.items(), ends, strict=True)
+        }
+
     @contextmanager
     def _set(self, options: Mapping[str, str]) -> Iterator[None]:
         """Have these properties in the session, and then those from before."""
@@ -219,6 +250,14 @@ class Spark:
         except (PySparkException, Py4JError) as error:
             text = " ".join(str(error).split())
             raise CommandFailed(f"Spark: {text[:300]}") from error
+
+
+def _delayed_places(view: View, name: TopicName) -> tuple[list[int], list[Id], Content]:
+    """The partitions of a topic, the last position of each, and what it holds there."""
+    topic = find_topic(view, name)
+    numbers = [number_of(topic, index) for index in range(topic.partitions)]
+    ends = [view.topic(number).ledgers[-1] for number in numbers]
+    return numbers, [(end.ledger, end.entries - 1, INDEX_MAX) for end in ends], content(view, name)
 
 
 def _ledger_of_file() -> Column:

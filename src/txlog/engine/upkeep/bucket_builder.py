@@ -37,6 +37,7 @@ from txlog.engine.storage.cutting import Cutting
 from txlog.engine.store import Store
 from txlog.engine.upkeep.bucket_sources import (
     MarkerTables,
+    Search,
     by_key,
     ids_of,
     logged,
@@ -99,9 +100,12 @@ def lose(store: Store, partition: int, gen: int, error: TxlogError) -> bool:
 class Builder:
     """Steps of upkeep of one partition; each says whether it did something."""
 
-    __slots__ = ("_partition", "_report", "_store")
+    __slots__ = ("_partition", "_report", "_search", "_store")
 
-    def __init__(self, store: Store, partition: int, report: TendReport) -> None:
+    def __init__(
+        self, store: Store, partition: int, report: TendReport, search: Search = logged
+    ) -> None:
+        self._search = search
         self._store = store
         self._partition = partition
         self._report = report
@@ -258,7 +262,7 @@ class Builder:
                 return False
             cutoff = self.cutoff()
             most = store.settings.mutable_ids_max
-            rows = logged(view, partition, *found, cutoff, most)
+            rows = self._search(view, partition, *found, cutoff, most)
         finally:
             view.close()
         low, through = found[0], rows.through

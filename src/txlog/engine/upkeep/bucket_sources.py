@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -149,6 +149,10 @@ class Found:
     through: Id
 
 
+# (view, partition, first, last, cutoff, ids_max) -> ids of a range of the log, from its beginning
+Search = Callable[[View, int, Id, Id, int, int], Found]
+
+
 def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int) -> Found:
     """The delayed ids of a range of the log that are not due, from its beginning.
 
@@ -182,6 +186,39 @@ def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max
             if count >= ids_max and through < last:
                 return Found(_within(found, first, through), through)
     return Found(_within(found, first, last), last)
+
+
+def looked_up(ids: pa.Table, end: Id) -> Search:
+    """A search in ids that somebody else found: all of a partition up to a position, in order.
+
+    Behind the position the log itself is read.
+    """
+
+    def search(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int) -> Found:
+        if last > end:
+            return logged(view, partition, first, last, cutoff, ids_max)
+        ledger = ids.column("ledger")
+        near = pc.and_(pc.greater_equal(ledger, first[0]), pc.less_equal(ledger, last[0]))
+        rows = ids.filter(pc.and_(near, pc.greater(ids.column("deliver_at"), cutoff)))
+        for (of, at, _), is_beyond in ((first, pc.less), (last, pc.greater)):
+            there = pc.equal(rows.column("ledger"), of)
+            rows = rows.filter(pc.invert(pc.and_(there, is_beyond(rows.column("entry"), at))))
+        rows = _within([rows], first, last)
+        if rows.num_rows > ids_max:
+            stop = tuple(rows.column(name)[ids_max].as_py() for name in ("ledger", "entry"))
+            through = (stop[0], stop[1], INDEX_MAX)
+            if through < last:
+                return Found(_through(rows, stop), through)
+        return Found(rows, last)
+
+    return search
+
+
+def _through(rows: pa.Table, stop: tuple[int, int]) -> pa.Table:
+    """The rows up to an entry, all of its messages included."""
+    ledger, entry = rows.column("ledger"), rows.column("entry")
+    at = pc.and_(pc.equal(ledger, stop[0]), pc.less_equal(entry, stop[1]))
+    return rows.filter(pc.or_(pc.less(ledger, stop[0]), at)).combine_chunks()
 
 
 def _entry_of(marker: buffers.Marker) -> int:

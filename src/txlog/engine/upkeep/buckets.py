@@ -19,6 +19,7 @@ from txlog.engine.model.delay_ops import Id
 from txlog.engine.store import Store
 from txlog.engine.upkeep.bucket_builder import STEPS_MAX, Builder, TendReport, lose
 from txlog.engine.upkeep.bucket_builder import is_lost as is_lost
+from txlog.engine.upkeep.bucket_sources import Search, logged
 from txlog.engine.upkeep.checkpoint import maintenance_lock
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, TxlogError
@@ -178,12 +179,14 @@ class RebuildReport:
 
 
 def rebuild_now(
-    store: Store, partition: int, first: Id | None = None, last: Id | None = None
-) -> RebuildReport:
+    store: Store, partition: int, first: Id | None = None, last: Id | None = None,
+    search: Search = logged,
+) -> RebuildReport:  # fmt: skip
     """Replace the index of a range by what the log says, and report what differed.
 
     first, last: None: from the beginning, to the end. Buckets are replaced as a whole. The mutable
                  bucket is not touched: it comes from the frames that the log consists of
+    search:      what finds the delayed ids of a range
     raises: StoreLocked, ReadOnlyStore, and what the log raises when it is damaged
     """
     store.need_writable()
@@ -192,7 +195,7 @@ def rebuild_now(
     lock = maintenance_lock(store, wait=True)
     assert lock is not None
     try:
-        builder = Builder(store, partition, TendReport())
+        builder = Builder(store, partition, TendReport(), search)
         old = [one for one in builder.buckets() if not (one.last < low or high < one.first)]
         before = builder.indexed(old)
         gens = [bucket.gen for bucket in old]

@@ -13,7 +13,7 @@ Source: spec/transactions 12, R17, R18.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -29,13 +29,21 @@ from txlog.engine.folds.buffer import Buffer, Marker, SidecarLedger
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.storage.manifest import generations
-from txlog.engine.storage.segment import encode_sealed, make_ref
+from txlog.engine.storage.segment import FileRef, encode_sealed, make_ref
 from txlog.engine.store import Store
 from txlog.engine.upkeep.paths import ledger_dir, sealed_path
 from txlog.engine.upkeep.seal import compare_rows
 from txlog.engine.view import View
 from txlog.errors import Corruption
 from txlog.ids import txn_halves
+
+# Where rows of sealed files and other rows go: (columns of PLACES) -> them in that order, and how
+# many data rows there were at all.
+Arrange = Callable[[Sequence[FileRef], pa.Table, pa.Table], tuple[pa.Table, int]]
+PLACES = pa.schema(
+    [("txn_most", pa.int64()), ("txn_least", pa.int64()), ("first", pa.int64()),
+     ("last", pa.int64()), ("at", pa.int64())]
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -75,10 +83,12 @@ def roll_open(store: Store, numbers: list[int]) -> None:
 
 
 def compact_sidecars(
-    store: Store, numbers: Iterable[int], report: CompactReport, *, ratio: float | None = None
-) -> bool:
+    store: Store, numbers: Iterable[int], report: CompactReport, *, ratio: float | None = None,
+    arrange: Arrange | None = None,
+) -> bool:  # fmt: skip
     """Compact the sidecars of partitions, by store-wide number; returns whether files changed.
 
+    arrange: who reads and sorts, if not this process; the rows are compared with the state
     ratio: only ledgers with at least this share of dead bytes; None: every one that gains by it
     """
     changed = False
@@ -90,7 +100,7 @@ def compact_sidecars(
             changed = _drop_dead(store, view, number, ratio, report) or changed
             wanted = _wanted(view, number, ratio)
             for group in _groups(view, number, wanted, store.settings.ledger_bytes_max):
-                changed = _compact_group(store, view, number, group, report) or changed
+                changed = _compact_group(store, view, number, group, report, arrange) or changed
         return changed
     finally:
         view.close()
@@ -205,10 +215,11 @@ def _groups(
 
 
 def _compact_group(
-    store: Store, view: View, number: int, group: list[SidecarLedger], report: CompactReport
-) -> bool:
+    store: Store, view: View, number: int, group: list[SidecarLedger], report: CompactReport,
+    arrange: Arrange | None,
+) -> bool:  # fmt: skip
     """Make one new ledger of some; False when they changed meanwhile, or nothing lives in them."""
-    table, places = _built(view, number, group, report)
+    table, places = _built(view, number, group, report, arrange)
     if not table.num_rows:
         return False
     ledger = store.write(lambda live, now: space.reserve_ledger(live, number))
@@ -244,21 +255,40 @@ def _payload_bytes(state: Buffer, ledgers: set[int]) -> int:
 
 
 def _built(
-    view: View, number: int, group: list[SidecarLedger], report: CompactReport
-) -> tuple[pa.Table, list[_Place]]:
+    view: View, number: int, group: list[SidecarLedger], report: CompactReport,
+    arrange: Arrange | None = None,
+) -> tuple[pa.Table, list[_Place]]:  # fmt: skip
     """The rows of the new ledger, and where each came from, in the same order."""
-    state = view.buffer(number)
-    tables = {end.ledger: _stored(view, end) for end in group}
-    places = list(_places(state, set(tables)))
-    data = sum(_data_rows(table) for table in tables.values())
-    kept = sum(place.rows for place in places)
-    report.aborted_dropped += data - kept
+    places = list(_places(view.buffer(number), {end.ledger for end in group}))
+    if arrange is None:
+        tables = {end.ledger: _stored(view, end) for end in group}
+        data = sum(_data_rows(table) for table in tables.values())
+        pieces = [tables[ledger].slice(row, rows) for ledger, row, rows, _ in _moved(places)]
+        rows = pa.concat_tables([MESSAGE.empty_table(), *pieces])
+    else:
+        sealed = [view.files.of(end.ledger)[0] for end in group if end.sealed]
+        other = [_stored(view, end) for end in group if not end.sealed]
+        other_rows = pa.concat_tables([MESSAGE.empty_table(), *other])
+        rows, data = arrange(sealed, other_rows, _place_table(places))
+    report.aborted_dropped += data - sum(place.rows for place in places)
     for place in places:
         if place.marker is not None:
             report.messages += place.rows
             report._seen.add((place.marker.coordinator, place.marker.sequence))
     report.transactions = len(report._seen)
-    return _rows(tables, places), places
+    return _marked(rows, places), places
+
+
+def _place_table(places: list[_Place]) -> pa.Table:
+    """Where the messages of transactions go, by their indexes."""
+    starts = accumulate((place.rows for place in places), initial=0)
+    rows = [
+        (*txn_halves(*place.txn), place.index, place.index + place.rows - 1, at)
+        for place, at in zip(places, starts, strict=False)
+    ]
+    columns = list(zip(*rows, strict=True)) or [()] * len(PLACES)
+    arrays = [pa.array(values, pa.int64()) for values in columns]
+    return pa.Table.from_arrays(arrays, schema=PLACES)
 
 
 def _stored(view: View, end: SidecarLedger) -> pa.Table:
@@ -315,19 +345,17 @@ def _check_rows(rows: pa.Table, places: list[_Place], ends: list[int]) -> None:
         "txn_index": index.cast(pa.int32()),
     }
     for name, column in expected.items():
-        if not rows.column(name).equals(pa.chunked_array([column])):
+        if rows.num_rows != ends[-1] or not rows.column(name).equals(pa.chunked_array([column])):
             raise Corruption(
                 f"a sidecar does not hold the rows that its transactions point at ({name})",
                 hint="restore the files of the partition from a copy of the store", code=604,
             )  # fmt: skip
 
 
-def _rows(tables: dict[int, pa.Table], places: list[_Place]) -> pa.Table:
+def _marked(rows: pa.Table, places: list[_Place]) -> pa.Table:
     """The rows of the places with what their markers say, as a clean file has it."""
-    pieces = [tables[ledger].slice(row, rows) for ledger, row, rows, _ in _moved(places)]
-    if not pieces:
+    if not places:
         return MESSAGE.empty_table()
-    rows = pa.concat_tables(pieces)
     ends = list(accumulate(place.rows for place in places))
     _check_rows(rows, places, ends)
     said = [(p.number, p.marker) for p in places]
