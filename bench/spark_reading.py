@@ -66,7 +66,7 @@ def fill(path: str, messages: int, a_marker: int, *, is_clean: bool) -> None:
                 else:
                     txn.commit()
             sent += count
-            client.checkpoint(roll_all=sent % (4 * SENT) == 0)
+            client.checkpoint(roll_all=sent % (40 * SENT) == 0)
         client.checkpoint(roll_all=True)
         if not is_clean:
             client.admin.compact("t")
