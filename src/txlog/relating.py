@@ -19,6 +19,7 @@ from txlog.engine.identity import read_identity
 from txlog.engine.pins import Pin, pin
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.far import is_there
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.filechecks import check_files
@@ -157,8 +158,8 @@ class RelationReader:
             raise
 
     def has_files(self, sources: Iterable[Source]) -> bool:
-        """Whether all files of a relation are there still."""
-        return all(self._disk.exists(source.ref.path) for source in sources)
+        """Whether all files of a relation are there still, also those outside of the store."""
+        return all(is_there(self._disk, source.ref.path) for source in sources)
 
     def check_files(self, sources: Iterable[Source]) -> int:
         """Compare every byte of files of a relation; returns how many this process had not before.

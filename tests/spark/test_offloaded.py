@@ -41,4 +41,8 @@ def test_offloaded_messages_are_the_same(spark: SparkSession, tmp_path: Path) ->
         assert frame.where("partition = 1 AND txn_index IS NULL").count() == 2
         source = spark.read.format("txlog").options(path=path, topic="orders").load()
         assert in_order(source) == before
+        stream = spark.readStream.format("txlog").options(path=path, topic="orders").load()
+        query = stream.writeStream.format("memory").queryName("offloaded").outputMode("append")
+        query.trigger(availableNow=True).start().awaitTermination()
+        assert in_order(spark.table("offloaded")) == before
         release(spark)

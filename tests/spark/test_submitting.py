@@ -17,6 +17,23 @@ from tests.test_offload import LARGE_BYTES, fill, near
 from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
 from txlog.spark.submitting import example, submit_args, zipped
 
+# What the example does not do: the data source reads, writes, and streams from topic to topic.
+_SOURCE = """
+    def found(topic):
+        reader = spark.read.format("txlog").options(path=sys.argv[1], topic=topic)
+        print("source", topic, reader.load().count())
+
+    found("orders")
+    spark.range(10, numPartitions=2).selectExpr("string(id) AS value").write.format("txlog").mode(
+        "append").options(path=sys.argv[1], topic="copies", txnKey="k", batchId="1").save()
+    found("copies")
+    stream = spark.readStream.format("txlog").options(path=sys.argv[1], topic="orders").load()
+    stream.where("size_bytes < 2000").select("value").writeStream.format("txlog").options(
+        path=sys.argv[1], topic="copies", checkpointLocation=sys.argv[1] + ".checkpoint"
+    ).trigger(availableNow=True).start().awaitTermination()
+    found("copies")
+"""
+
 
 def test_the_zip_is_the_same_each_time(tmp_path: Path) -> None:
     """Kills: times in the zip, so that the cache grows with every call; data in it."""
@@ -54,21 +71,26 @@ def test_an_archive_says_which_python(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_cluster_of_two_workers(tmp_path: Path) -> None:
-    """Guards CLUSTER.md: spark-submit, two worker JVMs, txlog from its zip, files outside."""
+    """Guards CLUSTER.md: spark-submit, two worker JVMs, txlog from its zip, files outside.
+
+    Kills: a data source that the planners of Spark do not find, as they do not see the zip.
+    """
     path, archive = str(tmp_path / "store"), tmp_path / "archive"
     archive.mkdir(mode=0o700)
     txlog.init(path, reader_grace_ms=0, max_message_bytes=LARGE_BYTES)
     with txlog.open(path) as client:
         client.checkpoint_automatically = False
         client.create_topic("orders", partitions=2)
+        client.create_topic("copies", partitions=2)
         fill(client)
         client.admin.offload("orders", str(archive))
         client.checkpoint()
         assert near(client) == []
         client.producer("orders").send(b"in the journal", partition=1)
     job = tmp_path / "job.py"
-    text = example(["orders"], "committed")
-    job.write_text(text)
+    text, stop = example(["orders"], "committed"), "    spark.stop()\n"
+    assert text.endswith(stop)
+    job.write_text(text.removesuffix(stop) + _SOURCE + stop)
     cache = tmp_path / "cache"
     java = environment_for(find_java(os.environ, bundled_java()), cache_directory(os.environ))
     environment = {
@@ -89,6 +111,9 @@ def test_a_cluster_of_two_workers(tmp_path: Path) -> None:
         check=False, text=True, capture_output=True, cwd=tmp_path,
         env=environment,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-4000:]
     lines = [line for line in done.stdout.splitlines() if line]
-    assert lines == ["orders 0 5 10046", "orders 1 5 60"], done.stderr[-4000:]
+    assert lines == [
+        "orders 0 5 10046", "orders 1 5 60", "source orders 10", "source copies 10",
+        "source copies 19",
+    ], done.stderr[-4000:]  # fmt: skip

@@ -11,13 +11,17 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from zipimport import zipimporter
 
 import pyspark
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from txlog.errors import InvalidArgument
 from txlog.spark.archive import QUIET, archive_path, option_to_use
+from txlog.spark.datasource import TxlogSource
 from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
 from txlog.spark.submitting import DEFAULTS
 
@@ -43,6 +47,15 @@ def session(
     conf:       Spark properties; a session that runs already takes those it can still change
     raises:     MissingExtra without Java, InvalidArgument for what a running JVM cannot change
     """
+    opened = _session(master, conf, fast_start)
+    if isinstance(getattr(__spec__, "loader", None), zipimporter):
+        _register(opened)
+    return opened
+
+
+def _session(
+    master: str | None, conf: Mapping[str, str | int | bool] | None, fast_start: bool
+) -> SparkSession:
     given = {name: _text(value) for name, value in (conf or {}).items()}
     if master is not None:
         given["spark.master"] = master
@@ -67,6 +80,28 @@ def session(
         settings[JAVA_OPTIONS] = " ".join([*options, settings.get(JAVA_OPTIONS, "")]).strip()
     with _environment(_for_child(settings["spark.master"], environment_for(java, cache))):
         return _built(settings)
+
+
+def _register(spark: SparkSession) -> None:
+    """Tell Spark of the data source `txlog` when txlog came as a zip with the job.
+
+    Spark looks for data sources where its JVM's Python does, which does not see that zip; its
+    planners for streams do not look into zips of the job at all, and need the path.
+    """
+    environment = spark.sparkContext.environment
+    before = environment.get("PYTHONPATH")
+    archive = str(Path(__file__).parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (archive, before)))
+    try:
+        spark.dataSource.register(TxlogSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+    finally:
+        if before is None:
+            del environment["PYTHONPATH"]
+        else:
+            environment["PYTHONPATH"] = before
 
 
 def is_local(master: str) -> bool:

@@ -111,6 +111,17 @@ def open_file(disk: Disk | None, path: str) -> File:
     return disk.open(path)
 
 
+def is_there(disk: Disk, path: str) -> bool:
+    """Whether a file is there, in the store or outside. Raises DiskFailed."""
+    if not is_far(path):
+        return disk.exists(path)
+    try:
+        open_far(path).close()
+    except MissingFile:
+        return False
+    return True
+
+
 def open_far(far: str) -> FarFile:
     """Open a file outside of the store. Raises MissingFile, DiskFailed."""
     filesystem, path = located(far)

@@ -1,0 +1,190 @@
+"""The batch sink when Spark runs a task twice at once: what both attempts stage is stored once.
+
+Spark starts no second attempt on the host of the first, so neither local masters nor local-cluster
+ever do: this cluster has a master, and two workers on two addresses of the loopback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
+from txlog.spark.submitting import submit_args
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+COUNT = 1000
+# Two batches; of each, the first attempt of task 0 never ends.
+JOB = """
+import os
+import sys
+
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSourceArrowWriter
+
+from txlog.spark import session
+from txlog.spark.datasource import TxlogSource
+
+store, pipe, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+spark = session()
+
+
+def hang_if_first():
+    task = TaskContext.get()
+    if (task.partitionId(), task.attemptNumber()) == (0, 0):
+        os.open(pipe, os.O_RDONLY)  # nobody ever writes there
+
+
+@F.udf(returnType="string", useArrow=False)
+def numbered(number, hangs):
+    if hangs and number == count // 2 - 1:  # the last row of task 0
+        hang_if_first()
+    return f"{number} {TaskContext.get().attemptNumber()}"
+
+
+class Late(DataSourceArrowWriter):
+    # The first attempt has staged all its files, and does not come to say so.
+    def __init__(self, sink):
+        self.sink = sink
+
+    def write(self, batches):
+        written = self.sink.write(batches)
+        with open(f"{pipe}.{TaskContext.get().taskAttemptId()}", "w") as file:
+            file.writelines(one.file.path + "\\n" for one in written.staged)
+        hang_if_first()
+        return written
+
+    def commit(self, messages):
+        self.sink.commit(messages)
+
+    def abort(self, messages):
+        self.sink.abort(messages)
+
+
+class LateSource(TxlogSource):
+    @classmethod
+    def name(cls):
+        return "txlog_late"
+
+    def writer(self, schema, overwrite):
+        return Late(super().writer(schema, overwrite))
+
+
+spark.dataSource.register(LateSource)
+rows = spark.range(count, numPartitions=2)
+for batch, (name, hangs) in enumerate([("txlog", True), ("txlog_late", False)]):
+    rows.select(numbered("id", F.lit(hangs)).alias("value")).write.format(name).mode(
+        "append").options(
+        path=store, topic="orders", txnKey="k", batchId=str(batch)).save()
+spark.stop()
+"""
+
+
+@contextmanager
+def daemon(environment: dict[str, str], *words: str) -> Iterator[str]:
+    """A master or worker; gives the address that a master logs, or "" when a worker has joined."""
+    started = re.compile(r"Starting Spark master at (\S+)|Successfully registered with master")
+    process = subprocess.Popen(
+        [str(Path(sys.executable).with_name("spark-class")),
+         *(f"org.apache.spark.deploy.{words[0]}", "--host", *words[1:], "--webui-port", "0")],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment,
+    )  # fmt: skip
+    assert process.stderr is not None
+    log = process.stderr
+    found = next((found for line in log if (found := started.search(line))), None)
+    draining = threading.Thread(target=lambda: [None for _ in log])
+    draining.start()
+    try:
+        assert found is not None, words
+        yield found[1] or ""
+    finally:
+        process.terminate()
+        process.wait()
+        draining.join()
+        log.close()
+
+
+def test_speculative_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: rows of both attempts, none of the second, files of the first that stay."""
+    store, pipe, events = str(tmp_path / "store"), tmp_path / "pipe", tmp_path / "events"
+    txlog.init(store)
+    with txlog.open(store) as client:
+        client.create_topic("orders", partitions=2)
+    os.mkfifo(pipe)
+    events.mkdir()
+    job = tmp_path / "job.py"
+    job.write_text(JOB)
+    java = environment_for(find_java(os.environ, bundled_java()), cache_directory(os.environ))
+    environment = {
+        **os.environ, **java, "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }  # fmt: skip
+    environment.pop("PYTHONPATH", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    settings = {
+        "spark.speculation": "true", "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1.1",
+        "spark.speculation.efficiency.enabled": "false", "spark.executor.memory": "512m",
+        "spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.rolling.enabled": "false", "spark.eventLog.compress": "false",
+        "spark.log.level": "ERROR",
+    }  # fmt: skip
+    with ExitStack() as cluster:
+        master = cluster.enter_context(
+            daemon(environment, "master.Master", "127.0.0.1", "--port", "0")
+        )
+        for host in ("127.0.0.1", "127.0.0.2"):
+            cluster.enter_context(
+                daemon(environment, "worker.Worker", host, "--cores", "1", "--memory", "1g",
+                       "--work-dir", str(tmp_path / host), master)
+            )  # fmt: skip
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("spark-submit")), "--master", master,
+             "--driver-memory", "512m", *submit_args(),
+             *(word for item in settings.items() for word in ("--conf", "=".join(item))),
+             str(job), store, str(pipe), str(COUNT)],
+            check=False, text=True, capture_output=True, cwd=tmp_path,
+            env={**environment, "SPARK_LOCAL_IP": "127.0.0.1"},
+        )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    with txlog.open(store) as client:
+        values = [
+            text.decode().split() for table in client.read("orders")
+            for text in table["value"].to_pylist()
+        ]  # fmt: skip
+    half = COUNT // 2  # what each task has; attempt 1 is the speculative one
+    assert sorted((int(number), int(attempt)) for number, attempt in values) == sorted(
+        (number, int(number < half)) for number in range(COUNT) for _ in range(2)
+    )
+    assert [*Path(store).glob("**/_stage/*")] == []
+    staged = [file.read_text().split() for file in tmp_path.glob("pipe.*")]
+    names = [name for each in staged for name in each]
+    assert (len(staged), len(names), len({*names})) == (3, 3, 3)  # both attempts, and task 1
+    # The end of the first attempt of the last batch may come when the log is closed.
+    done_by = [(is_speculative, attempt) for is_speculative, attempt, how in ends(events)
+               if how != "TaskKilled"]  # fmt: skip
+    assert done_by == [(True, 1)] * 2
+
+
+def ends(events: Path) -> list[tuple[bool, int, str]]:
+    """(is speculative, attempt, how it ended) of the attempts of task 0, sorted."""
+    (log,) = events.iterdir()
+    lines: list[dict[str, Any]] = [json.loads(line) for line in log.read_text().splitlines()]
+    return sorted(
+        (line["Task Info"]["Speculative"], line["Task Info"]["Attempt"],
+         line["Task End Reason"]["Reason"])
+        for line in lines
+        if line["Event"] == "SparkListenerTaskEnd" and line["Task Info"]["Index"] == 0
+    )  # fmt: skip
