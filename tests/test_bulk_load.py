@@ -64,6 +64,18 @@ def rows(client: Client, topic: str = "orders") -> list[dict[str, Any]]:
     return sorted(found, key=lambda r: (r["partition"], r["ledger"], r["entry"], r["index"] or 0))
 
 
+@pytest.mark.parametrize("text", ['a,b\n1\n"x', "a,b\n1\n", "a,b\n1,2,3\n", 'a,b\n1,2\n"x'])
+def test_nothing_is_guessed_of_a_csv(client: Client, tmp_path: Path, text: str) -> None:
+    """Kills: rows of another length, or an open quote, taken for a file of another shape."""
+    (tmp_path / "bad.csv").write_text(text)
+    with pytest.raises(SqlError):
+        load(client, tmp_path / "bad.csv")
+    assert rows(client) == []
+    (tmp_path / "good.csv").write_text("value\n#x\ny;z\n")
+    assert load(client, tmp_path / "good.csv")["messages"] == 2  # neither a comment nor two columns
+    assert sorted(row["value"] for row in rows(client)) == [b"#x", b"y;z"]
+
+
 def test_parquet_with_the_columns_of_messages(client: Client, tmp_path: Path) -> None:
     """Types and nulls arrive as they were; kills an empty value for none."""
     table = pa.table({

@@ -102,6 +102,10 @@ def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Pat
     (tmp_path / "a.csv").write_text("value,event_time\na,2026-11-20\na,soon\n")
     with pytest.raises(CommandFailed, match="soon"):
         load(client, tmp_path / "a.csv", Columns(), "there", engine())
+    for text in ("value,b\na\n", "value,b\na,b,c\n"):  # of another length, b is not wanted
+        (tmp_path / "b.csv").write_text(text)
+        with pytest.raises(CommandFailed, match=r"b\.csv"):
+            load(client, tmp_path / "b.csv", Columns(), "there", engine())
     with pytest.raises(InvalidArgument, match="no column nope"):
         load(client, tmp_path / "a.csv", Columns("nope"), "there", engine())
     assert rows(client, "there") == []

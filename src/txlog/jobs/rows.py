@@ -105,7 +105,11 @@ def _scan(source: Files) -> str:
     if source.form == "parquet":
         return f"read_parquet([{paths}], union_by_name = true) AS source"
     if source.form == "csv":
-        return f"read_csv([{paths}], header = true, all_varchar = true) AS source"
+        # Nothing is guessed: a row of another length or an open quote is an error, not other rows.
+        return (
+            f"read_csv([{paths}], header = true, all_varchar = true, delim = ',', quote = '\"',"
+            " escape = '\"', comment = '', skip = 0, strict_mode = true) AS source"
+        )
     return (
         f"read_csv([{paths}], columns = {{'line': 'VARCHAR'}}, header = false, delim = '\\x01',"
         " quote = '', escape = '', auto_detect = false, max_line_size = 16777216) AS source"

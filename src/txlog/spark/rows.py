@@ -54,7 +54,9 @@ def lines(spark: SparkSession, source: Files) -> DataFrame:
 def _read(spark: SparkSession, source: Files) -> DataFrame:
     if source.form == "parquet":
         return spark.read.option("mergeSchema", "true").parquet(*_paths(source))
-    options = {"header": "true", "multiLine": "true", "escape": '"'}
+    # A row of another length is an error, also where only some columns are wanted.
+    options = {"header": "true", "multiLine": "true", "escape": '"', "mode": "FAILFAST",
+               "columnPruning": "false"}  # fmt: skip
     return spark.read.options(**options).csv(_paths(source))
 
 
