@@ -127,6 +127,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "spark submit-args": Entry("spark", "submit_args", "arguments for spark-submit"),
     "spark example": Entry("spark", "example", "a job to begin with"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
+    "help": Entry("helping", "help_", "topics, errors by their code, commands"),
 }
 
 NOUNS: Final[dict[str, str]] = {
