@@ -9,6 +9,7 @@ from typing import Final
 
 from txlog.cli import catalogue, markup
 from txlog.cli.codes import CODES, EXITS, codes_of, names_of
+from txlog.cli.command import GLOBAL_FLAGS
 from txlog.cli.environment import USER_SETTINGS, VARIABLES
 from txlog.errors import NotFound
 
@@ -55,6 +56,11 @@ def read(name: str) -> markup.Page:
     return markup.parse((_FOLDER / f"{name}.txt").read_text(encoding="utf-8"), _TABLES)
 
 
+def has(name: str) -> bool:
+    """Tell whether topics/ has a text of that name."""
+    return (_FOLDER / f"{name}.txt").is_file()
+
+
 def error_text(code: int) -> str:
     """Return what is to be said of one code."""
     page = markup.Page(f"TXL-{code}", 7, CODES[code].means)
@@ -81,6 +87,17 @@ def _all_errors() -> markup.Terms:
     return errors_of(*EXITS)
 
 
+def _commands() -> markup.Terms:
+    return [(f"`txlog {path}`", entry.help) for path, entry in catalogue.COMMANDS.items()]
+
+
+def _global_flags() -> markup.Terms:
+    return [
+        (", ".join(f"`{name}`" for name in names) + (f" {value}" if value else ""), text)
+        for names, value, text in GLOBAL_FLAGS.values()
+    ]
+
+
 def _environment() -> markup.Terms:
     return list(VARIABLES.items())
 
@@ -91,6 +108,8 @@ def _user_settings() -> markup.Terms:
 
 _TABLES: Final[dict[str, Callable[[], markup.Terms]]] = {
     "exits": exits,
+    "commands": _commands,
+    "global-flags": _global_flags,
     "errors": _all_errors,
     "environment": _environment,
     "user-settings": _user_settings,

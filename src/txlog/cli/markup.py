@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from txlog import __version__
 from txlog.cli.tables import width_of
 
 Terms = list[tuple[str, str]]
@@ -126,8 +127,13 @@ def _bare(text: str) -> str:
 
 def as_mdoc(page: Page, date: str) -> str:
     """Return the page as mdoc, the language of man pages; `man --warnings` has none for it."""
-    out = [f".Dd {date}", f".Dt {page.name.upper()} {page.section}", ".Os", ".Sh NAME"]
-    out += [f".Nm {page.name}", f".Nd {_escaped(page.summary)}"]
+    out = [f".Dd {date}", f".Dt {page.name.upper()} {page.section}"]
+    out += [
+        f".Os txlog {__version__}",
+        ".Sh NAME",
+        f".Nm {page.name}",
+        f".Nd {_escaped(page.summary)}",
+    ]
     for heading, blocks in page.sections:
         out.append(f".Sh {_escaped(heading)}")
         if heading == "SEE ALSO":
@@ -154,7 +160,7 @@ def _mdoc_lines(block: Block) -> list[str]:
 
 def _item(term: str) -> str:
     """A term as one argument of .It; words that mdoc knows as macros are taken as they stand."""
-    return '"' + _escaped(term.replace("`", "")).replace('"', "\\(dq") + '"'
+    return '"' + _bold(_escaped(term)).replace('"', "\\(dq") + '"'
 
 
 def _references(blocks: list[Block]) -> list[str]:
@@ -169,7 +175,9 @@ def _filled(text: str) -> list[str]:
 
 
 def _bold(text: str) -> str:
-    return re.sub(r"`([^`]+)`", r"\\fB\1\\fR", text)
+    """Escaped text with its literal words in bold; words with dashes, as flags, are not divided."""
+    text = re.sub(r"`([^`]+)`", r"\\fB\1\\fR", text)
+    return re.sub(r"(?<!\S)(?=\S*\\-\S)", r"\\%", text)
 
 
 def _escaped(text: str) -> str:
