@@ -130,6 +130,10 @@ COMMANDS: Final[dict[str, Entry]] = {
     "spark submit-args": Entry("spark", "submit_args", "arguments for spark-submit"),
     "spark example": Entry("spark", "example", "a job to begin with"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
+    "man install": Entry("man", "install", "man pages where man finds them"),
+    "man show": Entry("man", "show", "print a man page"),
+    "man path": Entry("man", "path", "where the man pages are"),
+    "help": Entry("helping", "help_", "topics, errors by their code, commands"),
 }
 
 NOUNS: Final[dict[str, str]] = {
@@ -145,6 +149,7 @@ NOUNS: Final[dict[str, str]] = {
     "policy watermark": "policies of watermarks",
     "job": "bulk work, by DuckDB or Spark",
     "spark": "running on Spark",
+    "man": "manual pages",
 }
 
 ALIASES: Final[dict[str, str]] = {
