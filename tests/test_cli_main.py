@@ -280,6 +280,8 @@ def test_field_help_needs_no_store(
             "watermark set": ["x", "now", "--producer", "x"],
             "watermark idle": ["x", "--producer", "x"], "policy delayed set": ["--active"],
             "policy delayed remove": [], "policy watermark get": [],
+            "policy retention get": [], "policy retention remove": [],
+            "policy retention set": ["--acked"],
             "policy watermark remove": [], "policy watermark set": ["--producers-max", "1"],
             "wait": [], "views": [], "job export-delta": ["x", "x"],
             "job bulk-load": ["x", "x", "--key", "k"], "job replay": ["x", "x", "--key", "k"],
