@@ -12,8 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from txlog.cli.environment import SWITCHES, USER_SETTINGS
-from txlog.cli.installing import config_home
+from txlog.cli.environment import SWITCHES, USER_SETTINGS, config_home
 from txlog.cli.replacing import replace_file
 from txlog.errors import DiskFailed, InvalidArgument, NotFound
 
