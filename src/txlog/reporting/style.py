@@ -73,6 +73,7 @@ overflow-wrap:anywhere}
 @media (max-width:560px){main{padding:16px 10px 30px}section{padding:12px 12px 14px}
 .tiles{grid-template-columns:1fr 1fr}
 .bars li{grid-template-columns:minmax(0,1fr) auto}.bars svg{grid-row:2;grid-column:1/3}}
+@media (max-width:420px){.ticks.spread span:nth-child(2):nth-last-child(2){display:none}}
 @media print{:root{color-scheme:light;--page:#fff;--card:#fff;--ink:#000;--muted:#444;--line:#bbb;
 --good:#060;--bad:#900;--t1:#2a78d6;--t2:#14936a;--t3:#d08700;--t4:#7a5bd0;--t5:#e0567f;
 --t6:#1f9fb8;--t7:#9a6a3a;--t8:#7d7c74}
