@@ -103,6 +103,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "adminstats", "position_in_pending_ack", "what state a message has on a subscription"
     ),
     "admin locks": Entry("adminstats", "locks", "who holds which lock"),
+    "verify": Entry("verify", "verify", "read every byte, and say what is wrong"),
     "wait": Entry("waiting", "wait", "until there are messages, a watermark, no backlog"),
     "metrics": Entry("metrics", "metrics", "figures for Prometheus"),
     "admin offline": Entry("adminpartitions", "offline", "take a partition away"),
