@@ -36,6 +36,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "produce": Entry("produce", "produce", "write messages from stdin, files or -m"),
     "consume": Entry("consume", "consume", "read messages, or take and acknowledge them with -s"),
     "peek": Entry("consume", "peek", "look at a few messages and change nothing"),
+    "import": Entry("transfer", "import_", "rows of files as messages, once"),
     "export": Entry("transfer", "export", "messages into files, each once"),
     "sub create": Entry("sub", "create", "create subscriptions"),
     "sub list": Entry("sub", "list_subscriptions", "list subscriptions with their backlog"),

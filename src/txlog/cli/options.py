@@ -13,10 +13,10 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from txlog.bounds import parse_duration, parse_time
 from txlog.cli.failures import Report
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from txlog.client import Client
     from txlog.relating import RelationReader
 
+T = TypeVar("T")
 STORE_FILE: Final = "txlog.toml"
 STORE_DEFAULT: Final = "txlog-store"
 
@@ -139,6 +140,10 @@ class Call:
         )
         self._stack.callback(self._close, client)
         return client
+
+    def enter(self, context: AbstractContextManager[T]) -> T:
+        """Enter a context that ends with the command."""
+        return self._stack.enter_context(context)
 
     def relations(self) -> RelationReader:
         """Open the store for SQL over its messages: less is loaded than for a client."""
