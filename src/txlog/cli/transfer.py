@@ -53,8 +53,13 @@ class _Sink(io.RawIOBase):
 def export(
     call: Call,
     topic: Topic,
-    path: Annotated[str | None, Argument(metavar="PATH|-", show_default=False)] = None,
-    to: Annotated[str, Option("--to", metavar="parquet|arrow|csv|ndjson")] = "parquet",
+    path: Annotated[
+        str | None,
+        Argument(metavar="PATH|-", show_default=False, help="a file, a directory, or stdout"),
+    ] = None,
+    to: Annotated[
+        str, Option("--to", metavar="parquet|arrow|csv|ndjson", help="what it is written as")
+    ] = "parquet",
     range_: Annotated[
         str | None, Option("--offset", "-o", metavar="RANGE", help="else all of it")
     ] = None,
