@@ -130,7 +130,10 @@ def export(
 )
 def import_(
     call: Call,
-    words: Annotated[list[str], Argument(metavar="FILE… TOPIC", show_default=False)],
+    words: Annotated[
+        list[str],
+        Argument(metavar="FILE… TOPIC", show_default=False, help="files, directories or -; the topic last"),
+    ],
     form: Annotated[
         str | None,
         Option("--in", metavar="parquet|csv|ndjson|arrow|envelope", help="else by the suffixes"),
