@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "topic create": Entry("topic", "create", "create topics"),
     "topic list": Entry("topic", "list_topics", "list topics with counts and sizes"),
     "topic describe": Entry("topic", "describe", "one topic, its partitions and subscriptions"),
+    "topic stats": Entry("topic", "stats", "what became visible, by time"),
     "topic update": Entry("topicchange", "update", "more partitions, other policies"),
     "topic delete": Entry("topicchange", "delete", "delete topics with their messages"),
     "produce": Entry("produce", "produce", "write messages from stdin, files or -m"),

@@ -132,7 +132,9 @@ def import_(
     call: Call,
     words: Annotated[
         list[str],
-        Argument(metavar="FILE… TOPIC", show_default=False, help="files, directories or -; the topic last"),
+        Argument(
+            metavar="FILE… TOPIC", show_default=False, help="files or directories; the topic last"
+        ),
     ],
     form: Annotated[
         str | None,
