@@ -141,6 +141,7 @@ MEANINGS: Final[dict[str, str]] = {
     "skipped": "left out",
     "dead_lettered": "written to the dead-letter topic",
     "transactions": "transactions committed",
+    "from_time": "when the span begins",
     "elapsed_ms": "time taken",
     "job": "its name",
     "engine": "what computed: duckdb or spark",

@@ -12,10 +12,10 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from txlog.bounds import parse_duration, parse_time
 from txlog.cli.failures import Report
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from txlog.client import Client
     from txlog.relating import RelationReader
 
+T = TypeVar("T")
 STORE_FILE: Final = "txlog.toml"
 STORE_DEFAULT: Final = "txlog-store"
 _USUAL: Final[dict[str, str | bool | None]] = {
@@ -146,6 +147,10 @@ class Call:
         )
         self._stack.callback(self._close, client)
         return client
+
+    def enter(self, context: AbstractContextManager[T]) -> T:
+        """Enter a context that ends with the command."""
+        return self._stack.enter_context(context)
 
     def relations(self) -> RelationReader:
         """Open the store for SQL over its messages: less is loaded than for a client."""
