@@ -288,6 +288,7 @@ def test_field_help_needs_no_store(
             "spark example": [], "spark submit-args": [], "verify": [], "doctor": [],
             "admin repair": [],
             "admin offload": ["x", "--to", "x"], "man install": [],
+            "completion install": ["bash"], "completion show": ["bash"],
             "config show": [], "config path": [], "config set": ["x", "x"],
             "run": ["m:f", "--input", "x", "-s", "x"], "transform": ["x", "y", "z", "-s", "x"],
         }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from txlog import views
+from txlog import names, views
 from txlog.clock import Clock, SystemClock
 from txlog.engine.flow.adopt import recorded
 from txlog.engine.flow.lookup import topic as find_topic
@@ -167,6 +167,15 @@ class RelationReader:
         raises: Corruption; MissingFile: removed
         """
         return check_files(self._disk, sources)
+
+    def names(self, kind: str, topic: str | None = None) -> list[tuple[str, str]]:
+        """(name, what it is) of all topics, partitions, subscriptions, keys or transactions.
+
+        kind:  topic, partition, subscription, key, transaction (unfinished), ended (all of them)
+        topic: only its subscriptions
+        """
+        uid = self._disk.owner()[0]
+        return self.ask(lambda view: names.names(view, uid, kind, topic))
 
     def ask(self, question: Callable[[View], T]) -> T:
         """The answer of a function of the newest view."""

@@ -139,6 +139,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "config get": Entry("config", "get", "the value of a setting"),
     "config set": Entry("config", "set_", "set one of the store, or of the user"),
     "config path": Entry("config", "path", "where the user's config.toml is"),
+    "completion install": Entry("completion", "install", "completion where the shell looks for it"),
+    "completion show": Entry("completion", "show", "print the script that completes txlog"),
     "man install": Entry("man", "install", "man pages where man finds them"),
     "man show": Entry("man", "show", "print a man page"),
     "man path": Entry("man", "path", "where the man pages are"),
@@ -159,6 +161,7 @@ NOUNS: Final[dict[str, str]] = {
     "job": "bulk work, by DuckDB or Spark",
     "spark": "running on Spark",
     "config": "settings",
+    "completion": "completion by bash, zsh and fish",
     "man": "manual pages",
 }
 
