@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import ready
 from tests.source_tree import ROOT, SOURCE
 from txlog.errors import TxlogError, error_table
 
@@ -131,9 +132,7 @@ def _environment(folder: Path) -> dict[str, str]:
     """An environment with `txlog` on the path and none of the caller's settings for it."""
     programs = folder / "bin"
     programs.mkdir()
-    program = programs / "txlog"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m txlog "$@"\n')
-    program.chmod(0o755)
+    ready.tool(programs / "txlog")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TXLOG_")}
     search = os.pathsep.join([str(programs), kept.get("PATH", os.defpath)])
     return {**kept, "PATH": search, "PYTHONPATH": str(SOURCE)}
