@@ -18,6 +18,7 @@ from txlog.errors import TxlogError, error_table
 LINES_MAX = {
     "README.md": 265, "WATERMARKS.md": 210, "ARCHITECTURE.md": 265, "FORMAT.md": 350,
     "CONTRIBUTING.md": 100, "ANALYTICS.md": 210, "CLUSTER.md": 80, "TUTORIAL.md": 260,
+    "COOKBOOK.md": 290,
 }  # fmt: skip
 PRINTED = {  # by the examples in Python, one text an example
     "README.md": [r"2:0:1 .*\n2:0:2 .*\n"],
@@ -49,6 +50,19 @@ def test_the_tour_runs_as_written(name: str, tmp_path: Path) -> None:
     steps = tour(_text(name))
     assert len(steps) >= 8
     _run_tour(_text(name), tmp_path)
+
+
+RECIPES = 10
+
+
+@pytest.mark.parametrize("number", range(1, RECIPES + 1))
+def test_a_recipe_runs_as_written(number: int, tmp_path: Path) -> None:
+    """Each stands alone: it needs no other."""
+    first, *recipes = re.split(r"^## \d+\. ", _text("COOKBOOK.md"), flags=re.MULTILINE)
+    assert "```" not in first
+    assert len(recipes) == RECIPES
+    assert len(tour(recipes[number - 1])) >= 4
+    _run_tour(recipes[number - 1], tmp_path)
 
 
 def _run_tour(text: str, folder: Path) -> None:
