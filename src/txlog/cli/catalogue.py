@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "produce": Entry("produce", "produce", "write messages from stdin, files or -m"),
     "consume": Entry("consume", "consume", "read messages, or take and acknowledge them with -s"),
     "peek": Entry("consume", "peek", "look at a few messages and change nothing"),
+    "export": Entry("transfer", "export", "messages into files, each once"),
     "sub create": Entry("sub", "create", "create subscriptions"),
     "sub list": Entry("sub", "list_subscriptions", "list subscriptions with their backlog"),
     "sub describe": Entry("sublook", "describe", "one subscription, its consumers and partitions"),
@@ -131,6 +132,10 @@ COMMANDS: Final[dict[str, Entry]] = {
     "spark submit-args": Entry("spark", "submit_args", "arguments for spark-submit"),
     "spark example": Entry("spark", "example", "a job to begin with"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
+    "config show": Entry("config", "show", "settings of user and store, and where they are from"),
+    "config get": Entry("config", "get", "the value of a setting"),
+    "config set": Entry("config", "set_", "set one of the store, or of the user"),
+    "config path": Entry("config", "path", "where the user's config.toml is"),
     "man install": Entry("man", "install", "man pages where man finds them"),
     "man show": Entry("man", "show", "print a man page"),
     "man path": Entry("man", "path", "where the man pages are"),
@@ -150,6 +155,7 @@ NOUNS: Final[dict[str, str]] = {
     "policy watermark": "policies of watermarks",
     "job": "bulk work, by DuckDB or Spark",
     "spark": "running on Spark",
+    "config": "settings",
     "man": "manual pages",
 }
 

@@ -145,12 +145,13 @@ class Command:
         return inspect.Signature(parameters)
 
 
-def declared(info: Any) -> tuple[str, ...]:
+def declared(info: object) -> tuple[str, ...]:
     """The words of a flag, the first of them the longest form: --partition -p.
 
     info: as Option(…) made it; `--active/--no-active` is one declaration of two words
     """
-    given = (info.default, *(info.param_decls or ()))
+    option: Any = info
+    given = (option.default, *(option.param_decls or ()))
     words = [word for each in given if isinstance(each, str) for word in each.split("/")]
     return tuple(sorted(words, key=lambda word: not word.startswith("--")))
 

@@ -11,7 +11,7 @@ from typer import Argument
 
 from txlog.cli import manpages, markup
 from txlog.cli.command import command
-from txlog.cli.installing import data_home
+from txlog.cli.environment import data_home
 from txlog.cli.installing import install as install_file
 from txlog.cli.options import Call
 from txlog.cli.paging import show_text

@@ -11,8 +11,8 @@ from typer import Argument, Option
 from txlog.bounds import parse_time
 from txlog.cli.command import command, exclusive
 from txlog.cli.options import Call
-from txlog.cli.replacing import replacing
 from txlog.cli.tables import counted
+from txlog.engine.storage.outside import replacing
 from txlog.errors import AlreadyExists, InvalidArgument
 
 _FILE = "txlog-report.html"
