@@ -280,11 +280,13 @@ def test_field_help_needs_no_store(
             "watermark set": ["x", "now", "--producer", "x"],
             "watermark idle": ["x", "--producer", "x"], "policy delayed set": ["--active"],
             "policy delayed remove": [], "policy watermark get": [],
+            "policy retention get": [], "policy retention remove": [],
+            "policy retention set": ["--acked"],
             "policy watermark remove": [], "policy watermark set": ["--producers-max", "1"],
             "wait": [], "views": [], "job export-delta": ["x", "x"],
             "job bulk-load": ["x", "x", "--key", "k"], "job replay": ["x", "x", "--key", "k"],
             "spark example": [], "spark submit-args": [],
-            "admin offload": ["x", "--to", "x"],
+            "admin offload": ["x", "--to", "x"], "man install": [],
             "run": ["m:f", "--input", "x", "-s", "x"], "transform": ["x", "y", "z", "-s", "x"],
         }  # fmt: skip
         words = needed.get(path, ["x"])

@@ -112,6 +112,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "policy delayed set": Entry("policy", "set_delayed", "how delayed messages wait"),
     "policy delayed get": Entry("policy", "get_delayed", "what holds, and where it is set"),
     "policy delayed remove": Entry("policy", "remove_delayed", "inherit policies again"),
+    "policy retention set": Entry("policykeep", "set_retention", "what is kept, how long"),
+    "policy retention get": Entry("policykeep", "get_retention", "what is kept, who says so"),
+    "policy retention remove": Entry("policykeep", "remove_retention", "inherit policies again"),
     "policy watermark set": Entry("policymarks", "set_watermark", "how watermarks are kept"),
     "policy watermark get": Entry("policymarks", "get_watermark", "what holds, and from where"),
     "policy watermark remove": Entry("policymarks", "remove_watermark", "inherit policies again"),
@@ -127,6 +130,10 @@ COMMANDS: Final[dict[str, Entry]] = {
     "spark submit-args": Entry("spark", "submit_args", "arguments for spark-submit"),
     "spark example": Entry("spark", "example", "a job to begin with"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
+    "man install": Entry("man", "install", "man pages where man finds them"),
+    "man show": Entry("man", "show", "print a man page"),
+    "man path": Entry("man", "path", "where the man pages are"),
+    "help": Entry("helping", "help_", "topics, errors by their code, commands"),
 }
 
 NOUNS: Final[dict[str, str]] = {
@@ -138,9 +145,11 @@ NOUNS: Final[dict[str, str]] = {
     "admin": "administration",
     "policy": "policies",
     "policy delayed": "policies of delayed delivery",
+    "policy retention": "policies of what is kept",
     "policy watermark": "policies of watermarks",
     "job": "bulk work, by DuckDB or Spark",
     "spark": "running on Spark",
+    "man": "manual pages",
 }
 
 ALIASES: Final[dict[str, str]] = {
