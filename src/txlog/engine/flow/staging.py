@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.route import COLUMNS, route, user_batch
 from txlog.engine.model.delay_ops import NO_TIME
 from txlog.engine.model.schema import INSTANT
