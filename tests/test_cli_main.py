@@ -287,6 +287,7 @@ def test_field_help_needs_no_store(
             "job bulk-load": ["x", "x", "--key", "k"], "job replay": ["x", "x", "--key", "k"],
             "spark example": [], "spark submit-args": [],
             "admin offload": ["x", "--to", "x"], "man install": [],
+            "config show": [], "config path": [], "config set": ["x", "x"],
             "run": ["m:f", "--input", "x", "-s", "x"], "transform": ["x", "y", "z", "-s", "x"],
         }  # fmt: skip
         words = needed.get(path, ["x"])

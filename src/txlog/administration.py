@@ -17,6 +17,7 @@ from txlog import (
     partitionstats,
     spacing,
     stats,
+    storesettings,
     topicadmin,
 )
 from txlog.bounds import Bound
@@ -216,6 +217,17 @@ class Admin(PolicyAdmin):
             lambda view, now: admin.scale_coordinators(view, store.settings, now, count)
         )
         return {"before": before, "after": count}
+
+    def settings(self) -> list[Answer]:
+        """The settings of the store; {name, value, origin (built in|store)}."""
+        return storesettings.listed(self._store)
+
+    def set_setting(self, name: str, value: int | str | float) -> Answer:
+        """Set one for all processes; {name, value, before, changed}.
+
+        raises: NotFound (308), InvalidArgument, LimitExceeded; NotAllowed for fewer coordinators
+        """
+        return storesettings.change(self._store, name, value)
 
     def set_isolation(self, topic: str, subscription: str, isolation: str) -> bool:
         """Give a subscription without a live consumer another isolation; whether it changed.

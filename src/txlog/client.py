@@ -18,6 +18,7 @@ from txlog import (
     administration,
     conditions,
     inspecting,
+    overview,
     report,
     subscribing,
     transaction,
@@ -443,6 +444,10 @@ class Client(TransactionClient):
     def status(self) -> Answer:
         """The store at a glance; the fields of `txlog status`."""
         return self.ask(lambda view: report.status(view, self._store))
+
+    def overview(self) -> Answer:
+        """All that `txlog report` draws but for the throughput, of one moment; see overview."""
+        return self.ask(lambda view: overview.overview(view, self._store))
 
     def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> Answer:
         """Move the journal into files now; the fields of `txlog admin checkpoint`."""

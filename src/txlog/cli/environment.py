@@ -1,7 +1,10 @@
-"""Owns the table of variables and of the user's settings: what there is, and what it means."""
+"""Owns the tables of variables and of the user's settings, and where the user's files are."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 VARIABLES: Final[dict[str, str]] = {
@@ -38,3 +41,19 @@ USER_SETTINGS: Final[dict[str, str]] = {
     "no_input": "true: never ask",
 }
 SWITCHES: Final = frozenset({"utc", "no_progress", "no_pager", "no_input"})
+
+
+def data_home(environ: Mapping[str, str]) -> Path:
+    """$XDG_DATA_HOME, or ~/.local/share."""
+    return _home(environ, "XDG_DATA_HOME", ".local/share")
+
+
+def config_home(environ: Mapping[str, str]) -> Path:
+    """$XDG_CONFIG_HOME, or ~/.config."""
+    return _home(environ, "XDG_CONFIG_HOME", ".config")
+
+
+def _home(environ: Mapping[str, str], name: str, otherwise: str) -> Path:
+    # By the standard a relative path there is to be ignored.
+    named = environ.get(name, "")
+    return Path(named) if os.path.isabs(named) else Path("~").expanduser() / otherwise

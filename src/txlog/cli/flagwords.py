@@ -107,6 +107,7 @@ ARGUMENTS: Final[dict[str, str]] = {
     "TIME": "an instant: txlog help offsets",
     "TOPIC": "the topic; TOPIC/N is one of its partitions",
     "TOPIC/P": "a partition, as orders/2",
+    "VALUE": "its value",
     "WHAT": "what to look at; nothing: the store",
 }
 _SPECIAL_ARGUMENTS: Final[dict[str, str]] = {
@@ -114,6 +115,8 @@ _SPECIAL_ARGUMENTS: Final[dict[str, str]] = {
     "txn commit ID": "transactions; none: TXLOG_TXN; - reads them from stdin",
     "txn abort ID": "transactions; none: TXLOG_TXN; - reads them from stdin",
     "txn show ID": "the transaction; none: TXLOG_TXN",
+    "config get KEY": "a setting",
+    "config set KEY": "a setting",
     "help TOPIC": "a topic, an error code or a command",
 }
 

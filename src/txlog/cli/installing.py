@@ -5,23 +5,11 @@ They go where the user's programs look for them, and only bytes that differ are 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from txlog.cli.options import Call
-from txlog.cli.replacing import replace_file
+from txlog.engine.storage.outside import replace_file
 from txlog.errors import DiskFailed
-
-
-def data_home(environ: Mapping[str, str]) -> Path:
-    """$XDG_DATA_HOME, or ~/.local/share."""
-    return _home(environ, "XDG_DATA_HOME", ".local/share")
-
-
-def config_home(environ: Mapping[str, str]) -> Path:
-    """$XDG_CONFIG_HOME, or ~/.config."""
-    return _home(environ, "XDG_CONFIG_HOME", ".config")
 
 
 def install(call: Call, path: Path, text: str) -> bool:
@@ -39,9 +27,3 @@ def install(call: Call, path: Path, text: str) -> bool:
         raise DiskFailed(f"{path}: {error.strerror or error}", path=str(path)) from error
     call.output.result({"path": str(path), "changed": changed})
     return changed
-
-
-def _home(environ: Mapping[str, str], name: str, otherwise: str) -> Path:
-    # By the standard a relative path there is to be ignored.
-    named = environ.get(name, "")
-    return Path(named) if os.path.isabs(named) else Path("~").expanduser() / otherwise

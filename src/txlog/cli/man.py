@@ -10,7 +10,7 @@ from typing import Annotated
 from txlog.cli import manpages, markup
 from txlog.cli.command import command
 from txlog.cli.declared import Argument
-from txlog.cli.installing import data_home
+from txlog.cli.environment import data_home
 from txlog.cli.installing import install as install_file
 from txlog.cli.options import Call
 from txlog.cli.paging import show_text

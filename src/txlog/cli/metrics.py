@@ -8,7 +8,7 @@ from typing import Annotated
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Option
 from txlog.cli.options import Call
-from txlog.cli.replacing import replace_file
+from txlog.engine.storage.outside import replace_file
 
 
 @command(

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-import tomllib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -39,6 +38,11 @@ if TYPE_CHECKING:
 
 STORE_FILE: Final = "txlog.toml"
 STORE_DEFAULT: Final = "txlog-store"
+_USUAL: Final[dict[str, str | bool | None]] = {
+    "format": "auto", "color": "auto", "utc": False, "log_format": "text", "log_file": None,
+    "no_progress": False, "no_pager": False, "no_input": False,
+}  # fmt: skip
+_LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (0, 1)}
 
 
 @dataclass
@@ -94,12 +98,15 @@ class Call:
         self._stack = ExitStack()
         self._clock: Clock | None = None
         report.json = report.json or flags.json
+        self.user = self._user_settings()
+        self._take_user_settings()
         self.check_choice("--color", flags.color, ("auto", "always", "never"))
         self.check_choice("--log-format", flags.log_format, ("text", "json"))
         self.clock = self._make_clock()
         self.lock_timeout_ms = self._lock_timeout()
         self.read_only = flags.read_only or truthy("TXLOG_READ_ONLY")
-        self.output: Output = output_for(command, flags, os.environ)
+        environ = self._with_user_format()
+        self.output: Output = output_for(command, flags, environ)
         if command.dry_run:
             self.output.extra["dry_run"] = dry_run
         asked = flags.format in ("json", "ndjson") and not command.input_format
@@ -217,21 +224,86 @@ class Call:
 
         raises: StoreNotFound (301)
         """
-        named = self.flags.store or os.environ.get("TXLOG_STORE")
-        if named:
-            return named
+        return self.found_store()[0]
+
+    def found_store(self) -> tuple[str, str]:
+        """The path of the store and what named it.
+
+        raises: StoreNotFound (301)
+        """
+        if self.flags.store:
+            return self.flags.store, "-S"
+        if os.environ.get("TXLOG_STORE"):
+            return os.environ["TXLOG_STORE"], "TXLOG_STORE"
         if self.flags.store == "":
             raise InvalidArgument("the path of the store is empty")
         here = Path.cwd()
         for directory in (here, *here.parents):
             if (directory / STORE_FILE).is_file():
-                return str(directory)
-        profile = self.flags.profile or os.environ.get("TXLOG_PROFILE")
-        if profile:
-            return profile_store(profile, os.environ)
+                return str(directory), "directory"
+        if "store" in self.user:
+            value, origin = self.user["store"]
+            return str(value), origin
+        if self._profile() is not None:
+            raise NotFound(f"profile {self._profile()} names no store", setting="store")
         if (here / STORE_DEFAULT / STORE_FILE).is_file():
-            return str(here / STORE_DEFAULT)
+            return str(here / STORE_DEFAULT), "built in"
         raise StoreNotFound("no store here", hint="txlog init makes one; -S PATH names one")
+
+    def settings_in_force(self) -> list[dict[str, Any]]:
+        """What holds of the user's settings but the store; {name, value, origin}."""
+        variables = {"format": "TXLOG_FORMAT", "color": "NO_COLOR", "no_input": "TXLOG_NO_INPUT",
+                     "no_progress": "TXLOG_NO_PROGRESS"}  # fmt: skip
+        rows: list[dict[str, Any]] = []
+        for name, usual in _USUAL.items():
+            given = getattr(self.flags, name)
+            value, origin = self.user.get(name, (usual, "built in"))
+            variable = variables.get(name, "")
+            if os.environ.get(variable):
+                value, origin = ("never" if name == "color" else os.environ[variable]), variable
+            if given and name not in self._taken:
+                value, origin = given, f"--{name.replace('_', '-')}"
+            shown = str(value).lower() if isinstance(value, bool) else value
+            rows.append({"name": name, "value": shown, "origin": origin})
+        return rows
+
+    def _profile(self) -> str | None:
+        return self.flags.profile or os.environ.get("TXLOG_PROFILE") or None
+
+    def _user_settings(self) -> dict[str, tuple[str | bool, str]]:
+        """What config.toml says; its reader is loaded only where there is one."""
+        home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        profile = self._profile()
+        if profile is None and not os.path.exists(os.path.join(home, "txlog", "config.toml")):
+            return {}
+        reader = importlib.import_module("txlog.cli.userconfig")
+        found: dict[str, tuple[str | bool, str]] = reader.read(os.environ, profile)
+        return found
+
+    def _take_user_settings(self) -> None:
+        """Put what config.toml says where no flag and no variable says anything."""
+        self._taken: set[str] = set()
+        named = ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR")
+        for name, (value, _) in self.user.items():
+            if name in ("store", "format") or getattr(self.flags, name):
+                continue
+            if name == "color" and any(os.environ.get(each) for each in named):
+                continue
+            setattr(self.flags, name, value)
+            self._taken.add(name)
+        if truthy("TXLOG_NO_INPUT"):
+            self.flags.no_input = True
+            self._taken.add("no_input")
+        level = os.environ.get("TXLOG_LOG")
+        if level and not self.flags.quiet and not self.flags.verbose:
+            self.check_choice("TXLOG_LOG", level, tuple(_LEVELS))
+            self.flags.quiet, self.flags.verbose = _LEVELS[level]
+
+    def _with_user_format(self) -> Mapping[str, str]:
+        """The environment; the format of config.toml as TXLOG_FORMAT, so it holds where it fits."""
+        if "format" not in self.user or os.environ.get("TXLOG_FORMAT"):
+            return os.environ
+        return {**os.environ, "TXLOG_FORMAT": str(self.user["format"][0])}
 
     def _make_clock(self) -> Clock:
         system = SystemClock()
@@ -286,24 +358,3 @@ def is_terminal(number: int) -> bool:
         return os.isatty(number)
     except OSError:
         return False
-
-
-def profile_store(name: str, environ: Mapping[str, str]) -> str:
-    """Return the store of a profile: `store` in section [NAME] of the user's config file.
-
-    raises: NotFound (308), InvalidArgument (201) when the file is no TOML
-    """
-    home = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    path = os.path.join(home, "txlog", "config.toml")
-    try:
-        with open(path, "rb") as file:
-            sections = tomllib.load(file)
-    except FileNotFoundError as error:
-        raise NotFound(f"no profile {name}: there is no {path}", path=path) from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidArgument(f"{path} is not TOML: {error}", path=path) from error
-    section = sections.get(name)
-    store = section.get("store") if isinstance(section, dict) else None
-    if not isinstance(store, str):
-        raise NotFound(f"no profile {name} with a store in {path}", path=path)
-    return os.path.expanduser(store)
