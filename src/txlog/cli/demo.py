@@ -7,9 +7,8 @@ import os
 import sys
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call, is_terminal
 from txlog.errors import InvalidArgument, ReadOnlyStore
 

@@ -6,11 +6,10 @@ import importlib
 import os
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_duration, parse_size, parse_time
 from txlog.cli import percent
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.produce_request import Request
 from txlog.errors import InvalidArgument, Usage
