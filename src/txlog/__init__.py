@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from txlog.ids import Position as Position
     from txlog.ids import TopicName as TopicName
     from txlog.ids import TxnId as TxnId
+    from txlog.integrity import repair as repair
     from txlog.integrity import verify as verify
     from txlog.message import Message as Message
     from txlog.message import messages as messages
@@ -54,6 +55,7 @@ _HOMES = {
     "MultiTopicsConsumer": "multi_consumer", "NonDurableConsumer": "nondurable",
     "MessageBuilder": "message_builder", "WatermarkBuilder": "asserting",
     "WatermarkId": "asserting", "verify": "integrity",
+    "repair": "integrity",
 }  # fmt: skip
 
 __all__ = [
@@ -61,7 +63,7 @@ __all__ = [
     "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range", "Reader",
     "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
     "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
-    "verify",
+    "repair", "verify",
 ]  # fmt: skip
 
 

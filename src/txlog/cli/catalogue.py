@@ -109,6 +109,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin compact": Entry("adminspace", "compact", "rewrite a sidecar without aborted messages"),
     "admin offload": Entry("adminspace", "offload", "move sealed files to a directory or to S3"),
     "admin trim": Entry("adminspace", "trim", "let the oldest messages go"),
+    "admin repair": Entry("verify", "repair", "make damaged files again, or say how"),
     "admin gc": Entry("adminspace", "gc", "files that no manifest names"),
     "policy delayed set": Entry("policy", "set_delayed", "how delayed messages wait"),
     "policy delayed get": Entry("policy", "get_delayed", "what holds, and where it is set"),

@@ -235,6 +235,8 @@ MEANINGS: Final[dict[str, str]] = {
     "met": "it holds, or all do",
     "condition_list": "for each its name, whether it is met, and its value",
     "problem_list": "what is wrong: code, message, hint; of verify severity and place too",
+    "messages_lost": "messages that are lost for good; without --apply, that would be",
+    "action_list": "each step: action, path, ledger, first, last, messages_lost, detail, done",
     "errors": "losses and contradictions",
     "warnings": "what upkeep or the next writer puts in order by itself",
     "frames": "frames of the journal that were read",
