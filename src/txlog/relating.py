@@ -18,8 +18,8 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.identity import read_identity
 from txlog.engine.pins import Pin, pin
 from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.disk_protocol import Disk
-from txlog.engine.storage.far import is_there
+from txlog.engine.storage.disk_protocol import Disk, File
+from txlog.engine.storage.far import is_there, open_file
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.filechecks import check_files
@@ -167,6 +167,13 @@ class RelationReader:
         raises: Corruption; MissingFile: removed
         """
         return check_files(self._disk, sources)
+
+    def open(self, path: str) -> File:
+        """A file of the store, or outside of it, by the path that a view has for it.
+
+        raises: MissingFile, DiskFailed; who reads it compares checksums and closes it
+        """
+        return open_file(self._disk, path)
 
     def ask(self, question: Callable[[View], T]) -> T:
         """The answer of a function of the newest view."""
