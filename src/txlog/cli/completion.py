@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Final
 
-from typer import Argument
+from txlog.cli.declared import Argument
 
 from txlog.cli.command import command
 from txlog.cli.environment import config_home, data_home
