@@ -106,6 +106,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "admin locks": Entry("adminstats", "locks", "who holds which lock"),
     "wait": Entry("waiting", "wait", "until there are messages, a watermark, no backlog"),
+    "check": Entry("check", "check", "whether it is well, for a monitor"),
     "metrics": Entry("metrics", "metrics", "figures for Prometheus"),
     "admin offline": Entry("adminpartitions", "offline", "take a partition away"),
     "admin online": Entry("adminpartitions", "online", "bring a partition back"),
