@@ -134,6 +134,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "job lateness": Entry("job", "lateness", "how late messages come, and what waiting saves"),
     "spark submit-args": Entry("spark", "submit_args", "arguments for spark-submit"),
     "spark example": Entry("spark", "example", "a job to begin with"),
+    "bench": Entry("bench", "bench", "how fast a store is on this disk"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
     "config show": Entry("config", "show", "settings of user and store, and where they are from"),
     "config get": Entry("config", "get", "the value of a setting"),

@@ -3,7 +3,7 @@
 orders   2 partitions: plain messages, a committed transaction, an aborted one, an open one of
          the key `importer`, a message that is due tomorrow, a watermark and a late message
 audit    what the committed transaction sent beside
-billing  a shared subscription of orders, with something acknowledged
+billing  a subscription of orders that acknowledged all but the last two; shipping: nothing
 """
 
 from __future__ import annotations
