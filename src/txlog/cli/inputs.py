@@ -3,6 +3,7 @@
     lines null ndjson   cut by Arrow; with a key delimiter the key is cut off in front
     envelope csv tsv    parsed record by record into columns
     raw                 each file one message
+    %…                  as percentin says; behind a bad record there is no next one
 
 A table has `line` and `value`, and of key, properties, event_time, deliver_at, deliver_after,
 sequence_id and partition those that the format gives. A bad record ends the reading with BadRecord
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from txlog.cli import blocks
 from txlog.cli.inputrows import Columns, csv_rows, envelope_row
+from txlog.cli.percentin import InputFormat, percent_rows
 from txlog.errors import BadRecord
 from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 
@@ -58,6 +60,7 @@ class Input:
         self.record_bytes_max = value_bytes_max + KEY_BYTES_MAX
         self.skipped = 0
         self.line = 1
+        self.percent = InputFormat(form) if "%" in form else None
 
     def tables(self) -> Iterator[pa.Table | None]:
         """Yield the records as tables of any length, None when nothing came for a while.
@@ -82,6 +85,8 @@ class Input:
             yield from self._raw(source)
         elif self.form in ("csv", "tsv"):
             yield from self._delimited(source)
+        elif self.percent is not None:
+            yield from self._formatted(source, self.percent)
         else:
             yield from self._cut(source)
 
@@ -207,6 +212,30 @@ class Input:
                 if len(columns) >= 4096:
                     yield columns.table()
                     columns.clear()
+        if len(columns):
+            yield columns.table()
+
+    def _formatted(
+        self, source: Iterator[bytes | None], form: InputFormat
+    ) -> Iterator[pa.Table | None]:
+        columns = Columns()
+        for row in percent_rows(source, form, self.line, self.record_bytes_max):
+            if isinstance(row, dict):
+                columns.add(row)
+                self.line += 1
+                if len(columns) < 4096:
+                    continue
+            if len(columns):
+                yield columns.table()
+                columns.clear()
+            if row is None:
+                yield None
+            elif isinstance(row, BadRecord):
+                raise row
+            elif isinstance(row, str):
+                if self.require_newline:
+                    raise _bad(self.line, row)
+                self.warn(row)
         if len(columns):
             yield columns.table()
 

@@ -78,6 +78,7 @@ class Job:
         self.txn_messages = 0
         self.txn_since = 0.0
         self.read = 0
+        self.paced_since = 0.0
         self.pending_since: float | None = None
         limits = client.settings
         self._most = (
@@ -229,8 +230,20 @@ class Job:
                 rooms.append(every - self.txn_messages)
             if self.marks.room is not None:
                 rooms.append(self.marks.room)
+            self._pace()
             self._send_some(table.slice(0, min(rooms)))
             table = table.slice(min(rooms))
+
+    def _pace(self) -> None:
+        """Wait until the next record may go by --rate; the first ones go at once."""
+        rate = self.request.rate
+        if rate is None:
+            return
+        self.paced_since = self.paced_since or time.monotonic()
+        due = self.paced_since + self.totals.sent / rate
+        while (left := due - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+            raise_if_asked()
 
     def _send_some(self, table: pa.Table) -> None:
         whole = filled(self.request, table, self.totals.sent)
