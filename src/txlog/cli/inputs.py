@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlog.cli import blocks
-from txlog.cli.inputrows import Columns, csv_rows, envelope_row
+from txlog.cli.inputrows import BadRow, Columns, csv_rows, envelope_row
 from txlog.cli.percentin import InputFormat, percent_rows
 from txlog.errors import BadRecord
 from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
@@ -31,6 +31,7 @@ class Input:
     """Reads files, or stdin when there are none.
 
     skipped: bad records left out so far; with skip_bad false the first one is raised
+    aside:   takes bad records with their bytes instead, None: they are too large
     warn:    called with what a person should know
     wait_s:  how long a read may wait before None is given out
     value_bytes_max: of the longest record, without its key
@@ -43,6 +44,7 @@ class Input:
         *,
         key_delimiter: bytes | None = None,
         skip_bad: bool = False,
+        aside: Callable[[bytes | None, BadRecord], None] | None = None,
         require_newline: bool = False,
         now_ms: int = 0,
         warn: Callable[[str], None] = lambda text: None,
@@ -52,7 +54,8 @@ class Input:
         self.form = form
         self.files: list[str | None] = [*files] or [None]
         self.key_delimiter = key_delimiter
-        self.skip_bad = skip_bad
+        self.skip_bad = skip_bad or aside is not None
+        self.aside = aside
         self.require_newline = require_newline
         self.now_ms = now_ms
         self.warn = warn
@@ -90,10 +93,13 @@ class Input:
         else:
             yield from self._cut(source)
 
-    def bad(self, error: BadRecord) -> None:
-        """Count a bad record, or raise it."""
+    def bad(self, error: BadRecord, record: bytes | None) -> None:
+        """Count a bad record, or put it aside, or raise it."""
         if not self.skip_bad:
             raise error
+        if self.aside is not None:
+            self.aside(record, error)
+            return
         self.skipped += 1
         if self.skipped <= 10:
             self.warn(f"left out: {error.message}")
@@ -113,7 +119,7 @@ class Input:
             self.line = line + len(records)
             if not ended and separator == b"\n":
                 if self.require_newline:
-                    self.bad(_bad(line, "the last line has no newline"))
+                    self.bad(_bad(line, "the last line has no newline"), records[0].as_py())
                     continue
                 if self.form == "lines":
                     self.warn("the last line has no newline")
@@ -177,8 +183,8 @@ class Input:
         if not self.skip_bad:
             stop = bad[0][0]
             return table.slice(0, stop), None if beside is None else beside[:stop], errors[0]
-        for error in errors:
-            self.bad(error)
+        for error, (at, _) in zip(errors, bad, strict=True):
+            self.bad(error, table["value"][at].as_py())
         out = {at for at, _ in bad}
         keep = pa.array([at not in out for at in range(len(table))])
         return table.filter(keep), None if beside is None else beside.filter(keep), None
@@ -191,7 +197,7 @@ class Input:
             except BadRecord as error:
                 if not self.skip_bad and len(columns):
                     yield columns.table()
-                self.bad(error)
+                self.bad(error, record)
         if len(columns):
             yield columns.table()
 
@@ -203,10 +209,10 @@ class Input:
                     yield columns.table()
                     columns.clear()
                 yield None
-            elif isinstance(row, BadRecord):
+            elif isinstance(row, BadRow):
                 if not self.skip_bad and len(columns):
                     yield columns.table()
-                self.bad(row)
+                self.bad(row.error, row.record)
             else:
                 self.line = row + 1
                 if len(columns) >= 4096:

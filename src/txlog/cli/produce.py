@@ -94,7 +94,7 @@ def produce(
     txn_timeout: Annotated[str | None, Option("--txn-timeout", metavar="DUR")] = None,
     expect: Annotated[int | None, Option("--expect", min=0, metavar="N", help="records")] = None,
     trailer: Annotated[str | None, Option("--trailer", metavar="LINE")] = None,
-    on_error: Annotated[str, Option("--on-error", metavar="stop|skip")] = "stop",
+    on_error: Annotated[str, Option("--on-error", metavar="stop|skip|dead-letter:TOPIC")] = "stop",
     ack_format: Annotated[str | None, Option("--ack-format", metavar="ndjson|%…")] = None,
 ) -> None:
     """Write messages from stdin, files, or -m.
@@ -107,7 +107,7 @@ def produce(
         return
     says_partition = _says_partition(call, form)
     call.durability(durability)
-    call.check_choice("--on-error", on_error, ("stop", "skip"))
+    letters = _dead_letters(on_error)
     exclusive(txn=txn, txn_every=txn_every, txn_id=txn_id)
     exclusive(message=message, FILE=files)
     exclusive(key=key is not None, key_delim=key_delim)
@@ -171,6 +171,7 @@ def produce(
         expect=expect,
         trailer=None if trailer is None else encode(trailer),
         skip_bad=on_error == "skip",
+        dead_letter_topic=letters,
         require_newline=require_newline,
         ack_format=ack_format,
         keep_partition=keep_partition or says_partition,
@@ -237,6 +238,14 @@ def _batch(text: str) -> tuple[int, int | None]:
     if size < 1:
         raise InvalidArgument("--batch is 1 to 1000000 records, or a size", code=203)
     return 1_000_000, size
+
+
+def _dead_letters(on_error: str) -> str | None:
+    """The topic of --on-error dead-letter:TOPIC."""
+    word, colon, topic = on_error.partition(":")
+    if word not in ("stop", "skip", "dead-letter") or bool(colon) != (word == "dead-letter"):
+        raise Usage(f"--on-error is stop, skip or dead-letter:TOPIC, not {on_error[:40]}")
+    return TopicName.parse(topic).short if colon else None
 
 
 def _says_partition(call: Call, form: str) -> bool:

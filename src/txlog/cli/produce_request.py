@@ -41,6 +41,7 @@ class Request:
     expect: int | None = None
     trailer: bytes | None = None
     skip_bad: bool = False
+    dead_letter_topic: str | None = None
     require_newline: bool = False
     ack_format: str | None = None
     keep_partition: bool = False
