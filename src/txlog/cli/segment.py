@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_range, parse_size
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 
 _FIELDS = (
