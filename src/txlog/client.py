@@ -13,7 +13,7 @@ from typing import Any, Literal, Unpack, overload
 
 import pyarrow as pa
 
-from txlog import conditions, inspecting, report
+from txlog import conditions, inspecting, overview, report
 from txlog.acknowledging import acknowledge_later, acknowledge_runs
 from txlog.administration import Admin
 from txlog.bounds import END, Range
@@ -428,6 +428,10 @@ class Client(TransactionClient):
     def status(self) -> Answer:
         """The store at a glance; the fields of `txlog status`."""
         return self.ask(lambda view: report.status(view, self._store))
+
+    def overview(self) -> Answer:
+        """All that `txlog report` draws but for the throughput, of one moment; see overview."""
+        return self.ask(lambda view: overview.overview(view, self._store))
 
     def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> Answer:
         """Move the journal into files now; the fields of `txlog admin checkpoint`."""

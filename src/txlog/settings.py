@@ -122,13 +122,13 @@ class Settings:
     watermark_producer_idle_timeout_ms: int = 0
     # least time between two events of a consumer
     watermark_emit_interval_ms: int = 0
+    # what a watermark ahead of one's own open transaction is: 0 counted, 1 refused, 2 not looked at
+    watermark_open_transaction_check: int = 0
     # what is kept (flow/retention_policy); policies of topics as well; -1: no bound
     retention_ms: int = UNLIMITED
     retention_bytes: int = UNLIMITED
     retention_acked: bool = False
     ttl_ms: int = UNLIMITED
-    # what a watermark ahead of one's own open transaction is: 0 counted, 1 refused, 2 not looked at
-    watermark_open_transaction_check: int = 0
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Settings:

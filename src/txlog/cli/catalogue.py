@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "inspect": Entry("store", "inspect", "look at a topic, transaction, message, ledger or file"),
     "query": Entry("query", "query", "SQL over messages and topics"),
     "views": Entry("views", "views", "the messages as SQL for a stock duckdb"),
+    "report": Entry("report", "report", "a page of HTML with charts: what is in the store"),
     "run": Entry("run", "run", "run a Python function between topics, exactly once"),
     "transform": Entry("run", "transform", "run a command between topics, exactly once"),
     "topic create": Entry("topic", "create", "create topics"),
@@ -36,6 +37,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "produce": Entry("produce", "produce", "write messages from stdin, files or -m"),
     "consume": Entry("consume", "consume", "read messages, or take and acknowledge them with -s"),
     "peek": Entry("consume", "peek", "look at a few messages and change nothing"),
+    "export": Entry("transfer", "export", "messages into files, each once"),
     "sub create": Entry("sub", "create", "create subscriptions"),
     "sub list": Entry("sub", "list_subscriptions", "list subscriptions with their backlog"),
     "sub describe": Entry("sublook", "describe", "one subscription, its consumers and partitions"),
@@ -188,7 +190,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   time        delay list|next|promote|cancel  watermark set|idle|show|history
   process     run  transform              a function, a command, exactly once
   atomic      txn connect|begin|commit|abort|list|show|wait|log|run
-  look        inspect  query  job NAME    any topic, id, file; SQL; bulk work
+  look        inspect query report job    any id, file; SQL; charts; bulk work
   upkeep      admin VERB  metrics  wait   space, keys, figures; until it is so
               txn expire|find-hanging     what does not end by itself
 

@@ -163,6 +163,8 @@ MEANINGS: Final[dict[str, str]] = {
     "ledgers": "ledgers that went",
     "applied": "the files were unlinked",
     "files": "number of files",
+    "topics": "number of topics",
+    "problems": "things that are wrong, see txlog status",
     "file_list": "the files, each with the reason",
     "exact": "the result equals the computed one",
     "input": "the topics it read",

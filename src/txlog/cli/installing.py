@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from txlog.cli.options import Call
-from txlog.cli.replacing import replace_file
+from txlog.engine.storage.outside import replace_file
 from txlog.errors import DiskFailed
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from txlog.cli.environment import SWITCHES, USER_SETTINGS, config_home
-from txlog.cli.replacing import replace_file
+from txlog.engine.storage.outside import replace_file
 from txlog.errors import DiskFailed, InvalidArgument, NotFound
 
 _WORDS: Final = {"color": ("auto", "always", "never"), "log_format": ("text", "json")}
