@@ -141,6 +141,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "spark example": Entry("spark", "example", "a job to begin with"),
     "bench": Entry("bench", "bench", "how fast a store is on this disk"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
+    "shell": Entry("shell", "shell", "many commands in one process, from terminal or script"),
     "config show": Entry("config", "show", "settings of user and store, and where they are from"),
     "config get": Entry("config", "get", "the value of a setting"),
     "config set": Entry("config", "set_", "set one of the store, or of the user"),
