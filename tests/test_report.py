@@ -80,6 +80,12 @@ def test_figures_are_those_of_the_other_answers(
         assert {name: row[name] for name in ("status", "watermark", "lag_ms", "holder")} == {
             name: shown[name] for name in ("status", "watermark", "lag_ms", "holder")
         }
+        for name in ("orders", "invoices", "refunds"):
+            counts = {one["from_time"]: one for one in client.topic(name).stats(since_ms=START_MS)}
+            for span in found["throughput"]["row_list"]:
+                if span["topic"] == name:
+                    assert counts.pop(span["from_time"]).items() >= span.items()
+            assert not [one for one in counts.values() if one["messages"]]
         history = client.topic("orders").watermarks.history(partition=0)
         assert [(move["time"], move["event_time"]) for move in row["move_list"]] == [
             (move["publish_time"], move["event_time"])
