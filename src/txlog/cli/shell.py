@@ -18,7 +18,8 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Annotated, Final
 
 from txlog.cli import dispatch, signals
-from txlog.cli.declared import GLOBAL_FLAGS, Argument, Option, command
+from txlog.cli.command import command
+from txlog.cli.declared import GLOBAL_FLAGS, Argument, Option
 from txlog.cli.finding import STORE_FILE
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.prompting import prompted
