@@ -52,7 +52,12 @@ def list_segments(
 )
 def show(
     call: Call,
-    what: Annotated[str, Argument(metavar="LEDGER|FILE", show_default=False)],
+    what: Annotated[
+        str,
+        Argument(
+            metavar="LEDGER|FILE", show_default=False, help="a ledger, or a path in the store"
+        ),
+    ],
 ) -> None:
     """Show a ledger or a file: its columns and row groups, their codecs and sizes."""
     api = importlib.import_module("txlog.segments")
@@ -69,7 +74,12 @@ def show(
 )
 def cat(
     call: Call,
-    what: Annotated[str, Argument(metavar="LEDGER|FILE", show_default=False)],
+    what: Annotated[
+        str,
+        Argument(
+            metavar="LEDGER|FILE", show_default=False, help="a ledger, or a path in the store"
+        ),
+    ],
     row_group: Annotated[
         int | None, Option("--row-group", metavar="N", help="only this one, from 0")
     ] = None,
