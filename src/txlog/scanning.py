@@ -14,8 +14,8 @@ from itertools import accumulate
 from typing import Final, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk_protocol import Disk, File

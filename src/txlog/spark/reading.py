@@ -19,11 +19,11 @@ from pathlib import PurePath
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from txlog import compute as pc
 from txlog.bounds import START, Bound, Range, parse_bound
 from txlog.clock import SystemClock
 from txlog.engine.storage.far import is_remote, local_path

@@ -8,8 +8,8 @@ and the visible time stored in the row. The frame LedgerSealed makes the file re
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow import space
 from txlog.engine.flow.damage import first_bad_row
 from txlog.engine.folds import buffer as buffers
