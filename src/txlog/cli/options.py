@@ -13,8 +13,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from txlog.bounds import parse_duration, parse_time
@@ -31,6 +29,7 @@ from txlog.errors import (
     printable,
 )
 from txlog.ids import TxnId
+from txlog.values import record
 
 if TYPE_CHECKING:
     from txlog.client import Client
@@ -45,7 +44,7 @@ _USUAL: Final[dict[str, str | bool | None]] = {
 _LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (0, 1)}
 
 
-@dataclass
+@record
 class Globals:
     """The global flags as they were given."""
 
@@ -237,17 +236,21 @@ class Call:
             return os.environ["TXLOG_STORE"], "TXLOG_STORE"
         if self.flags.store == "":
             raise InvalidArgument("the path of the store is empty")
-        here = Path.cwd()
-        for directory in (here, *here.parents):
-            if (directory / STORE_FILE).is_file():
-                return str(directory), "directory"
+        directory = here = os.getcwd()
+        while not os.path.isfile(os.path.join(directory, STORE_FILE)):
+            above = os.path.dirname(directory)
+            if above == directory:
+                break
+            directory = above
+        else:
+            return directory, "directory"
         if "store" in self.user:
             value, origin = self.user["store"]
             return str(value), origin
         if self._profile() is not None:
             raise NotFound(f"profile {self._profile()} names no store", setting="store")
-        if (here / STORE_DEFAULT / STORE_FILE).is_file():
-            return str(here / STORE_DEFAULT), "built in"
+        if os.path.isfile(os.path.join(here, STORE_DEFAULT, STORE_FILE)):
+            return os.path.join(here, STORE_DEFAULT), "built in"
         raise StoreNotFound("no store here", hint="txlog init makes one; -S PATH names one")
 
     def settings_in_force(self) -> list[dict[str, Any]]:
