@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from txlog.ids import Position as Position
     from txlog.ids import TopicName as TopicName
     from txlog.ids import TxnId as TxnId
+    from txlog.integrity import verify as verify
     from txlog.message import Message as Message
     from txlog.message import messages as messages
     from txlog.message_builder import MessageBuilder as MessageBuilder
@@ -55,7 +56,7 @@ _HOMES = {
     "TransactionBuilder": "transaction", "Admin": "administration",
     "MultiTopicsConsumer": "multi_consumer", "NonDurableConsumer": "nondurable",
     "MessageBuilder": "message_builder", "WatermarkBuilder": "asserting",
-    "WatermarkId": "asserting",
+    "WatermarkId": "asserting", "verify": "integrity",
 }  # fmt: skip
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range", "Reader",
     "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
     "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
+    "verify",
 ]  # fmt: skip
 
 

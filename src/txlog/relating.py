@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from txlog import filechecks, looking, scanning, views
+from txlog import filechecks, looking, names, scanning, views
 from txlog.clock import Clock, SystemClock
 from txlog.engine import pins
 from txlog.engine.flow import adopt
@@ -175,6 +175,15 @@ class RelationReader:
         raises: Corruption; MissingFile: removed
         """
         return filechecks.check_files(self._disk, sources)
+
+    def names(self, kind: str, topic: str | None = None) -> list[tuple[str, str]]:
+        """(name, what it is) of all topics, partitions, subscriptions, keys or transactions.
+
+        kind:  topic, partition, subscription, key, transaction (unfinished), ended (all of them)
+        topic: only its subscriptions
+        """
+        uid = self._disk.owner()[0]
+        return self.ask(lambda view: names.names(view, uid, kind, topic))
 
     def ask(self, question: Callable[[View], T]) -> T:
         """The answer of a function of the newest view."""

@@ -32,11 +32,13 @@ COMMANDS: Final[dict[str, Entry]] = {
     "topic create": Entry("topic", "create", "create topics"),
     "topic list": Entry("topic", "list_topics", "list topics with counts and sizes"),
     "topic describe": Entry("topic", "describe", "one topic, its partitions and subscriptions"),
+    "topic stats": Entry("topic", "stats", "what became visible, by time"),
     "topic update": Entry("topicchange", "update", "more partitions, other policies"),
     "topic delete": Entry("topicchange", "delete", "delete topics with their messages"),
     "produce": Entry("produce", "produce", "write messages from stdin, files or -m"),
     "consume": Entry("consume", "consume", "read messages, or take and acknowledge them with -s"),
     "peek": Entry("consume", "peek", "look at a few messages and change nothing"),
+    "import": Entry("transfer", "import_", "rows of files as messages, once"),
     "export": Entry("transfer", "export", "messages into files, each once"),
     "sub create": Entry("sub", "create", "create subscriptions"),
     "sub list": Entry("sub", "list_subscriptions", "list subscriptions with their backlog"),
@@ -103,6 +105,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "adminstats", "position_in_pending_ack", "what state a message has on a subscription"
     ),
     "admin locks": Entry("adminstats", "locks", "who holds which lock"),
+    "verify": Entry("verify", "verify", "read every byte, and say what is wrong"),
     "wait": Entry("waiting", "wait", "until there are messages, a watermark, no backlog"),
     "metrics": Entry("metrics", "metrics", "figures for Prometheus"),
     "admin offline": Entry("adminpartitions", "offline", "take a partition away"),
@@ -136,6 +139,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "config get": Entry("config", "get", "the value of a setting"),
     "config set": Entry("config", "set_", "set one of the store, or of the user"),
     "config path": Entry("config", "path", "where the user's config.toml is"),
+    "completion install": Entry("completion", "install", "completion where the shell looks for it"),
+    "completion show": Entry("completion", "show", "print the script that completes txlog"),
     "man install": Entry("man", "install", "man pages where man finds them"),
     "man show": Entry("man", "show", "print a man page"),
     "man path": Entry("man", "path", "where the man pages are"),
@@ -156,6 +161,7 @@ NOUNS: Final[dict[str, str]] = {
     "job": "bulk work, by DuckDB or Spark",
     "spark": "running on Spark",
     "config": "settings",
+    "completion": "completion by bash, zsh and fish",
     "man": "manual pages",
 }
 

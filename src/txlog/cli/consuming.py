@@ -25,6 +25,7 @@ from txlog.errors import (
     SubscriptionNotFound,
     TxlogError,
 )
+from txlog.near import meant
 
 if TYPE_CHECKING:
     from txlog.client import Client
@@ -227,10 +228,11 @@ class Job:
         return self.client.consumer(names, request.subscription, **options)
 
     def _check_subscription(self, topic: str, name: str) -> None:
-        if not any(row["subscription"] == name for row in self.client.subscriptions(topic)):
+        names = [str(row["subscription"]) for row in self.client.subscriptions(topic)]
+        if name not in names:
             raise SubscriptionNotFound(
-                f"no subscription {name} on {topic}", hint="--create makes it", topic=topic,
-                subscription=name,
+                f"no subscription {name} on {topic}", topic=topic, subscription=name,
+                hint=meant(name, names, "--create makes it"),
             )  # fmt: skip
 
     def _wait(self, idle_since: float) -> bool:

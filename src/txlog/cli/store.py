@@ -9,7 +9,8 @@ from typing import Annotated
 from txlog.bounds import parse_duration, parse_size
 from txlog.cli.command import command
 from txlog.cli.declared import Argument, Option
-from txlog.cli.options import STORE_DEFAULT, Call
+from txlog.cli.finding import STORE_DEFAULT
+from txlog.cli.options import Call
 from txlog.errors import InvalidArgument, ReadOnlyStore
 
 

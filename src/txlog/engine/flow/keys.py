@@ -29,6 +29,7 @@ from txlog.engine.model.key_ops import NEW_HOLDER, KeyBound, KeyConnected, KeyDe
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound
 from txlog.ids import TxnId
+from txlog.near import meant
 from txlog.settings import TRANSACTION_KEY_BYTES_MAX, Settings
 
 Owner = tuple[int, str]
@@ -154,9 +155,19 @@ def living(view: View, number: int, owner: Owner, key: str) -> Key:
         state = "does not exist" if known is None else "was deleted"
         raise TransactionKeyNotFound(
             f"transaction key {owner[1]}&{key} {state}",
-            hint="txlog admin list-transaction-keys", transaction_key=key, owner=owner[1],
+            hint=meant(key, living_keys(view, owner[0]), "txlog admin list-transaction-keys"),
+            transaction_key=key, owner=owner[1],
         )  # fmt: skip
     return known
+
+
+def living_keys(view: View, uid: int) -> list[str]:
+    """The living keys of a user, of the coordinators that have any."""
+    return [
+        key
+        for kind, number, _ in sorted(view.known()) if kind == "key"
+        for key, known in view.keys(number).of.get(uid, {}).items() if not known.deleted
+    ]  # fmt: skip
 
 
 def find_owner(view: View, caller: Owner, owner: str | int | None) -> Owner:
