@@ -6,7 +6,7 @@ commands that the modules define.
 
 from __future__ import annotations
 
-import difflib
+import importlib
 from typing import Final, NamedTuple
 
 from txlog.errors import Usage
@@ -258,6 +258,7 @@ def _verb(noun: str, words: list[str], used: int) -> tuple[str, int]:
 
 def _unknown(word: str, before: str, known: list[str]) -> Usage:
     shown = word if len(word) <= 40 else f"{word[:37]}..."
+    difflib = importlib.import_module("difflib")  # for mistakes only
     near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
     hint = f"did you mean: {before}{near[0]}" if near else "txlog lists the commands"
     return Usage(f'no command "{before.removeprefix("txlog ")}{shown}"', hint=hint)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
-import traceback
-from dataclasses import dataclass
 
 from txlog.errors import InternalError, TxlogError, printable
+from txlog.values import record
 
 
-@dataclass
+@record
 class Report:
     """Where an error goes and in which form; a command fills in what it learns."""
 
@@ -22,6 +22,7 @@ class Report:
     def show(self, error: TxlogError, cause: BaseException | None = None) -> int:
         """Print error on stderr and return its exit code."""
         if os.environ.get("TXLOG_DEBUG") == "1":
+            traceback = importlib.import_module("traceback")
             traceback.print_exception(cause or error, file=sys.stderr)
         fields = error.as_dict()
         if self.store is not None:

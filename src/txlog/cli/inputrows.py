@@ -10,10 +10,10 @@ import io
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import orjson
 import pyarrow as pa
 
 from txlog.bounds import INSTANT_MS_MIN, parse_duration, parse_time
+from txlog.cli import fastjson as orjson
 from txlog.errors import BadRecord, InvalidArgument
 from txlog.settings import INSTANT_MS_MAX
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import orjson
 import pyarrow as pa
 
 from txlog import compute as pc
 from txlog.cli import blocks, inputrows, percentin
+from txlog.cli import fastjson as orjson
 from txlog.errors import BadRecord
 from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 

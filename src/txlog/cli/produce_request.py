@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from txlog.ids import TxnId
+from txlog.values import record
 
 
-@dataclass
+@record
 class Request:
     """What `produce` was asked to do, checked as far as it can be without the store."""
 
     topic: str
     files: list[str]
     messages: list[bytes] | None
+    properties: dict[str, str]
     form: str = "lines"
     key: bytes | None = None
     key_delimiter: bytes | None = None
-    properties: dict[str, str] = field(default_factory=dict)
     limit: int | None = None
     partition: int | None = None
     event_time: int | None = None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pyarrow as pa
 
 from txlog.bounds import format_time
+from txlog.cli import fastjson as orjson
 from txlog.cli import percent
 from txlog.cli.options import Call, split_key
 from txlog.cli.produce_request import Request

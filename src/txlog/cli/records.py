@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 
 from txlog.bounds import format_time
+from txlog.cli import fastjson as orjson
 from txlog.cli import output
 from txlog.cli.fields import RECORD_FIELDS
 from txlog.cli.percent import Format, message_id, transaction
