@@ -17,6 +17,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from txlog import lazy
+
 if TYPE_CHECKING:
     from txlog.administration import Admin as Admin
     from txlog.asserting import WatermarkBuilder as WatermarkBuilder
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from txlog.transaction import TransactionBuilder as TransactionBuilder
 
 __version__ = "0.1.0"
+lazy.install()
 
 _HOMES = {
     "Bound": "bounds", "Range": "bounds", "Client": "client", "init": "client", "open": "client",

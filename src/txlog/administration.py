@@ -6,7 +6,7 @@ instants are milliseconds, ids TxnId and MessageId.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,9 @@ from txlog import (
     keyreport,
     locks,
     partitionstats,
-    policyadmin,
     spacing,
     stats,
+    storesettings,
     topicadmin,
 )
 from txlog.bounds import Bound
@@ -29,7 +29,6 @@ from txlog.engine.flow.keys import Deleted
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import place_name
-from txlog.engine.flow.scoped_policies import DELAYED, WATERMARK
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import consumers_of
 from txlog.engine.liveness import dead_consumers
@@ -42,6 +41,7 @@ from txlog.errors import TransactionNotFound
 from txlog.family import Family
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.looking import look
+from txlog.policyadmin import PolicyAdmin
 from txlog.settings import HOUR_MS
 
 Answer = dict[str, Any]
@@ -53,7 +53,7 @@ _REPAIRS = {
 }
 
 
-class Admin:
+class Admin(PolicyAdmin):
     """Administration of an open store.
 
     >>> import tempfile, txlog
@@ -66,10 +66,10 @@ class Admin:
     {'before': 4, 'after': 8}
     """
 
-    __slots__ = ("_automatic", "_store")
+    __slots__ = ("_automatic",)
 
     def __init__(self, store: Store, *, checkpoint_automatically: bool = True) -> None:
-        self._store = store
+        super().__init__(store)
         self._automatic = checkpoint_automatically
 
     # --- figures -----------------------------------------------------------------------------
@@ -218,6 +218,17 @@ class Admin:
         )
         return {"before": before, "after": count}
 
+    def settings(self) -> list[Answer]:
+        """The settings of the store; {name, value, origin (built in|store)}."""
+        return storesettings.listed(self._store)
+
+    def set_setting(self, name: str, value: int | str | float) -> Answer:
+        """Set one for all processes; {name, value, before, changed}.
+
+        raises: NotFound (308), InvalidArgument, LimitExceeded; NotAllowed for fewer coordinators
+        """
+        return storesettings.change(self._store, name, value)
+
     def set_isolation(self, topic: str, subscription: str, isolation: str) -> bool:
         """Give a subscription without a live consumer another isolation; whether it changed.
 
@@ -259,86 +270,6 @@ class Admin:
         raises: TopicNotFound, StillInUse
         """
         return topicadmin.delete(self._store, name, force=force, dry_run=dry_run)
-
-    # --- delayed delivery --------------------------------------------------------------------
-
-    def set_delayed_policies(
-        self, topic: str | None = None, namespace: str | None = None, *,
-        active: bool | None = None, tick_time_ms: int | None = None, strict: bool | None = None,
-        max_delivery_delay_ms: int | None = None, fixed_delivery_delay_ms: int | None = None,
-        ttl_from: str | None = None,
-    ) -> Answer:  # fmt: skip
-        """Say how messages wait for their delivery: of a topic, a namespace, else the store.
-
-        active:     False: everybody gets everything at once
-        tick_time_ms, strict: how early a message may come, if not strict
-        max_delivery_delay_ms: a longer delay is refused (InvalidMessage); 0: any
-        fixed_delivery_delay_ms: every message waits so long, whatever it asks for; 0: its own
-        ttl_from:   "publish" or "deliver_at": from when a message's time to live counts
-        None:       as it is; a topic inherits from its namespace, that from the store
-        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
-        raises:     TopicNotFound, InvalidArgument, LimitExceeded
-        """
-        given = {
-            "active": active, "tick_time_ms": tick_time_ms, "strict": strict,
-            "max_delivery_delay_ms": max_delivery_delay_ms,
-            "fixed_delivery_delay_ms": fixed_delivery_delay_ms, "ttl_from": ttl_from,
-        }  # fmt: skip
-        return policyadmin.change(self._store, DELAYED, topic, namespace, given)
-
-    def get_delayed_policies(
-        self, topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
-        """What holds, and which of topic, namespace and store says so; as set_delayed_policies."""
-        return policyadmin.get(self._store, DELAYED, topic, namespace)
-
-    def remove_delayed_policies(
-        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
-        """Inherit these policies again, all if none is named; as set_delayed_policies."""
-        return policyadmin.remove(self._store, DELAYED, topic, namespace, names)
-
-    # --- watermarks --------------------------------------------------------------------------
-
-    def set_watermark_policies(
-        self, topic: str | None = None, namespace: str | None = None, *,
-        snapshot_bytes_max: int | None = None, snapshot_entries_max: int | None = None,
-        snapshot_markers_max: int | None = None, producers_max: int | None = None,
-        producer_idle_timeout_ms: int | None = None, open_transaction_check: str | None = None,
-        emit_interval_ms: int | None = None,
-    ) -> Answer:  # fmt: skip
-        """Say how watermarks are kept and given: of a topic, a namespace, else the store.
-
-        snapshot_…: appended since the last snapshot of a partition: then the next has one before it
-        producers_max: names that a partition waits for, or may; 0: any
-        producer_idle_timeout_ms: a producer silent for so long is declared idle by the next call
-                    that writes; 0: never
-        open_transaction_check: "count", "refuse" or "off": a watermark ahead of a message in an
-                    open transaction of the same producer
-        emit_interval_ms: least time between two events of a consumer
-        None:       as it is; a topic inherits from its namespace, that from the store
-        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
-        raises:     TopicNotFound, InvalidArgument, LimitExceeded
-        """
-        given = {
-            "snapshot_bytes_max": snapshot_bytes_max, "snapshot_entries_max": snapshot_entries_max,
-            "snapshot_markers_max": snapshot_markers_max, "producers_max": producers_max,
-            "producer_idle_timeout_ms": producer_idle_timeout_ms,
-            "open_transaction_check": open_transaction_check, "emit_interval_ms": emit_interval_ms,
-        }  # fmt: skip
-        return policyadmin.change(self._store, WATERMARK, topic, namespace, given)
-
-    def get_watermark_policies(
-        self, topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
-        """What holds, and which of topic, namespace and store says so; as set_…_policies."""
-        return policyadmin.get(self._store, WATERMARK, topic, namespace)
-
-    def remove_watermark_policies(
-        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
-        """Inherit these policies again, all if none is named; as set_watermark_policies."""
-        return policyadmin.remove(self._store, WATERMARK, topic, namespace, names)
 
     # --- availability ------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import TracebackType
 
@@ -145,6 +145,16 @@ class Reader:
         self._notice(view)
         found = self._found(view)
         return {(index, number_of(found, index)): mark for index, mark in self._places.items()}
+
+    def stand(self, places: Mapping[int, Mark], stops: Mapping[int, Mark]) -> None:
+        """Read these partitions only, from behind marks that `standing` gave, up to `stops`.
+
+        The next call that reads raises MessageNotFound if what follows a mark was trimmed.
+        """
+        self._places, self._stops = dict(places), {index: stops.get(index) for index in places}
+        self._skips = dict.fromkeys(places)
+        self._buffered.clear()
+        self._previews, self._grows, self._turn = {}, False, 0
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.

@@ -31,6 +31,7 @@ RECEIVE_BYTES_MAX: Final = 64 * MIB
 KEY_BYTES_MAX: Final = 64 * KIB
 PROPERTIES_MAX: Final = 1_000
 TXN_MESSAGES_MAX: Final = 1_000_000
+QUEUE_SIZE: Final = 1_000  # messages that a consumer takes ahead, unless told otherwise
 TOPICS_MAX: Final = 100_000
 PARTITIONS_MAX: Final = 10_000
 TRANSACTION_KEY_BYTES_MAX: Final = 512
@@ -41,6 +42,8 @@ EVENT_TIME_MAX: Final = (1 << 63) - 1
 
 DURABILITIES: Final = ("sync", "os")
 TTL_FROM: Final = ("publish", "deliver_at")
+# of a policy of retention: whatever the namespace or the store say, there is no bound
+UNLIMITED: Final = -1
 # settings that are one of some words
 CHOICES: Final = {"durability": DURABILITIES, "ttl_from": TTL_FROM}
 
@@ -122,6 +125,11 @@ class Settings:
     watermark_emit_interval_ms: int = 0
     # what a watermark ahead of one's own open transaction is: 0 counted, 1 refused, 2 not looked at
     watermark_open_transaction_check: int = 0
+    # what is kept (flow/retention_policy); policies of topics as well; -1: no bound
+    retention_ms: int = UNLIMITED
+    retention_bytes: int = UNLIMITED
+    retention_acked: bool = False
+    ttl_ms: int = UNLIMITED
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Settings:
@@ -203,10 +211,13 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "watermark_producer_idle_timeout_ms": (0, INSTANT_MS_MAX),
     "watermark_emit_interval_ms": (0, DAY_MS),
     "watermark_open_transaction_check": (0, 2),
+    "retention_ms": (UNLIMITED, INSTANT_MS_MAX),
+    "retention_bytes": (UNLIMITED, INSTANT_MS_MAX),
+    "ttl_ms": (UNLIMITED, INSTANT_MS_MAX),
 }
 WATERMARK_POLICIES: Final = tuple(name for name in BOUNDS if name.startswith("watermark_"))
 # settings that are yes or no; 0 and 1 mean the same
-SWITCHES: Final = ("delayed_delivery_active", "deliver_at_time_strict")
+SWITCHES: Final = ("delayed_delivery_active", "deliver_at_time_strict", "retention_acked")
 # settings that are shares, above 0 and at most 1
 SHARES: Final = ("sidecar_garbage_ratio",)
 

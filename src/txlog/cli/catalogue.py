@@ -26,16 +26,20 @@ COMMANDS: Final[dict[str, Entry]] = {
     "inspect": Entry("store", "inspect", "look at a topic, transaction, message, ledger or file"),
     "query": Entry("query", "query", "SQL over messages and topics"),
     "views": Entry("views", "views", "the messages as SQL for a stock duckdb"),
+    "report": Entry("report", "report", "a page of HTML with charts: what is in the store"),
     "run": Entry("run", "run", "run a Python function between topics, exactly once"),
     "transform": Entry("run", "transform", "run a command between topics, exactly once"),
     "topic create": Entry("topic", "create", "create topics"),
     "topic list": Entry("topic", "list_topics", "list topics with counts and sizes"),
     "topic describe": Entry("topic", "describe", "one topic, its partitions and subscriptions"),
+    "topic stats": Entry("topic", "stats", "what became visible, by time"),
     "topic update": Entry("topicchange", "update", "more partitions, other policies"),
     "topic delete": Entry("topicchange", "delete", "delete topics with their messages"),
     "produce": Entry("produce", "produce", "write messages from stdin, files or -m"),
     "consume": Entry("consume", "consume", "read messages, or take and acknowledge them with -s"),
     "peek": Entry("consume", "peek", "look at a few messages and change nothing"),
+    "import": Entry("transfer", "import_", "rows of files as messages, once"),
+    "export": Entry("transfer", "export", "messages into files, each once"),
     "sub create": Entry("sub", "create", "create subscriptions"),
     "sub list": Entry("sub", "list_subscriptions", "list subscriptions with their backlog"),
     "sub describe": Entry("sublook", "describe", "one subscription, its consumers and partitions"),
@@ -118,6 +122,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "policy delayed set": Entry("policy", "set_delayed", "how delayed messages wait"),
     "policy delayed get": Entry("policy", "get_delayed", "what holds, and where it is set"),
     "policy delayed remove": Entry("policy", "remove_delayed", "inherit policies again"),
+    "policy retention set": Entry("policykeep", "set_retention", "what is kept, how long"),
+    "policy retention get": Entry("policykeep", "get_retention", "what is kept, who says so"),
+    "policy retention remove": Entry("policykeep", "remove_retention", "inherit policies again"),
     "policy watermark set": Entry("policymarks", "set_watermark", "how watermarks are kept"),
     "policy watermark get": Entry("policymarks", "get_watermark", "what holds, and from where"),
     "policy watermark remove": Entry("policymarks", "remove_watermark", "inherit policies again"),
@@ -133,6 +140,16 @@ COMMANDS: Final[dict[str, Entry]] = {
     "spark submit-args": Entry("spark", "submit_args", "arguments for spark-submit"),
     "spark example": Entry("spark", "example", "a job to begin with"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
+    "config show": Entry("config", "show", "settings of user and store, and where they are from"),
+    "config get": Entry("config", "get", "the value of a setting"),
+    "config set": Entry("config", "set_", "set one of the store, or of the user"),
+    "config path": Entry("config", "path", "where the user's config.toml is"),
+    "completion install": Entry("completion", "install", "completion where the shell looks for it"),
+    "completion show": Entry("completion", "show", "print the script that completes txlog"),
+    "man install": Entry("man", "install", "man pages where man finds them"),
+    "man show": Entry("man", "show", "print a man page"),
+    "man path": Entry("man", "path", "where the man pages are"),
+    "help": Entry("helping", "help_", "topics, errors by their code, commands"),
 }
 
 NOUNS: Final[dict[str, str]] = {
@@ -145,9 +162,13 @@ NOUNS: Final[dict[str, str]] = {
     "admin": "administration",
     "policy": "policies",
     "policy delayed": "policies of delayed delivery",
+    "policy retention": "policies of what is kept",
     "policy watermark": "policies of watermarks",
     "job": "bulk work, by DuckDB or Spark",
     "spark": "running on Spark",
+    "config": "settings",
+    "completion": "completion by bash, zsh and fish",
+    "man": "manual pages",
 }
 
 ALIASES: Final[dict[str, str]] = {
@@ -180,7 +201,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   time        delay list|next|promote|cancel  watermark set|idle|show|history
   process     run  transform              a function, a command, exactly once
   atomic      txn connect|begin|commit|abort|list|show|wait|log|run
-  look        inspect  query  job NAME    any topic, id, file; SQL; bulk work
+  look        inspect query report job    any id, file; SQL; charts; bulk work
   upkeep      admin VERB  metrics  wait   space, keys, figures; until it is so
               txn expire|find-hanging     what does not end by itself
 

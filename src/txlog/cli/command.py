@@ -7,6 +7,7 @@ of the other commands is ever loaded.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import typing
 from collections.abc import Callable
@@ -17,10 +18,11 @@ from typer import Option
 
 from txlog.cli.failures import Report
 from txlog.cli.flags import as_given, hidden_times
+from txlog.cli.flagwords import flag_meaning
 from txlog.cli.options import Call, Globals
 from txlog.errors import Usage
 
-_GLOBAL_HELP: Final = {
+GLOBAL_FLAGS: Final = {
     "store": (("--store", "-S"), "PATH", "the store [env: TXLOG_STORE]"),
     "profile": (("--profile",), "NAME", "a section of the config file [env: TXLOG_PROFILE]"),
     "format": (("--format", "-f"), "FMT", "shape of stdout [env: TXLOG_FORMAT]"),
@@ -41,6 +43,7 @@ _GLOBAL_HELP: Final = {
     "now": (("--now",), "TIME", "the clocks of this process stand still [env: TXLOG_NOW]"),
     "version": (("--version", "-V"), None, "the version"),
 }
+_OPTION: Final = type(Option())  # Typer gives the class no public name
 
 
 class Command:
@@ -90,7 +93,8 @@ class Command:
             call = Call(self, flags, report, dry_run=dry_run)
             outcome.append(call.run(values))
 
-        shim.__signature__ = self._signature("--help" in args)  # type: ignore[attr-defined]
+        full = "--help" in args
+        shim.__signature__ = self._signature(full, full or "-h" in args)  # type: ignore[attr-defined]
         app = typer.Typer(
             add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
         )
@@ -110,9 +114,11 @@ class Command:
         lines = "\n".join(f"  {example}" for example in self.examples)
         return f"\b\n{lines}\n\n{text}"
 
-    def _signature(self, with_globals: bool) -> inspect.Signature:
+    def _signature(self, with_globals: bool, with_words: bool) -> inspect.Signature:
         hints = typing.get_type_hints(self.function, include_extras=True)
         own = list(inspect.signature(self.function).parameters.values())[1:]
+        if with_words:
+            hints = {name: _told(self.path, hint) for name, hint in hints.items()}
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [p.replace(kind=keyword, annotation=hints[p.name]) for p in own]
         if self.dry_run:
@@ -122,7 +128,7 @@ class Command:
             parameters.append(
                 inspect.Parameter("dry_run", keyword, default=False, annotation=rehearsed)
             )
-        for name, (decls, metavar, text) in _GLOBAL_HELP.items():
+        for name, (decls, metavar, text) in GLOBAL_FLAGS.items():
             if name == "format" and self.input_format:
                 continue
             kind, default = _kind(name)
@@ -139,10 +145,36 @@ class Command:
         return inspect.Signature(parameters)
 
 
+def declared(info: object) -> tuple[str, ...]:
+    """The words of a flag, the first of them the longest form: --partition -p.
+
+    info: as Option(…) made it; `--active/--no-active` is one declaration of two words
+    """
+    option: Any = info
+    given = (option.default, *(option.param_decls or ()))
+    words = [word for each in given if isinstance(each, str) for word in each.split("/")]
+    return tuple(sorted(words, key=lambda word: not word.startswith("--")))
+
+
+def is_option(info: object) -> bool:
+    """Tell whether it is what Option(…) made."""
+    return type(info) is _OPTION
+
+
+def _told(path: str, hint: Any) -> Any:
+    """The annotation of a parameter, with the common meaning where its command gives none."""
+    given: Any = getattr(hint, "__metadata__", (None,))[0]
+    if not is_option(given) or given.help:
+        return hint
+    info = copy.copy(given)
+    info.help = flag_meaning(path, declared(info)[0])
+    return Annotated[hint.__origin__, info]
+
+
 def _kind(name: str) -> tuple[object, object]:
     if name in ("quiet", "verbose"):
         return int, 0
-    if _GLOBAL_HELP[name][1] is None:
+    if GLOBAL_FLAGS[name][1] is None:
         return bool, False
     return str | None, None
 

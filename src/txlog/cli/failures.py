@@ -57,9 +57,19 @@ def _text(fields: dict[str, object]) -> str:
     for label in ("store", "hint"):
         if fields.get(label):
             lines.append(f"  {label:<6} {printable(str(fields[label]))}")
+    if _is_read():
+        lines.append(f"  see    txlog help {fields['code']}")
     for failed in _rows(fields.get("failed_list")):
         lines.append(f"  failed {printable(str(failed.get('name')))}: {failed.get('message')}")
     return "\n".join(lines)
+
+
+def _is_read() -> bool:
+    """Tell whether a person reads it: logs and pipes need no word on where more is said."""
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False
 
 
 def _rows(value: object) -> list[dict[str, object]]:

@@ -21,7 +21,7 @@ _STRINGS: Final = frozenset(
     "topic namespace subscription producer owner transaction_key key path file state type kind "
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
-    "output holder by marker_type job engine dest crc32c fix".split()
+    "output holder by marker_type job engine dest origin was crc32c fix".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -141,6 +141,7 @@ MEANINGS: Final[dict[str, str]] = {
     "skipped": "left out",
     "dead_lettered": "written to the dead-letter topic",
     "transactions": "transactions committed",
+    "from_time": "when the span begins",
     "elapsed_ms": "time taken",
     "job": "its name",
     "engine": "what computed: duckdb or spark",
@@ -163,6 +164,8 @@ MEANINGS: Final[dict[str, str]] = {
     "ledgers": "ledgers that went",
     "applied": "the files were unlinked",
     "files": "number of files",
+    "topics": "number of topics",
+    "problems": "things that are wrong, see txlog status",
     "file_list": "the files, each with the reason",
     "exact": "the result equals the computed one",
     "input": "the topics it read",
@@ -209,6 +212,8 @@ MEANINGS: Final[dict[str, str]] = {
     "consumer_list": "its consumers: name, pid, command, alive, leased, since_time",
     "policies": "what it was told, by name",
     "namespace": "TENANT/NAMESPACE",
+    "origin": "what says so: a flag, a variable, config.toml, the store",
+    "was": "its value before, null if it had none",
     "origins": "topic, namespace or store, by name of the policy",
     "nacked": "messages that come again",
     "ignored": "messages in nobody's hand",

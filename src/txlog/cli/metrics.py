@@ -9,7 +9,7 @@ from typer import Option
 
 from txlog.cli.command import command, exclusive
 from txlog.cli.options import Call
-from txlog.cli.replacing import replace_file
+from txlog.engine.storage.outside import replace_file
 
 
 @command(

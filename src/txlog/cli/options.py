@@ -11,23 +11,20 @@ import json
 import os
 import sys
 import time
-import tomllib
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from txlog.bounds import parse_duration, parse_time
 from txlog.cli.failures import Report
+from txlog.cli.finding import find_store, profile_of, user_settings
 from txlog.cli.output import Output, output_for
 from txlog.cli.signals import shielded
 from txlog.clock import Clock, ManualClock, SystemClock
 from txlog.errors import (
     InvalidArgument,
-    NotFound,
     ReadOnlyStore,
-    StoreNotFound,
     Usage,
     printable,
 )
@@ -37,8 +34,12 @@ if TYPE_CHECKING:
     from txlog.client import Client
     from txlog.relating import RelationReader
 
-STORE_FILE: Final = "txlog.toml"
-STORE_DEFAULT: Final = "txlog-store"
+T = TypeVar("T")
+_USUAL: Final[dict[str, str | bool | None]] = {
+    "format": "auto", "color": "auto", "utc": False, "log_format": "text", "log_file": None,
+    "no_progress": False, "no_pager": False, "no_input": False,
+}  # fmt: skip
+_LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (0, 1)}
 
 
 @dataclass
@@ -94,12 +95,15 @@ class Call:
         self._stack = ExitStack()
         self._clock: Clock | None = None
         report.json = report.json or flags.json
+        self.user = user_settings(profile_of(flags))
+        self._take_user_settings()
         self.check_choice("--color", flags.color, ("auto", "always", "never"))
         self.check_choice("--log-format", flags.log_format, ("text", "json"))
         self.clock = self._make_clock()
         self.lock_timeout_ms = self._lock_timeout()
         self.read_only = flags.read_only or truthy("TXLOG_READ_ONLY")
-        self.output: Output = output_for(command, flags, os.environ)
+        environ = self._with_user_format()
+        self.output: Output = output_for(command, flags, environ)
         if command.dry_run:
             self.output.extra["dry_run"] = dry_run
         asked = flags.format in ("json", "ndjson") and not command.input_format
@@ -139,6 +143,10 @@ class Call:
         )
         self._stack.callback(self._close, client)
         return client
+
+    def enter(self, context: AbstractContextManager[T]) -> T:
+        """Enter a context that ends with the command."""
+        return self._stack.enter_context(context)
 
     def relations(self) -> RelationReader:
         """Open the store for SQL over its messages: less is loaded than for a client."""
@@ -217,21 +225,56 @@ class Call:
 
         raises: StoreNotFound (301)
         """
-        named = self.flags.store or os.environ.get("TXLOG_STORE")
-        if named:
-            return named
-        if self.flags.store == "":
-            raise InvalidArgument("the path of the store is empty")
-        here = Path.cwd()
-        for directory in (here, *here.parents):
-            if (directory / STORE_FILE).is_file():
-                return str(directory)
-        profile = self.flags.profile or os.environ.get("TXLOG_PROFILE")
-        if profile:
-            return profile_store(profile, os.environ)
-        if (here / STORE_DEFAULT / STORE_FILE).is_file():
-            return str(here / STORE_DEFAULT)
-        raise StoreNotFound("no store here", hint="txlog init makes one; -S PATH names one")
+        return self.found_store()[0]
+
+    def found_store(self) -> tuple[str, str]:
+        """The path of the store and what named it.
+
+        raises: StoreNotFound (301)
+        """
+        return find_store(self.flags, self.user)
+
+    def settings_in_force(self) -> list[dict[str, Any]]:
+        """What holds of the user's settings but the store; {name, value, origin}."""
+        variables = {"format": "TXLOG_FORMAT", "color": "NO_COLOR", "no_input": "TXLOG_NO_INPUT",
+                     "no_progress": "TXLOG_NO_PROGRESS"}  # fmt: skip
+        rows: list[dict[str, Any]] = []
+        for name, usual in _USUAL.items():
+            given = getattr(self.flags, name)
+            value, origin = self.user.get(name, (usual, "built in"))
+            variable = variables.get(name, "")
+            if os.environ.get(variable):
+                value, origin = ("never" if name == "color" else os.environ[variable]), variable
+            if given and name not in self._taken:
+                value, origin = given, f"--{name.replace('_', '-')}"
+            shown = str(value).lower() if isinstance(value, bool) else value
+            rows.append({"name": name, "value": shown, "origin": origin})
+        return rows
+
+    def _take_user_settings(self) -> None:
+        """Put what config.toml says where no flag and no variable says anything."""
+        self._taken: set[str] = set()
+        named = ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR")
+        for name, (value, _) in self.user.items():
+            if name in ("store", "format") or getattr(self.flags, name):
+                continue
+            if name == "color" and any(os.environ.get(each) for each in named):
+                continue
+            setattr(self.flags, name, value)
+            self._taken.add(name)
+        if truthy("TXLOG_NO_INPUT"):
+            self.flags.no_input = True
+            self._taken.add("no_input")
+        level = os.environ.get("TXLOG_LOG")
+        if level and not self.flags.quiet and not self.flags.verbose:
+            self.check_choice("TXLOG_LOG", level, tuple(_LEVELS))
+            self.flags.quiet, self.flags.verbose = _LEVELS[level]
+
+    def _with_user_format(self) -> Mapping[str, str]:
+        """The environment; the format of config.toml as TXLOG_FORMAT, so it holds where it fits."""
+        if "format" not in self.user or os.environ.get("TXLOG_FORMAT"):
+            return os.environ
+        return {**os.environ, "TXLOG_FORMAT": str(self.user["format"][0])}
 
     def _make_clock(self) -> Clock:
         system = SystemClock()
@@ -286,24 +329,3 @@ def is_terminal(number: int) -> bool:
         return os.isatty(number)
     except OSError:
         return False
-
-
-def profile_store(name: str, environ: Mapping[str, str]) -> str:
-    """Return the store of a profile: `store` in section [NAME] of the user's config file.
-
-    raises: NotFound (308), InvalidArgument (201) when the file is no TOML
-    """
-    home = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    path = os.path.join(home, "txlog", "config.toml")
-    try:
-        with open(path, "rb") as file:
-            sections = tomllib.load(file)
-    except FileNotFoundError as error:
-        raise NotFound(f"no profile {name}: there is no {path}", path=path) from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidArgument(f"{path} is not TOML: {error}", path=path) from error
-    section = sections.get(name)
-    store = section.get("store") if isinstance(section, dict) else None
-    if not isinstance(store, str):
-        raise NotFound(f"no profile {name} with a store in {path}", path=path)
-    return os.path.expanduser(store)

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, Final, Protocol
 import pyarrow as pa
 
 from txlog.cli.output import Output, delimited, tsv_cell
-from txlog.cli.replacing import replacing
 from txlog.cli.tables import table
+from txlog.engine.storage.outside import replacing
 from txlog.engine.storage.segment import arrow_module
 from txlog.errors import AlreadyExists, Usage
 

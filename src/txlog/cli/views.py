@@ -12,8 +12,8 @@ from typer import Option
 
 from txlog.cli.command import command
 from txlog.cli.options import Call
-from txlog.cli.replacing import replacing
 from txlog.cli.tables import counted
+from txlog.engine.storage.outside import replacing
 from txlog.errors import AlreadyExists, MissingFile, SnapshotExpired, TopicNotFound, Usage
 from txlog.ids import TopicName
 

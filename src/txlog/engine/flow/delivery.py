@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.delay_policy import MAX_DELAY, delay_policy
 from txlog.engine.flow.draft import Decision
+from txlog.engine.flow.retention_policy import retention_policy
 from txlog.engine.flow.route import FEW_ROWS, Routed
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.model.ops import DelaysCounted
@@ -48,7 +49,7 @@ class Delays:
         self._fixed_ms = policy.fixed_delivery_delay_ms if policy.active else 0
         self._max_ms = policy.max_delivery_delay_ms if policy.active and not self._fixed_ms else 0
         self._latest_ms = time_ms + self._max_ms if self._max_ms else None
-        ttl_ms = view.catalog.policies.get(topic.number, {}).get("ttl_ms")
+        ttl_ms = retention_policy(view, settings, topic).ttl_ms
         self._ttl_latest_ms = None
         if ttl_ms is not None and policy.active and not policy.is_ttl_from_deliver_at:
             self._ttl_latest_ms = time_ms + ttl_ms

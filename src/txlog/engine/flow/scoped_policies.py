@@ -4,6 +4,9 @@
                  max_delivery_delay_ms    a longer delay is refused; 0: any
                  fixed_delivery_delay_ms  what every message is delayed by; 0: what it asks for
                  ttl_from                 publish or deliver_at: from when a time to live counts
+    RETENTION    retention_ms, retention_bytes, retention_acked, ttl_ms: what is kept, and for how
+                 long it waits (flow/retention_policy), said as None where there is no bound; and
+                 ttl_from
     WATERMARK    those of flow/watermark_policy, named without their `watermark_`
 
 A topic inherits each one that it does not have from its namespace, that from the store; whoever
@@ -33,7 +36,14 @@ from txlog.engine.model.ops import NamespacePolicySet, Op, PolicySet, SettingSet
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
-from txlog.settings import CHOICES, SWITCHES, WATERMARK_POLICIES, Settings, check_setting
+from txlog.settings import (
+    CHOICES,
+    SWITCHES,
+    UNLIMITED,
+    WATERMARK_POLICIES,
+    Settings,
+    check_setting,
+)
 
 Value = int | str  # of a policy: a switch is a bool, some are words
 OPEN_TRANSACTION_CHECKS: Final = ("count", "refuse", "off")
@@ -69,6 +79,11 @@ DELAYED: Final = Family("delayed delivery", {
     "fixed_delivery_delay_ms": _Name(FIXED_DELAY, FIXED_DELAY),
     "ttl_from": _Name(TTL_FROM, "ttl_from", CHOICES["ttl_from"]),
 })  # fmt: skip
+_UNBOUND: Final = ("retention_ms", "retention_bytes", "ttl_ms")
+RETENTION: Final = Family("retention", {
+    **{name: _Name(name, name) for name in (*_UNBOUND, "retention_acked")},
+    "ttl_from": DELAYED.names["ttl_from"],
+})  # fmt: skip
 WATERMARK: Final = Family("watermarks", {
     name.removeprefix("watermark_"): _Name(
         name, name, OPEN_TRANSACTION_CHECKS if name.endswith("_check") else ()
@@ -88,7 +103,7 @@ class ScopedPolicies(msgspec.Struct, frozen=True, gc=False):
     """What holds in a scope, and which scope each comes from: topic, namespace or store."""
 
     scope: Scope
-    policies: dict[str, Value]
+    policies: dict[str, Value | None]
     origins: dict[str, str]
     changed: bool = False
 
@@ -118,13 +133,13 @@ def get_policies(view: View, settings: Settings, family: Family, scope: Scope) -
     return _effective(view, settings, family, scope, topic, {})
 
 
-def own_policies(view: View, topic: Topic) -> dict[str, Value]:
+def own_policies(view: View, topic: Topic) -> dict[str, Value | None]:
     """Everything that was set for a topic itself, those of a family as people say them."""
     said = {
         known.policy: (name, known)
-        for family in (DELAYED, WATERMARK) for name, known in family.names.items()
+        for family in (DELAYED, RETENTION, WATERMARK) for name, known in family.names.items()
     }  # fmt: skip
-    out: dict[str, Value] = {}
+    out: dict[str, Value | None] = {}
     for policy, value in view.catalog.policies.get(topic.number, {}).items():
         name, known = said.get(policy, (policy, _Name(policy, policy)))
         out[name] = _said(known, value)
@@ -200,7 +215,7 @@ def _effective(
         levels.append(("topic", view.catalog.policies.get(topic.number, {})))
     if namespace is not None:
         levels.append(("namespace", view.catalog.namespace_policies.get(namespace, {})))
-    policies: dict[str, Value] = {}
+    policies: dict[str, Value | None] = {}
     origins: dict[str, str] = {}
     for name, known in family.names.items():
         found: list[tuple[str, int]] = []
@@ -230,8 +245,10 @@ def _of_store(settings: Settings, known: _Name) -> int:
     return known.words.index(value) if isinstance(value, str) else int(value)
 
 
-def _said(known: _Name, value: int) -> Value:
+def _said(known: _Name, value: int) -> Value | None:
     """A value as people say it, of one as the catalog has it."""
+    if known.policy in _UNBOUND and value == UNLIMITED:
+        return None
     if known.words:
         return known.words[value]
     return bool(value) if known.is_switch else value

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.clock import Instant
 from txlog.engine.flow.acksets import acked_outcome
 from txlog.engine.flow.bounds import behind_time, stop_behind
@@ -24,6 +24,7 @@ from txlog.engine.flow.delivery import AT
 from txlog.engine.flow.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.participants import check_available
+from txlog.engine.flow.retention_policy import retention_policy
 from txlog.engine.flow.skipping import Skip
 from txlog.engine.flow.timetable import timetable
 from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
@@ -93,7 +94,7 @@ def expire(
 
 def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> Amount | None:
     """What is past the topic's time to live; None: it has none."""
-    ttl_ms = view.catalog.policies.get(topic.number, {}).get("ttl_ms")
+    ttl_ms = retention_policy(view, settings, topic).ttl_ms
     if ttl_ms is None:
         return None
     policy = delay_policy(view, settings, topic)

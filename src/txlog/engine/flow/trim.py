@@ -15,6 +15,7 @@ from txlog.engine.flow.acksets import advanced, behind_mark, messages_in, subtra
 from txlog.engine.flow.bounds import partition_of, resolve_bound
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.participants import unavailable_error
+from txlog.engine.flow.retention_policy import RetentionPolicy, retention_policy
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.cursor import covers
@@ -68,6 +69,7 @@ def trim(
     """
     draft = Draft(view, settings, now.wall_ms)
     answer = TrimAnswer(TopicName.parse(topic.name).short)
+    policy = retention_policy(view, settings, topic)
     only = None
     if to is not None and isinstance(to.value, MessageId):
         only = partition_of(view, topic, to.value)
@@ -84,7 +86,7 @@ def trim(
                 continue
             raise unavailable_error(view.catalog, topic, number)
         count = (
-            _by_policy(view, topic, number, now.wall_ms)
+            _by_policy(view, policy, topic, number, now.wall_ms)
             if to is None else _below(ends, resolve_bound(view, topic, index, to))
         )  # fmt: skip
         if careful:
@@ -120,13 +122,12 @@ def _used(end: LedgerEnd) -> bool:
     return end.entries > 0
 
 
-def _by_policy(view: View, topic: Topic, number: int, now_ms: int) -> int:
+def _by_policy(view: View, policy: RetentionPolicy, topic: Topic, number: int, now_ms: int) -> int:
     """How many of the oldest ledgers a policy of the topic lets go."""
-    policies = view.catalog.policies.get(topic.number, {})
-    age, size = policies.get("retention_ms"), policies.get("retention_bytes")
+    age, size = policy.retention_ms, policy.retention_bytes
     state = view.topic(number)
     acked = 0
-    if policies.get("retention_acked") and topic.subscriptions:
+    if policy.retention_acked and topic.subscriptions:
         acked = _acknowledged(view, topic, number, state.ledgers[:-1])
     count, left = 0, state.payload_bytes
     for end in state.ledgers[:-1]:

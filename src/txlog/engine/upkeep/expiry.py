@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from txlog.engine.flow.retention_policy import retention_policy
 from txlog.engine.flow.skip import expire
 from txlog.engine.store import Store
 from txlog.engine.view import View
+from txlog.settings import Settings
 
 Pair = tuple[int, int]
 
@@ -26,11 +28,10 @@ def expire_due(store: Store, pairs: Sequence[Pair] | None = None, *, fresh: bool
         return 0
 
     def due(view: View) -> list[Pair]:
-        policies = view.catalog.policies
         asked = pairs if pairs is not None else [
             (held.topic, held.number) for held in view.catalog.subscriptions.values()
         ]  # fmt: skip
-        timed = [pair for pair in asked if "ttl_ms" in policies.get(pair[0], ())]
+        timed = [pair for pair in asked if _is_timed(view, store.settings, pair[0])]
         now = store.clock.now()
         return [pair for pair in timed if expire(view, store.settings, now, [pair]).ops]
 
@@ -40,3 +41,8 @@ def expire_due(store: Store, pairs: Sequence[Pair] | None = None, *, fresh: bool
     answer = store.write(lambda view, now: expire(view, store.settings, now, wanted))
     assert isinstance(answer, int)
     return answer
+
+
+def _is_timed(view: View, settings: Settings, number: int) -> bool:
+    topic = view.catalog.topics.get(number)
+    return topic is not None and retention_policy(view, settings, topic).ttl_ms is not None

@@ -10,6 +10,7 @@ from txlog.bounds import Bound
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.retention_policy import retention_policy
 from txlog.engine.flow.trim import TrimAnswer, trim
 from txlog.engine.store import Store
 from txlog.engine.view import View
@@ -47,7 +48,11 @@ def trim_by_policies(store: Store) -> int:
 
     def due(view: View) -> list[int]:
         now = store.clock.now()
-        return [number for number in view.catalog.policies if decision(view, now, number).ops]
+        kept = [
+            number for number, topic in view.catalog.topics.items()
+            if retention_policy(view, store.settings, topic).lets_go
+        ]  # fmt: skip
+        return [number for number in kept if decision(view, now, number).ops]
 
     ledgers = 0
     for number in store.read(due):

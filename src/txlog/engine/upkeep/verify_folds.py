@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.hanging import contradictions
 from txlog.engine.flow.upcoming import TIMES, columns_of, later_in, scan
 from txlog.engine.flow.watermark_at import moves_between

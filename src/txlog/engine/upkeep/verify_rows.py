@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.folds.buffer import Marker, live_rows
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.schema import KIND_DATA, TXN_COMMIT, W_IDLE, W_SET, W_SNAPSHOT

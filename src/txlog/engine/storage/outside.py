@@ -1,9 +1,12 @@
-"""Owns how a named output file is replaced at once: a reader sees the old bytes or the new ones."""
+"""Owns files outside of any store that users name: replaced at once, durable, or left as they were.
+
+A reader sees the old bytes or the new ones, and never a piece.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -60,3 +63,34 @@ def _flush_directory(directory: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def remove_files(paths: Iterable[str]) -> None:
+    """Remove files, those that are there, and flush the directories that had them.
+
+    raises: DiskFailed
+    """
+    above: set[Path] = set()
+    for path in map(Path, paths):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise DiskFailed(f"{path}: {error.strerror or error}", path=str(path)) from error
+        above.add(path.parent)
+    for directory in above:
+        _flush_directory(directory)
+
+
+def make_directory(path: str) -> None:
+    """Make a directory with those above it; one that is there will do; its name is durable.
+
+    raises: DiskFailed
+    """
+    target = Path(path)
+    missing = [one for one in (target, *target.parents) if not one.is_dir()]
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for one in missing:
+            _flush_directory(one.parent)
+    except OSError as error:
+        raise DiskFailed(f"{path}: {error.strerror or error}", path=path) from error

@@ -1,0 +1,79 @@
+"""Owns the command `report`: a page of HTML about the store."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Annotated
+
+from typer import Argument, Option
+
+from txlog.bounds import parse_time
+from txlog.cli.command import command, exclusive
+from txlog.cli.options import Call
+from txlog.cli.tables import counted
+from txlog.engine.storage.outside import replacing
+from txlog.errors import AlreadyExists, InvalidArgument
+
+_FILE = "txlog-report.html"
+
+
+@command(
+    "report",
+    examples=(
+        "txlog report",
+        "txlog report --out shop.html --force   # from cron",
+        "txlog report --since -7d --by 1h today.html",
+        "txlog report - | gzip > shop.html.gz",
+    ),
+    fields="path topics messages problems size_bytes",
+    changes=True,
+    times=True,
+)
+def report(
+    call: Call,
+    path: Annotated[str | None, Argument(metavar="PATH", show_default=False)] = None,
+    out: Annotated[str | None, Option("--out", metavar="PATH", help="the same")] = None,
+    since: Annotated[
+        str | None, Option("--since", metavar="TIME", help="messages visible since then")
+    ] = None,
+    by: Annotated[
+        str | None, Option("--by", metavar="DUR", help="span of a column, above a second")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="replace the file")] = False,
+) -> None:
+    """Write one file of HTML about the store: charts that need no network and no script.
+
+    PATH is ./txlog-report.html, or - for stdout. It shows messages by hour (or what suits them),
+    transactions by state and duration, backlogs, delayed messages, watermarks, segments, problems.
+    """
+    exclusive(PATH=path, out=out)
+    given = path if path is not None else out
+    where = _FILE if given is None else given
+    is_text = where == "-"
+    exclusive(json=call.output.as_json, **{"PATH -": is_text})
+    if not where or "\0" in where:
+        raise InvalidArgument("the path of the report is empty or no path")
+    if not is_text and os.path.lexists(where) and not force:
+        raise AlreadyExists(f"{where} exists", hint="--force replaces it", path=where)
+    since_ms = None if since is None else parse_time(since, call.now_ms())
+    by_ms = call.duration(by)
+    client = call.client()
+    figures = importlib.import_module("txlog.reporting.figures").figures(client, since_ms, by_ms)
+    data: bytes = importlib.import_module("txlog.reporting.page").page(figures).encode()
+    if is_text:
+        call.output.text(data.decode())
+        return
+    with replacing(where, only_new=not force) as file:
+        file.write(data)
+    topics = len(figures["topic_list"])
+    messages = sum(row["messages"] for row in figures["topic_list"])
+    problems = len(figures["problem_list"]) + len(figures["hanging_list"])
+    said = counted(problems, "problem") if problems else "no problem"
+    call.summary(
+        f"wrote {where}: {counted(topics, 'topic')}, {counted(messages, 'message')}, {said}"
+    )
+    call.output.result({
+        "path": where, "topics": topics, "messages": messages, "problems": problems,
+        "size_bytes": len(data),
+    })  # fmt: skip

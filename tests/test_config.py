@@ -1,0 +1,192 @@
+"""Settings: of the store and of the user, where each comes from, and how they are changed."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from txlog.cli.environment import USER_SETTINGS
+from txlog.cli.main import main
+from txlog.errors import LimitExceeded, NotAllowed, NotFound
+from txlog.settings import BOUNDS, Settings
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a store and a user's file that does not exist yet; nothing else is set."""
+    for name in ("TXLOG_STORE", "TXLOG_PROFILE", "TXLOG_FORMAT", "NO_COLOR", "TXLOG_DURABILITY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    txlog.init(str(tmp_path / "shop"), coordinators=2)
+    return tmp_path / "config" / "txlog" / "config.toml"
+
+
+def rows(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    capfd.readouterr()
+    assert main([*words, "--json"]) == 0
+    return {row["name"]: row for row in json.loads(capfd.readouterr().out)}
+
+
+def test_show_has_every_setting_and_its_origin(
+    config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI.md 3: flag, environment, store, config.toml, built in."""
+    assert main(["config", "set", "--user", "color", "never"]) == 0
+    assert main(["config", "set", "--user", "shop.store", str(Path("shop").absolute())]) == 0
+    monkeypatch.setenv("TXLOG_DURABILITY", "os")
+    found = rows(capfd, "--profile", "shop", "--utc", "config", "show")
+    assert set(found) == {*USER_SETTINGS, *Settings().to_mapping()}
+    assert {name: found[name]["origin"] for name in ("store", "color", "utc", "format")} == {
+        "store": "profile shop", "color": "config.toml", "utc": "--utc", "format": "built in",
+    }  # fmt: skip
+    assert found["durability"] == {
+        "name": "durability", "value": "os", "origin": "TXLOG_DURABILITY",
+    }  # fmt: skip
+    assert (found["coordinators"]["value"], found["coordinators"]["origin"]) == ("2", "store")
+    assert found["checkpoint_bytes"]["origin"] == "built in"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert rows(capfd, "-S", "shop", "config", "show")["color"]["origin"] == "NO_COLOR"
+    found = rows(capfd, "-S", "shop", "config", "show", "--color", "always")
+    assert found["color"]["origin"] == "--color"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.delenv("TXLOG_DURABILITY")
+    assert set(rows(capfd, "config", "show")) == set(USER_SETTINGS)  # no store here
+
+
+def test_a_setting_of_the_store_holds_for_all_who_use_it(
+    config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("shop")
+    with txlog.open(".") as other:
+        assert main(["config", "set", "txn_timeout_default_ms", "5m", "--dry-run"]) == 0
+        assert other.begin()["timeout_ms"] == 60_000
+        assert main(["config", "set", "txn_timeout_default_ms", "5m", "--json"]) == 0
+        answer = json.loads(capfd.readouterr().out)
+        assert answer == {
+            "name": "txn_timeout_default_ms", "value": "300000", "was": "60000", "changed": True,
+            "dry_run": False,
+        }  # fmt: skip
+        other.topics()  # an open store takes it with its next look
+        assert other.begin()["timeout_ms"] == 300_000
+        assert main(["config", "set", "txn_timeout_default_ms", "300000"]) == 0
+        assert "already" in capfd.readouterr().err
+    assert main(["config", "get", "txn_timeout_default_ms"]) == 0
+    assert capfd.readouterr().out == "300000\n"
+    assert main(["config", "set", "deliver_at_time_strict", "false"]) == 0
+    assert main(["config", "get", "deliver_at_time_strict"]) == 0
+    assert capfd.readouterr().out == "false\n"
+
+
+def test_what_may_not_be_set_is_refused_and_changes_nothing(
+    config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("shop")
+    before = rows(capfd, "config", "show")
+    for words, code, told in (
+        (["chekpoint_bytes", "1"], 3, "did you mean: checkpoint_bytes"),
+        (["checkpoint_bytes", "1"], 2, "the smallest is"),
+        (["checkpoint_bytes", "much"], 2, "not a size"),
+        (["checkpoint_frames", "many"], 2, "is a number"),
+        (["txn_timeout_default_ms", "2d"], 2, "more than txn_timeout_max_ms"),
+        (["coordinators", "1"], 4, "may only grow"),
+        (["deliver_at_time_strict", "perhaps"], 2, "true or false"),
+        (["durability", "never"], 2, "sync, os"),
+        (["color", "never"], 2, "--user"),
+        (["--user", "checkpoint_bytes", "1"], 3, "no setting"),
+        (["--user", "color", "pink"], 2, "auto|always|never"),
+        (["--user", "utc", "1"], 2, "true or false"),
+        (["--user", "a b.utc", "true"], 2, "name of a profile"),
+    ):
+        assert main(["config", "set", *words]) == code, words
+        assert told in capfd.readouterr().err, words
+    assert rows(capfd, "config", "show") == before
+    assert not config.exists()
+
+
+def test_every_bounded_setting_can_be_set_to_what_it_is(config: Path) -> None:
+    """Kills: a setting that `config show` writes in a form that `config set` does not take."""
+    with txlog.open("shop") as client:
+        for row in client.admin.settings():
+            answer = client.admin.set_setting(row["name"], row["value"])
+            assert answer["changed"] is False
+        assert {row["name"] for row in client.admin.settings()} > set(BOUNDS)
+        with pytest.raises(NotFound):
+            client.admin.set_setting("nothing", 1)
+        with pytest.raises(LimitExceeded):
+            client.admin.set_setting("txn_timeout_default_ms", 1 << 40)
+        with pytest.raises(NotAllowed):
+            client.admin.set_setting("coordinators", 1)
+        assert client.admin.set_setting("coordinators", 4)["before"] == 2
+    with txlog.open("shop") as client:
+        assert len(client.admin.coordinators()) == 4
+
+
+def test_the_file_of_the_user_keeps_what_else_is_in_it(config: Path) -> None:
+    """Remarks, order and other sections stay; a value is replaced where it stands."""
+    config.parent.mkdir(parents=True)
+    config.write_text(
+        '# mine\nutc = false  # here\n\n[shop]\nstore = "~/shop"\n\n[b]\nutc = true\n'
+    )
+    for words in (["utc", "true"], ["shop.color", "never"], ["c.store", 'a"b'], ["color", "auto"]):
+        assert main(["config", "set", "--user", *words]) == 0
+    assert config.read_text() == (
+        '# mine\nutc = true\ncolor = "auto"\n\n[shop]\nstore = "~/shop"\ncolor = "never"\n\n'
+        '[b]\nutc = true\n\n[c]\nstore = "a\\"b"\n'
+    )
+    text = config.read_text()
+    assert main(["config", "set", "--user", "c.store", 'a"b']) == 0
+    assert main(["config", "set", "--user", "utc", "false", "--dry-run"]) == 0
+    assert config.read_text() == text
+    assert tomllib.loads(text)["c"]["store"] == 'a"b'
+
+
+def test_what_the_user_set_holds_where_nothing_else_is_said(
+    config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.parent.mkdir(parents=True)
+    config.write_text('store = "shop"\nformat = "json"\ncolor = "always"\n[t]\nformat = "table"\n')
+    assert main(["topic", "list"]) == 0
+    assert capfd.readouterr().out == "[]\n"
+    assert main(["topic", "list", "-f", "csv"]) == 0
+    assert capfd.readouterr().out.startswith("topic,")
+    assert main(["topic", "list", "--profile", "t"]) == 0
+    assert capfd.readouterr().out.startswith("\x1b[1mTOPIC")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["topic", "list", "--profile", "t"]) == 0
+    assert capfd.readouterr().out.startswith("TOPIC")
+    monkeypatch.setenv("TXLOG_FORMAT", "tsv")
+    assert main(["topic", "list"]) == 0
+    assert capfd.readouterr().out.startswith("topic\t")
+
+
+@pytest.mark.parametrize(
+    "text", ["store =", "colour = 'never'", "utc = 1", "color = 'pink'", "store = ''", "\udcff"]
+)
+def test_a_bad_file_is_named(text: str, config: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config.parent.mkdir(parents=True)
+    config.write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert main(["topic", "list"]) == 2
+    assert str(config) in capfd.readouterr().err
+
+
+def test_the_variable_of_diagnostics_is_as_the_flags(
+    config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI.md 2: TXLOG_LOG; and CLI.md 4: TXLOG_NO_INPUT never asks."""
+    monkeypatch.chdir("shop")
+    for level, said in (("info", True), ("warning", False), ("error", False), ("debug", True)):
+        monkeypatch.setenv("TXLOG_LOG", level)
+        assert main(["topic", "create", level]) == 0
+        assert (capfd.readouterr().err != "") is said
+    monkeypatch.setenv("TXLOG_LOG", "loud")
+    assert main(["topic", "list"]) == 2
+    monkeypatch.delenv("TXLOG_LOG")
+    monkeypatch.setenv("TXLOG_NO_INPUT", "1")
+    capfd.readouterr()
+    assert rows(capfd, "config", "show")["no_input"]["origin"] == "TXLOG_NO_INPUT"

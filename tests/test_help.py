@@ -1,0 +1,143 @@
+"""What `txlog help` says is true: every code, every verb, every relation, and how it is shown."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from txlog.bounds import parse_bound, parse_range
+from txlog.cli import manual, markup
+from txlog.cli.codes import CODES, EXITS, names_of
+from txlog.cli.environment import SWITCHES, USER_SETTINGS
+from txlog.cli.main import main
+from txlog.cli.percent import Format
+from txlog.errors import error_classes
+from txlog.sqlquery import LISTS
+
+NOW = 1_795_165_924_000
+TOPICS = sorted(manual.TOPICS)
+
+
+def test_every_code_of_the_program_is_explained_and_no_other() -> None:
+    """CLI.md 5: one source for `help`, the exit table and the man pages."""
+    assert set(CODES) == {code for cls in error_classes() for code in cls.codes}
+    assert list(CODES) == sorted(CODES)
+    assert {code // 100 for code in CODES} | {0, 130, 141} == set(EXITS)
+    for code, told in CODES.items():
+        assert names_of(code)
+        assert told.cause.endswith(".") and told.fix.endswith(".") and told.example
+        assert not told.means.endswith(".")
+
+
+def test_a_code_is_found_however_it_is_written(capfd: pytest.CaptureFixture[str]) -> None:
+    """CLI.md 8.8: each TXL-nnn with cause, fix, example."""
+    answers = []
+    for word in ("TXL-403", "txl-403", "403"):
+        assert main(["help", word]) == 0
+        answers.append(capfd.readouterr().out)
+    assert len(set(answers)) == 1
+    headings = re.findall(r"^[A-Z].*$", answers[0], re.MULTILINE)
+    assert headings == ["TXL-403: " + CODES[403].means, "CAUSE", "FIX", "EXAMPLE", "IN PROGRAMS"]
+    assert f"    {CODES[403].example}\n" in answers[0]
+    assert "exit 4; class TransactionTimedOut" in answers[0]
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_a_topic_fits_a_terminal(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Only lines that are meant to be typed, or are data, are longer than 79 columns."""
+    assert main(["help", name]) == 0
+    out = capfd.readouterr().out
+    assert out.count("\n") > 20
+    assert [ln for ln in out.splitlines() if len(ln) > 79 and not ln.startswith("    ")] == []
+    assert "`" not in out
+    assert "::" not in out.replace(":: of", "")
+
+
+def test_help_without_a_word_lists_the_topics(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    out = capfd.readouterr().out
+    assert re.findall(r"txlog help ([a-z-]+) ", out) == list(manual.TOPICS)
+
+
+def test_help_of_a_command_is_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "txn", "begin"]) == 0
+    told = capfd.readouterr().out
+    assert main(["txn", "begin", "--help"]) == 0
+    assert told == capfd.readouterr().out
+    assert main(["help", "txn"]) == 0
+    assert "txlog txn commit" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["ofsets"], "did you mean: txlog help offsets"),
+        (["TXL-999"], "txlog help lists the topics"),
+        (["prodcue"], "did you mean: txlog help produce"),
+        (["txn", "begn"], "did you mean: txlog txn begin"),
+    ],
+)
+def test_help_on_what_there_is_not(
+    words: list[str], hint: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """CLI.md 5: 308, with the nearest name."""
+    assert main(["help", *words]) == 3
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert hint in err
+
+
+def test_the_forms_of_offsets_are_those_that_are_read() -> None:
+    """Every form of the page parses; a spelling that changes here changes there."""
+    page = manual.read("offsets")
+    terms = {term for _, blocks in page.sections for block in blocks for term, _ in block.terms}
+    written = {"N": "5", "L:E:I": "17:4:2", "L:E": "17:4", "TIME": "-1h", "SUB": "billing"}
+    bounds = "start, end|+N, -N|L:E, L:E:I|@TIME|sub=SUB".split("|")
+    assert {*bounds, "unacked=SUB", "txn:TC:SEQ", "BOUND..BOUND"} <= terms
+    for text in (word for group in bounds for word in group.split(", ")):
+        for name, value in written.items():
+            text = text.replace(name, value)
+        parse_bound(text, NOW)
+    for text in ("unacked=billing", "txn:0:42", "17:4..17:90", ":end", "-10:end", "@-2h:-1h"):
+        parse_range(text, NOW)
+
+
+def test_the_verbs_of_formatting_are_those_that_are_written() -> None:
+    page = manual.read("formatting")
+    (out,) = [blocks for heading, blocks in page.sections if heading == "OUT"]
+    verbs = [verb for block in out for term, _ in block.terms for verb in term.split(", ")]
+    assert {verb[1] for verb in verbs} == set("vktVKTHhopidxPqw[]")
+    for verb in verbs:
+        Format(verb, watermarks=True)
+
+
+def test_the_lists_of_sql_are_those_that_there_are() -> None:
+    page = manual.read("sql")
+    (lists,) = [blocks for heading, blocks in page.sections if heading == "LISTS"]
+    assert {
+        name for block in lists for term, _ in block.terms for name in term.split(", ")
+    } == LISTS
+
+
+def test_switches_are_settings_of_the_user() -> None:
+    assert set(USER_SETTINGS) >= SWITCHES
+
+
+def test_markup_is_shown_as_text() -> None:
+    """A long term has a line of its own; what is literal and more than a word is quoted."""
+    first = "# FIRST\nSee `txlog help` and `x`.\na :: one\nb `c` :: two"
+    source = f"x(7): a page\n\n{first}\n    as\n\n    is"
+    page = markup.parse(source, {})
+    assert markup.as_text(page) == (
+        "x: a page\n\nFIRST\n  See 'txlog help' and x.\n\n  a    one\n  b c  two\n\n    as\n\n"
+        "    is\n"
+    )
+
+
+def test_markup_as_mdoc_escapes_what_would_be_a_macro() -> None:
+    page = markup.parse("x(7): a-b\n\n# SECTION\n.txlog \\n `b c`\nd - e :: .f", {})
+    assert markup.as_mdoc(page, "November 22, 2026").splitlines()[6:] == [
+        ".Sh SECTION", r"\&.txlog \en \fBb c\fR", ".Bl -tag -width indent", r'.It "d \- e"',
+        r"\&.f", ".El",
+    ]  # fmt: skip

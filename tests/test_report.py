@@ -1,0 +1,375 @@
+"""The report of a store: its figures are those of the other answers, its page is safe and whole."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+import xml.etree.ElementTree as Tree
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.report_kit import HOURS, KEY, LONG, START_MS, full_store
+from txlog.cli.main import main
+from txlog.clock import ManualClock
+from txlog.errors import InvalidArgument
+from txlog.reporting import charts, sections, words
+from txlog.reporting.figures import COLUMNS_MAX, figures, step_ms, throughput
+from txlog.reporting.page import page
+from txlog.settings import DAY_MS, EVENT_TIME_MAX, HOUR_MS, MINUTE_MS
+
+Figures = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ManualClock]:
+    path = str(tmp_path_factory.mktemp("report") / "full")
+    return path, full_store(path)
+
+
+@pytest.fixture(scope="module")
+def found(store: tuple[str, ManualClock]) -> Figures:
+    path, clock = store
+    with txlog.open(path, clock=clock) as client:
+        return figures(client)
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def test_messages_by_hour_are_those_that_became_visible_in_it(found: Figures) -> None:
+    """Kills: time of publication, a span that is shifted, messages of an open transaction."""
+    known = found["throughput"]
+    assert (known["by_ms"], known["since"], known["left_out"]) == (HOUR_MS, None, [])
+    counted: dict[str, dict[int, int]] = {}
+    for row in known["row_list"]:
+        counted.setdefault(row["topic"], {})[row["from_time"]] = row["messages"]
+    starts = [START_MS + hour * HOUR_MS for hour in range(HOURS)]
+    expected = {start: 2 + hour % 5 for hour, start in enumerate(starts)}
+    end = START_MS + HOURS * HOUR_MS
+    assert counted["orders"] == {**expected, end: 5}  # those that wait for their time are visible
+    assert counted["invoices"] == dict.fromkeys(starts, 1)
+    assert counted["refunds"] == {start: 1 for at, start in enumerate(starts) if at % 7 == 0}
+    assert LONG not in counted
+
+
+def test_figures_are_those_of_the_other_answers(
+    store: tuple[str, ManualClock], found: Figures
+) -> None:
+    path, clock = store
+    with txlog.open(path, clock=clock) as client:
+        status = client.status()
+        assert [{**row} for row in found["topic_list"]] == [
+            {**row, "last_publish_time": listed["last_publish_time"]}
+            for row, listed in zip(status["topic_list"], client.topics(), strict=True)
+        ]
+        for name in ("store", "journal", "checkpoint", "txns", "problem_list"):
+            assert found[name] == status[name]
+        assert found["subscription_list"] == client.subscriptions()
+        assert found["segment_list"] == client.segments()
+        assert found["delayed_list"] == [
+            {"topic": "orders", **row} for row in client.topic("orders").histogram()
+        ]
+        assert found["transactions"]["open_list"] == client.transactions()
+        shown = client.topic("orders").watermarks.show(lateness=False)
+        (row,) = found["watermark_list"]
+        assert {name: row[name] for name in ("status", "watermark", "lag_ms", "holder")} == {
+            name: shown[name] for name in ("status", "watermark", "lag_ms", "holder")
+        }
+        history = client.topic("orders").watermarks.history(partition=0)
+        assert [(move["time"], move["event_time"]) for move in row["move_list"]] == [
+            (move["publish_time"], move["event_time"])
+            for move in history if move["marker_type"] != "snapshot"
+        ]  # fmt: skip
+    sums: dict[str, int] = {}
+    for row in found["throughput"]["row_list"]:
+        sums[row["topic"]] = sums.get(row["topic"], 0) + row["messages"]
+    assert sums == {
+        row["topic"]: row["messages"] for row in status["topic_list"] if row["messages"]
+    }
+
+
+def test_transactions_are_counted_by_state_and_duration(found: Figures) -> None:
+    """Kills: a histogram that is cumulative, or of one status for the other."""
+    aborted = (HOURS + 6) // 7
+    assert found["transactions"]["state_list"] == [
+        {"state": "committed", "reason": None, "transactions": HOURS},
+        {"state": "aborted", "reason": "user", "transactions": aborted},
+        {"state": "open", "reason": None, "transactions": 1},
+    ]
+    durations = found["transactions"]["duration_list"]
+    used = [row for row in durations if row["committed"] or row["aborted"]]
+    assert used == [
+        {"up_to_ms": 10, "committed": 0, "aborted": aborted},
+        {"up_to_ms": 50, "committed": HOURS, "aborted": 0},
+    ]
+    assert durations[-1]["up_to_ms"] is None
+    assert [row["up_to_ms"] for row in durations[:-1]] == sorted(
+        row["up_to_ms"] for row in durations[:-1]
+    )
+
+
+def test_throughput_ends_at_the_moment_of_the_overview(tmp_path: Path) -> None:
+    """Kills: a chart that counts what came after the tables beside it."""
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("t")
+        client.producer("t").send(b"1")
+        lsn = client.overview()["lsn"]
+        client.producer("t").send(b"2")
+        with client.transaction() as txn:
+            client.producer("t").send(b"3", txn=txn)
+        before = throughput(client, lsn)[0]["row_list"]
+        after = throughput(client, client.overview()["lsn"])[0]["row_list"]
+    assert sum(row["messages"] for row in before) == 1
+    assert sum(row["messages"] for row in after) == 3
+
+
+def test_a_time_to_begin_and_a_span_are_kept(store: tuple[str, ManualClock]) -> None:
+    path, clock = store
+    since = START_MS + 24 * HOUR_MS
+    with txlog.open(path, clock=clock) as client:
+        known = figures(client, since, DAY_MS)["throughput"]
+        with pytest.raises(InvalidArgument):
+            figures(client, by_ms=999)
+    invoices = [row for row in known["row_list"] if row["topic"] == "invoices"]
+    assert invoices == [
+        {"topic": "invoices", "from_time": since, "messages": HOURS - 24,
+         "size_bytes": 7 * (HOURS - 24)}
+    ]  # fmt: skip
+
+
+def test_a_partition_that_is_away_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        for name in ("here", "away"):
+            client.create_topic(name)
+            client.producer(name).send(b"x")
+        client.admin.set_offline("away", 0)
+        told = figures(client)
+    assert told["throughput"]["left_out"] == ["away/0"]
+    assert [row["topic"] for row in told["throughput"]["row_list"]] == ["here"]
+    drawn = page(told)
+    assert "Without away/0, not available." in drawn
+    assert "1 problem<" in drawn
+    assert "txlog admin online away/0" in drawn
+
+
+def test_damage_is_a_problem_and_hides_nothing_else(tmp_path: Path) -> None:
+    """A report is wanted most when something is broken: real bytes, one of them wrong."""
+    path = str(tmp_path / "store")
+    clock = full_store(path, hours=12)
+    folder = tmp_path / "store/topics/public/default/orders/partition=0"
+    file = min(folder.glob("ledger-*.parquet"))
+    data = bytearray(file.read_bytes())
+    data[200] ^= 1
+    file.write_bytes(data)
+    with txlog.open(path, clock=clock, read_only=True) as client:
+        told = figures(client)
+    (wrong,) = told["problem_list"]
+    assert wrong["code"] == "corruption"
+    assert file.name in wrong["message"]
+    assert told["throughput"]["left_out"] == ["orders"]
+    assert told["watermark_list"] == []
+    counted = {row["topic"] for row in told["throughput"]["row_list"]}
+    assert counted == {"invoices", "refunds"}
+    assert told["throughput"]["by_ms"] == HOUR_MS
+    text = page(told)
+    assert "1 problem<" in text
+    assert "Without orders, not available." in text
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "step"),
+    [(0, 1000), (119_000, 1000), (120_000, 10_000), (5 * HOUR_MS, 10 * MINUTE_MS),
+     (6 * HOUR_MS, HOUR_MS), (10 * DAY_MS - 1, HOUR_MS), (10 * DAY_MS, 6 * HOUR_MS),
+     (365 * DAY_MS, 7 * DAY_MS)],
+)  # fmt: skip
+def test_a_span_is_an_hour_unless_that_shows_nothing(span_ms: int, step: int) -> None:
+    assert step_ms(START_MS, START_MS + span_ms) == step
+    assert span_ms < COLUMNS_MAX * step
+    assert step_ms(None, None) == HOUR_MS
+
+
+# --- the page --------------------------------------------------------------------------------
+
+
+class Parsed(html.parser.HTMLParser):
+    """Tags that are open, all that there were, and their attributes."""
+
+    VOID = frozenset(("meta", "br", "rect", "path"))
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in self.VOID or tag == "rect" or (tag == "path" and "line" in str(attrs)):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_asks_for_nothing(found: Figures) -> None:
+    """Kills: a tag that is not closed, a script, a font, an image, a link to anywhere."""
+    text = page(found)
+    parsed = Parsed(text)
+    assert parsed.open == []
+    assert not {"script", "link", "img", "iframe", "a", "form", "object"} & parsed.tags
+    assert not {"src", "href", "srcset", "action"} & parsed.attributes
+    assert not [name for name in parsed.attributes if name.startswith("on")]
+    assert not re.search(r"https?:|//|@import|url\(", text)
+    assert "default-src 'none'" in text
+    assert "prefers-color-scheme:dark" in text
+    assert "@media print" in text
+
+
+def test_names_of_a_store_are_text(found: Figures) -> None:
+    """Kills: a key that becomes markup, or a character that turns the line around."""
+    text = page(found)
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(&quot;k&quot;)&lt;/script&gt;\\u202eyek" in text
+    assert "\u202e" not in text
+    assert words.safe('"<a\n\x1b') == "&quot;&lt;a\\n\\x1b"
+
+
+def test_every_mark_lies_in_its_chart_and_says_what_it_is(found: Figures) -> None:
+    drawings = re.findall(r"<svg.*?</svg>", page(found), re.DOTALL)
+    marks = 0
+    for drawing in drawings:
+        root = Tree.fromstring(drawing)
+        _, _, wide, high = map(float, root.attrib["viewBox"].split())
+        for rect in root.findall("rect"):
+            if root.attrib.get("class") == "chip":
+                continue
+            marks += 1
+            x, y = float(rect.attrib["x"]), float(rect.attrib["y"])
+            assert 0 <= x <= x + float(rect.attrib["width"]) <= wide + 2.01
+            assert -0.01 <= y <= y + float(rect.attrib["height"]) <= high + 0.01
+            title = rect.find("title")
+            assert title is not None and title.text
+    # a column an hour and topic and one for all, bars, delays, file sizes
+    assert marks > 3 * HOURS
+
+
+def test_a_column_is_as_high_as_its_number() -> None:
+    """Kills: series over each other, a scale that is not that of the marks."""
+    one = charts.Series("one", 1, [1, 5], ["a", "b"])
+    two = charts.Series("two", 2, [1, 0], ["c", "d"])
+    drawn = charts.columns([one, two], ["x", "y"], "test")
+    rects = re.findall(r'class="t(\d)" x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"',
+                       drawn)  # fmt: skip
+    assert rects == [("1", "80", "20"), ("2", "60", "20"), ("1", "0", "100")]
+    assert re.findall(r"<span>(.*?)</span>", drawn) == ["5", "", "0", "x", "y"]
+
+
+def test_a_watermark_is_level_until_the_next_and_ends_when_idle() -> None:
+    """Kills: a slope between two assertions, a line that goes on behind an idle."""
+    points = [(0.0, 0.0), (50.0, 10.0), (80.0, None), (90.0, 5.0), (100.0, 5.0)]
+    drawn = charts.lines([charts.Line("p", 1, points, "p")], (0, 10), (0, 100), ["10", "0"],
+                         ["a", "b"], "test")  # fmt: skip
+    assert re.findall(r'class="line s1" d="(.*?)"', drawn) == ["M0 100H500V0H800M900 50H1000V50"]
+
+
+def test_a_store_with_nothing_has_a_page(tmp_path: Path) -> None:
+    path = str(tmp_path / "empty")
+    txlog.init(path)
+    with txlog.open(path, read_only=True) as client:
+        text = page(figures(client))
+    assert Parsed(text).open == []
+    for said in ("No problems", "no message is visible yet", "there is no topic", "none yet"):
+        assert said in text
+
+
+def test_a_producer_that_is_done_does_not_stretch_the_chart() -> None:
+    """The last watermark of all is the end of time; an axis up to there shows nothing."""
+    moves = [
+        {"time": START_MS + at, "producer": "p", "event_time": event, "idle": False}
+        for at, event in ((0, START_MS), (1000, START_MS + 500), (2000, EVENT_TIME_MAX))
+    ]
+    row: Mapping[str, Any] = {
+        "topic": "t", "status": "active", "watermark": EVENT_TIME_MAX, "lag_ms": None,
+        "holder": "p", "partition": 0, "move_list": moves,
+    }  # fmt: skip
+    text = sections.watermarks({"time": START_MS + 3000, "watermark_list": [row]})
+    assert "the end" in text
+    assert "later" not in text
+    assert words.instant(START_MS) == "2026-11-20 00:00:00"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (words.size(0), "0 B"), (words.size(1023), "1023 B"), (words.size(1 << 20), "1.0 MiB"),
+        (words.brief(999), "999"), (words.brief(1_234_000), "1.23M"),
+        (words.duration(999), "999 ms"), (words.duration(90_000), "1.5 min"),
+        (words.duration(-HOUR_MS), "−1 h"), (words.spans(HOUR_MS), "hour"),
+        (words.spans(10_000), "10 seconds"), (words.spans(1500), "1500 ms"),
+        (words.tick(START_MS, 1000), "00:00:00"), (words.tick(START_MS, HOUR_MS), "20 Nov 00:00"),
+        (words.tick(EVENT_TIME_MAX, HOUR_MS), "later"), (words.instant(None), ""),
+    ],
+)  # fmt: skip
+def test_values_read_well(said: str, expected: str) -> None:
+    assert said == expected
+
+
+# --- the command -----------------------------------------------------------------------------
+
+
+def test_the_command_writes_one_file_and_replaces_none(
+    store: tuple[str, ManualClock], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, clock = store
+    now = ["--now", str(clock.now().wall_ms)]
+    target = tmp_path / "shop.html"
+    target.write_text("mine")
+    assert main(["report", "-S", path, str(target), *now, "--json"]) == 4
+    assert json.loads(capfd.readouterr().err)["error"]["code"] == "TXL-401"
+    assert target.read_text() == "mine"
+    assert main(["report", "-S", path, "--out", str(target), "--force", *now, "--json"]) == 0
+    answer = json.loads(capfd.readouterr().out)
+    data = target.read_bytes()
+    assert answer == {
+        "path": str(target), "topics": 4, "messages": answer["messages"], "problems": 0,
+        "size_bytes": len(data),
+    }  # fmt: skip
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["shop.html"]
+    assert main(["report", "-S", path, "-", "--read-only", *now]) == 0
+    assert capfd.readouterr().out.encode() == data
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [(["a.html", "--out", "b.html"], 2), (["-", "--json"], 2), (["--by", "10ms"], 2),
+     (["--out", ""], 2)],
+)  # fmt: skip
+def test_the_command_refuses_what_it_cannot_do(
+    args: list[str], code: int, store: tuple[str, ManualClock], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "-S", store[0], *args]) == code
+    assert capfd.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_key_of_the_kit_is_hostile() -> None:
+    """The tests above rest on it."""
+    assert "<script>" in KEY and "\u202e" in KEY
