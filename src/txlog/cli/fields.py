@@ -257,11 +257,11 @@ MEANINGS: Final[dict[str, str]] = {
     "txn_least": "its sequence",
     "marker_ledger": "ledger of the marker that made it visible",
     "marker_entry": "its entry",
-    "name": "what was asked",
+    "name": "what it is called",
     "fix": "what helps",
     "errors": "losses and contradictions",
     "warnings": "what upkeep or the next writer puts in order by itself",
-    "frames": "frames of the journal that were read",
+    "frames": "frames of the journal",
 }
 
 

@@ -33,7 +33,7 @@ def list_segments(
     small: Annotated[
         str | None, Option("--small", metavar="SIZE", help="only files of less")
     ] = None,
-    sort: Annotated[str, Option("--sort", metavar="ledger|rows|size")] = "ledger",
+    sort: Annotated[str, Option("--sort", metavar="ledger|rows|size", help="the order")] = "ledger",
 ) -> None:
     """List the files of a topic, and what is in journal frames only."""
     call.check_choice("--sort", sort, ("ledger", "rows", "size"))
@@ -53,7 +53,9 @@ def list_segments(
 )
 def show(
     call: Call,
-    what: Annotated[str, Argument(metavar="LEDGER|FILE", show_default=False)],
+    what: Annotated[
+        str, Argument(metavar="LEDGER|FILE", help="number, or path", show_default=False)
+    ],
 ) -> None:
     """Show a ledger or a file: its columns and row groups, their codecs and sizes."""
     api = importlib.import_module("txlog.segments")
@@ -70,7 +72,9 @@ def show(
 )
 def cat(
     call: Call,
-    what: Annotated[str, Argument(metavar="LEDGER|FILE", show_default=False)],
+    what: Annotated[
+        str, Argument(metavar="LEDGER|FILE", help="number, or path", show_default=False)
+    ],
     row_group: Annotated[
         int | None, Option("--row-group", metavar="N", help="only this one, from 0")
     ] = None,
