@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from txlog.client import init as init
     from txlog.client import open_store as open
     from txlog.consumer import Consumer as Consumer
+    from txlog.doctor import doctor as doctor
     from txlog.ids import MessageId as MessageId
     from txlog.ids import Position as Position
     from txlog.ids import TopicName as TopicName
@@ -58,7 +59,7 @@ _HOMES = {
     "MultiTopicsConsumer": "multi_consumer", "NonDurableConsumer": "nondurable",
     "MessageBuilder": "message_builder", "WatermarkBuilder": "asserting",
     "WatermarkId": "asserting", "verify": "integrity",
-    "repair": "integrity",
+    "repair": "integrity", "doctor": "doctor",
 }  # fmt: skip
 
 __all__ = [
@@ -66,7 +67,7 @@ __all__ = [
     "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range", "Reader",
     "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
     "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
-    "repair", "verify",
+    "doctor", "repair", "verify",
 ]  # fmt: skip
 
 

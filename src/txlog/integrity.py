@@ -16,7 +16,8 @@ from txlog.engine.folds.catalog import has_partition, index_of, topic_of
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.upkeep.findings import Findings, Problem
-from txlog.engine.upkeep.repair import ROUNDS_MAX, Action, make_plan, perform
+from txlog.engine.upkeep.repair import ROUNDS_MAX, Action, make_plan
+from txlog.engine.upkeep.repairing import perform
 from txlog.engine.upkeep.verify import verify as look_over
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, Refused
@@ -141,6 +142,8 @@ def repair_disk(
                     _refuse(plan.losing)
                 return _repaired(True, done, plan.losing)
             step = perform(disk, clock, plan, lock_timeout_ms)
+            if step is None:
+                continue
             if not step:
                 return _repaired(True, done, plan.actions)
             done += step

@@ -21,7 +21,7 @@ _STRINGS: Final = frozenset(
     "topic namespace subscription producer owner transaction_key key path file state type kind "
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
-    "output holder by marker_type mode job engine dest origin was crc32c".split()
+    "output holder by marker_type mode job engine dest origin was crc32c fix".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -265,9 +265,11 @@ MEANINGS: Final[dict[str, str]] = {
     "txn_least": "its sequence",
     "marker_ledger": "ledger of the marker that made it visible",
     "marker_entry": "its entry",
+    "name": "what it is called",
+    "fix": "what helps",
     "errors": "losses and contradictions",
     "warnings": "what upkeep or the next writer puts in order by itself",
-    "frames": "frames of the journal that were read",
+    "frames": "frames of the journal",
 }
 
 

@@ -32,7 +32,7 @@ def list_segments(
     small: Annotated[
         str | None, Option("--small", metavar="SIZE", help="only files of less")
     ] = None,
-    sort: Annotated[str, Option("--sort", metavar="ledger|rows|size")] = "ledger",
+    sort: Annotated[str, Option("--sort", metavar="ledger|rows|size", help="the order")] = "ledger",
 ) -> None:
     """List the files of a topic, and what is in journal frames only."""
     call.check_choice("--sort", sort, ("ledger", "rows", "size"))

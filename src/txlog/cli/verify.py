@@ -1,4 +1,4 @@
-"""Owns the commands about a store that may be damaged: verify, repair."""
+"""Owns the commands about a store that may be damaged: verify, doctor, repair."""
 
 from __future__ import annotations
 
@@ -42,6 +42,28 @@ def verify(
     answer = api.verify(path, deep=deep, topics=topic or (), clock=call.clock)
     _show(call, answer)
     if answer["errors"] or (strict and answer["warnings"]):
+        call.exit = 6
+
+
+@command(
+    "doctor",
+    examples=("txlog doctor", "txlog doctor --json", "txlog doctor -f names"),
+    fields="name status detail | fix",
+)
+def doctor(call: Call) -> None:
+    """Ask whether the store is well, and the machine under it; 6: something fails.
+
+    It reads what opening the store needs; txlog verify reads every byte.
+    """
+    path = call.store_path()
+    call.report.store = os.path.abspath(path)
+    rows = importlib.import_module("txlog.doctor").doctor(path, clock=call.clock)
+    call.output.rows(rows)
+    if call.output.form == "table":
+        for row in rows:
+            if row["status"] != "ok" and row["fix"]:
+                call.say(f"{row['name']}: {row['fix']}")
+    if any(row["status"] == "fail" for row in rows):
         call.exit = 6
 
 

@@ -93,13 +93,16 @@ def headless(disk: Disk, known: Known) -> JournalName | None:
 
 
 def rewrite_header(disk: Disk, known: Known) -> JournalName:
-    """Publish the same frames at the same places behind the header that belongs there."""
+    """Publish the same frames at the same places behind the header that belongs there.
+
+    Without a file that has any: an empty one.
+    """
+    cut, chain_crc = (known.newest.cut_lsn, known.newest.chain_crc) if known.newest else (0, 0)
     old = headless(disk, known)
-    assert old is not None
-    chain_crc = known.newest.chain_crc if known.newest else 0
-    name = JournalName(old.first_lsn, old.rewrite + 1)
-    frames = disk.read(old.path)[FILE_HEADER_BYTES:]
-    publish_journal(disk, name, known.identity.salt, chain_crc, [frames])
+    frames: list[Buffer] = [] if old is None else [disk.read(old.path)[FILE_HEADER_BYTES:]]
+    mine = [name.rewrite for name in list_journals(disk) if name.first_lsn == cut + 1]
+    name = JournalName(cut + 1, max(mine) + 1 if mine else 0)
+    publish_journal(disk, name, known.identity.salt, chain_crc, frames)
     return name
 
 

@@ -69,6 +69,7 @@ class Known:
     bad: list[int]
     chain: Chain
     view: View | None
+    generations: list[int] = field(default_factory=list)  # of manifests, good or not, at the look
     bad_dumps: list[DumpRef] = field(default_factory=list)
     bad_history: list[HistoryRef] = field(default_factory=list)
     bad_files: list[FileRef] = field(default_factory=list)
@@ -163,6 +164,7 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
         witnessed = witness.read()
     finally:
         witness.close()
+    found = generations(disk)
     manifests, bad = _manifests(disk, salt, witnessed, findings)
     chain = check_journals(disk, salt, manifests, witnessed, findings, decode=deep)
     view = None
@@ -176,7 +178,7 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
         view = None
         if not findings.errors:
             findings.caught(error)
-    return Known(identity, witnessed, manifests, bad, chain, view)
+    return Known(identity, witnessed, manifests, bad, chain, view, found)
 
 
 def _manifests(

@@ -28,12 +28,12 @@ from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.store import MAINTENANCE_PATH
 from txlog.engine.upkeep.findings import Findings
 from txlog.engine.upkeep.history import HISTORY
+from txlog.engine.upkeep.quarantine import DIRECTORY as QUARANTINE_DIR
 from txlog.engine.view import FOLDS, STATE_HEAD, STATE_MAGIC
 from txlog.errors import MissingFile, TxlogError
 
 HINT: Final = "txlog admin repair says what can be made again"
 UNNAMED_HINT: Final = "the next checkpoint removes it, or txlog admin gc --apply"
-QUARANTINE_DIR: Final = "quarantine"
 _READ_BYTES: Final = 1 << 20
 _STATE_HEAD_BYTES: Final = STATE_HEAD.size
 _FIXED: Final = {

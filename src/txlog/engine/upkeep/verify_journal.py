@@ -99,6 +99,8 @@ def check_journals(
         is_needed = after is None or after.first_lsn > cuts[-1] + 1
         with findings.lowered(not is_needed):
             before = _look(disk, salt, (name, after), before, chain, findings, is_needed, decode)
+    if all(name.first_lsn != cuts[-1] + 1 for name in names):
+        chain.name = None  # an older file is none that the newest checkpoint goes on in
     return chain
 
 
