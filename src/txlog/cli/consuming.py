@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlog.cli.beside import beside_of
 from txlog.cli.consume_request import Request
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.records import Records
@@ -83,7 +84,7 @@ class Job:
         columns = call.output.shown if call.flags.columns is not None else None
         self.records = Records(
             call.output.form, columns, raw_strings=request.raw_strings, look=call.output.look,
-            watermarks=request.watermarks,
+            watermarks=request.watermarks, beside=beside_of(client, call.output.form),
         )  # fmt: skip
         self.out.write(self.records.begin())
         if request.grep is not None:
