@@ -285,8 +285,10 @@ def test_field_help_needs_no_store(
             "policy watermark remove": [], "policy watermark set": ["--producers-max", "1"],
             "wait": [], "views": [], "check": [], "bench": [], "job export-delta": ["x", "x"],
             "job bulk-load": ["x", "x", "--key", "k"], "job replay": ["x", "x", "--key", "k"],
-            "spark example": [], "spark submit-args": [],
+            "spark example": [], "spark submit-args": [], "verify": [], "doctor": [],
+            "admin repair": [],
             "admin offload": ["x", "--to", "x"], "man install": [],
+            "completion install": ["bash"], "completion show": ["bash"],
             "config show": [], "config path": [], "config set": ["x", "x"],
             "run": ["m:f", "--input", "x", "-s", "x"], "transform": ["x", "y", "z", "-s", "x"],
         }  # fmt: skip

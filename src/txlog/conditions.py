@@ -21,6 +21,7 @@ from txlog.engine.view import View
 from txlog.errors import InvalidArgument, SubscriptionNotFound
 from txlog.ids import TopicName, TxnId
 from txlog.looking import look
+from txlog.near import meant
 from txlog.waiting import until
 
 Answer = dict[str, Any]
@@ -182,7 +183,11 @@ def _indexes(topic: Topic, asked: TopicName | None) -> Sequence[int]:
 def _only(view: View, subscription: str) -> Subscription:
     found = [one for one in view.catalog.subscriptions.values() if one.name == subscription]
     if not found:
-        raise SubscriptionNotFound(f"no subscription {subscription}", subscription=subscription)
+        names = sorted({one.name for one in view.catalog.subscriptions.values()})
+        raise SubscriptionNotFound(
+            f"no subscription {subscription}", subscription=subscription,
+            hint=meant(subscription, names, "txlog sub list"),
+        )  # fmt: skip
     if len(found) > 1:
         raise InvalidArgument(
             f"several topics have a subscription {subscription}", code=205,

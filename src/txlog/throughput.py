@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.bounds import END, Bound, Range
 from txlog.engine.store import Store
 from txlog.errors import InvalidArgument, LimitExceeded

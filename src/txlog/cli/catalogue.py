@@ -105,6 +105,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "adminstats", "position_in_pending_ack", "what state a message has on a subscription"
     ),
     "admin locks": Entry("adminstats", "locks", "who holds which lock"),
+    "verify": Entry("verify", "verify", "read every byte, and say what is wrong"),
     "wait": Entry("waiting", "wait", "until there are messages, a watermark, no backlog"),
     "check": Entry("check", "check", "whether it is well, for a monitor"),
     "metrics": Entry("metrics", "metrics", "figures for Prometheus"),
@@ -140,6 +141,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "config get": Entry("config", "get", "the value of a setting"),
     "config set": Entry("config", "set_", "set one of the store, or of the user"),
     "config path": Entry("config", "path", "where the user's config.toml is"),
+    "completion install": Entry("completion", "install", "completion where the shell looks for it"),
+    "completion show": Entry("completion", "show", "print the script that completes txlog"),
     "man install": Entry("man", "install", "man pages where man finds them"),
     "man show": Entry("man", "show", "print a man page"),
     "man path": Entry("man", "path", "where the man pages are"),
@@ -160,6 +163,7 @@ NOUNS: Final[dict[str, str]] = {
     "job": "bulk work, by DuckDB or Spark",
     "spark": "running on Spark",
     "config": "settings",
+    "completion": "completion by bash, zsh and fish",
     "man": "manual pages",
 }
 

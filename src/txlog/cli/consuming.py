@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.cli.beside import beside_of
 from txlog.cli.consume_request import Request
 from txlog.cli.options import Call, is_terminal
@@ -26,6 +26,7 @@ from txlog.errors import (
     SubscriptionNotFound,
     TxlogError,
 )
+from txlog.near import meant
 
 if TYPE_CHECKING:
     from txlog.client import Client
@@ -228,10 +229,11 @@ class Job:
         return self.client.consumer(names, request.subscription, **options)
 
     def _check_subscription(self, topic: str, name: str) -> None:
-        if not any(row["subscription"] == name for row in self.client.subscriptions(topic)):
+        names = [str(row["subscription"]) for row in self.client.subscriptions(topic)]
+        if name not in names:
             raise SubscriptionNotFound(
-                f"no subscription {name} on {topic}", hint="--create makes it", topic=topic,
-                subscription=name,
+                f"no subscription {name} on {topic}", topic=topic, subscription=name,
+                hint=meant(name, names, "--create makes it"),
             )  # fmt: skip
 
     def _wait(self, idle_since: float) -> bool:

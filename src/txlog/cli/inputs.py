@@ -16,11 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from txlog.cli import blocks
-from txlog.cli.inputrows import BadRow, Columns, csv_rows, envelope_row
-from txlog.cli.percentin import InputFormat, percent_rows
+from txlog import compute as pc
+from txlog.cli import blocks, inputrows, percentin
 from txlog.errors import BadRecord
 from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 
@@ -63,7 +61,7 @@ class Input:
         self.record_bytes_max = value_bytes_max + KEY_BYTES_MAX
         self.skipped = 0
         self.line = 1
-        self.percent = InputFormat(form) if "%" in form else None
+        self.percent = percentin.InputFormat(form) if "%" in form else None
 
     def tables(self) -> Iterator[pa.Table | None]:
         """Yield the records as tables of any length, None when nothing came for a while.
@@ -190,10 +188,10 @@ class Input:
         return table.filter(keep), None if beside is None else beside.filter(keep), None
 
     def _envelopes(self, lines: pa.Array, records: pa.Array) -> Iterator[pa.Table]:
-        columns = Columns()
+        columns = inputrows.Columns()
         for line, record in zip(lines.to_pylist(), records.to_pylist(), strict=True):
             try:
-                envelope_row(columns, line, record)
+                inputrows.envelope_row(columns, line, record)
             except BadRecord as error:
                 if not self.skip_bad and len(columns):
                     yield columns.table()
@@ -202,14 +200,14 @@ class Input:
             yield columns.table()
 
     def _delimited(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
-        columns = Columns()
-        for row in csv_rows(source, self.form, self.line, self.now_ms, columns):
+        columns = inputrows.Columns()
+        for row in inputrows.csv_rows(source, self.form, self.line, self.now_ms, columns):
             if row is None:
                 if len(columns):
                     yield columns.table()
                     columns.clear()
                 yield None
-            elif isinstance(row, BadRow):
+            elif isinstance(row, inputrows.BadRow):
                 if not self.skip_bad and len(columns):
                     yield columns.table()
                 self.bad(row.error, row.record)
@@ -222,10 +220,10 @@ class Input:
             yield columns.table()
 
     def _formatted(
-        self, source: Iterator[bytes | None], form: InputFormat
+        self, source: Iterator[bytes | None], form: percentin.InputFormat
     ) -> Iterator[pa.Table | None]:
-        columns = Columns()
-        for row in percent_rows(source, form, self.line, self.record_bytes_max):
+        columns = inputrows.Columns()
+        for row in percentin.percent_rows(source, form, self.line, self.record_bytes_max):
             if isinstance(row, dict):
                 columns.add(row)
                 self.line += 1

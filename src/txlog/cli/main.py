@@ -22,6 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from txlog import __version__
 
         return _write_plain(f"txlog {__version__}\n")
+    if words[:1] == ["__complete"]:
+        from txlog.cli.candidates import answer
+
+        return answer(words[1:])
     from txlog.cli.dispatch import run
 
     return run(words)

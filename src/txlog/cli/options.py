@@ -14,19 +14,17 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from txlog.bounds import parse_duration, parse_time
 from txlog.cli.failures import Report
+from txlog.cli.finding import find_store, profile_of, user_settings
 from txlog.cli.output import Output, output_for
 from txlog.cli.signals import shielded
 from txlog.clock import Clock, ManualClock, SystemClock
 from txlog.errors import (
     InvalidArgument,
-    NotFound,
     ReadOnlyStore,
-    StoreNotFound,
     Usage,
     printable,
 )
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
     from txlog.relating import RelationReader
 
 T = TypeVar("T")
-STORE_FILE: Final = "txlog.toml"
-STORE_DEFAULT: Final = "txlog-store"
 _USUAL: Final[dict[str, str | bool | None]] = {
     "format": "auto", "color": "auto", "utc": False, "log_format": "text", "log_file": None,
     "no_progress": False, "no_pager": False, "no_input": False,
@@ -99,7 +95,7 @@ class Call:
         self._stack = ExitStack()
         self._clock: Clock | None = None
         report.json = report.json or flags.json
-        self.user = self._user_settings()
+        self.user = user_settings(profile_of(flags))
         self._take_user_settings()
         self.check_choice("--color", flags.color, ("auto", "always", "never"))
         self.check_choice("--log-format", flags.log_format, ("text", "json"))
@@ -236,24 +232,7 @@ class Call:
 
         raises: StoreNotFound (301)
         """
-        if self.flags.store:
-            return self.flags.store, "-S"
-        if os.environ.get("TXLOG_STORE"):
-            return os.environ["TXLOG_STORE"], "TXLOG_STORE"
-        if self.flags.store == "":
-            raise InvalidArgument("the path of the store is empty")
-        here = Path.cwd()
-        for directory in (here, *here.parents):
-            if (directory / STORE_FILE).is_file():
-                return str(directory), "directory"
-        if "store" in self.user:
-            value, origin = self.user["store"]
-            return str(value), origin
-        if self._profile() is not None:
-            raise NotFound(f"profile {self._profile()} names no store", setting="store")
-        if (here / STORE_DEFAULT / STORE_FILE).is_file():
-            return str(here / STORE_DEFAULT), "built in"
-        raise StoreNotFound("no store here", hint="txlog init makes one; -S PATH names one")
+        return find_store(self.flags, self.user)
 
     def settings_in_force(self) -> list[dict[str, Any]]:
         """What holds of the user's settings but the store; {name, value, origin}."""
@@ -271,19 +250,6 @@ class Call:
             shown = str(value).lower() if isinstance(value, bool) else value
             rows.append({"name": name, "value": shown, "origin": origin})
         return rows
-
-    def _profile(self) -> str | None:
-        return self.flags.profile or os.environ.get("TXLOG_PROFILE") or None
-
-    def _user_settings(self) -> dict[str, tuple[str | bool, str]]:
-        """What config.toml says; its reader is loaded only where there is one."""
-        home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-        profile = self._profile()
-        if profile is None and not os.path.exists(os.path.join(home, "txlog", "config.toml")):
-            return {}
-        reader = importlib.import_module("txlog.cli.userconfig")
-        found: dict[str, tuple[str | bool, str]] = reader.read(os.environ, profile)
-        return found
 
     def _take_user_settings(self) -> None:
         """Put what config.toml says where no flag and no variable says anything."""

@@ -10,7 +10,8 @@ from typer import Argument, Option
 
 from txlog.bounds import parse_duration, parse_size
 from txlog.cli.command import command
-from txlog.cli.options import STORE_DEFAULT, Call
+from txlog.cli.finding import STORE_DEFAULT
+from txlog.cli.options import Call
 from txlog.errors import InvalidArgument, ReadOnlyStore
 
 

@@ -13,6 +13,7 @@ from txlog.cli.options import Call
 from txlog.cli.targets import each_target
 from txlog.errors import InvalidArgument, SubscriptionNotFound
 from txlog.ids import MessageId, TopicName, check_name
+from txlog.near import meant
 
 if TYPE_CHECKING:
     from txlog.client import Client
@@ -147,12 +148,13 @@ def topic_of(client: Client, subscription: str) -> str:
 
     raises: SubscriptionNotFound (303); InvalidArgument (205) when several have it
     """
-    topics = sorted(
-        {str(r["topic"]) for r in client.subscriptions() if r["subscription"] == subscription}
-    )
+    rows = client.subscriptions()
+    topics = sorted({str(r["topic"]) for r in rows if r["subscription"] == subscription})
     if not topics:
         raise SubscriptionNotFound(
-            f"no subscription {subscription}", subscription=subscription, hint="txlog sub list"
+            f"no subscription {subscription}",
+            subscription=subscription,
+            hint=meant(subscription, sorted({r["subscription"] for r in rows}), "txlog sub list"),
         )
     if len(topics) > 1:
         shown = ", ".join(topics[:5])

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.bounds import END, Range
 from txlog.client import Client
 from txlog.engine.flow.bounds import Place, resolve_range

@@ -25,14 +25,14 @@ from txlog.engine.flow.resolve import abort_ops
 from txlog.engine.folds import transaction_key as keys
 from txlog.engine.folds.coordinator import OPEN
 from txlog.engine.folds.transaction_key import Key
-from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted
+from txlog.engine.model.key_ops import NEW_HOLDER, KeyBound, KeyConnected, KeyDeleted
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound
 from txlog.ids import TxnId
+from txlog.near import meant
 from txlog.settings import TRANSACTION_KEY_BYTES_MAX, Settings
 
 Owner = tuple[int, str]
-NEW_HOLDER = -1  # presented by one that was not connected before
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,19 @@ def living(view: View, number: int, owner: Owner, key: str) -> Key:
         state = "does not exist" if known is None else "was deleted"
         raise TransactionKeyNotFound(
             f"transaction key {owner[1]}&{key} {state}",
-            hint="txlog admin list-transaction-keys", transaction_key=key, owner=owner[1],
+            hint=meant(key, living_keys(view, owner[0]), "txlog admin list-transaction-keys"),
+            transaction_key=key, owner=owner[1],
         )  # fmt: skip
     return known
+
+
+def living_keys(view: View, uid: int) -> list[str]:
+    """The living keys of a user, of the coordinators that have any."""
+    return [
+        key
+        for kind, number, _ in sorted(view.known()) if kind == "key"
+        for key, known in view.keys(number).of.get(uid, {}).items() if not known.deleted
+    ]  # fmt: skip
 
 
 def find_owner(view: View, caller: Owner, owner: str | int | None) -> Owner:

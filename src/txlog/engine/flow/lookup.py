@@ -6,11 +6,12 @@ Source: spec/transactions 2 and 5 (the decision table for send, ack, add).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from txlog.clock import Instant
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.folds.coordinator import Txn
 from txlog.engine.view import View
 from txlog.errors import (
     CoordinatorNotFound,
@@ -23,6 +24,10 @@ from txlog.errors import (
     TransactionTimedOut,
 )
 from txlog.ids import TopicName, TxnId
+from txlog.near import meant
+
+if TYPE_CHECKING:
+    from txlog.engine.folds.coordinator import Txn
 
 ROOT_UID = 0
 
@@ -32,10 +37,15 @@ def topic(view: View, name: TopicName) -> Topic:
     found = catalogs.find_topic(view.catalog, name.full)
     if found is None:
         known = view.catalog.by_name.get(name.full.casefold())
-        near = None if known is None else TopicName.parse(view.catalog.topics[known].name).short
+        twin = None if known is None else TopicName.parse(view.catalog.topics[known].name).short
+        names = (TopicName.parse(one.name).short for one in view.catalog.topics.values())
         raise TopicNotFound(
             f"topic {name.short} does not exist",
-            hint=f"did you mean {near}?" if near else f"create it: txlog topic create {name.short}",
+            hint=f"did you mean {twin}?"
+            if twin
+            else meant(
+                name.topic.short, names, f"create it: txlog topic create {name.topic.short}"
+            ),
             topic=name.short,
         )
     if name.partition is not None and name.partition >= found.partitions:
@@ -72,7 +82,10 @@ def subscription(view: View, of: Topic, name: str) -> Subscription:
         short = TopicName.parse(of.name).short
         raise SubscriptionNotFound(
             f"topic {short} has no subscription {name}",
-            hint=f"create it: txlog sub create {name} -t {short}",
+            hint=meant(
+                name, (view.catalog.subscriptions[number].name for number in of.subscriptions),
+                f"create it: txlog sub create {name} -t {short}",
+            ),
             topic=short, subscription=name,
         )  # fmt: skip
     return found

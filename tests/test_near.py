@@ -1,0 +1,78 @@
+"""The name that was meant: topics, subscriptions, keys; and nothing when nothing is near."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import txlog
+from txlog.cli.main import main
+from txlog.errors import SubscriptionNotFound, TopicNotFound, TransactionKeyNotFound
+from txlog.near import near
+
+
+@pytest.mark.parametrize(
+    ("word", "names", "found"),
+    [
+        ("ordres", ["orders", "audit"], "orders"),
+        ("order", ["orders", "orderings"], "orders"),
+        ("ORDERS", ["orders"], "orders"),
+        ("oders", ["odors", "orders"], "odors"),
+        ("bil", ["billing"], None),
+        ("ab", ["ba"], None),
+        ("abc", ["acb"], "acb"),
+        ("x" * 200, ["x" * 199], None),
+        ("orders", [], None),
+    ],
+)
+def test_the_nearest_name(word: str, names: list[str], found: str | None) -> None:
+    assert near(word, names) == found
+
+
+def test_a_swap_is_one_edit_and_ties_go_to_the_first() -> None:
+    """Kills: a swap that counts two, by which `ordres` would be as far from `orders` as `older`."""
+    assert near("nightyl", ["nightly2", "nightly"]) == "nightly"
+    assert near("aaab", ["aaac", "aaad"]) == "aaac"
+
+
+def test_errors_name_what_was_meant(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """CLI.md 2: the nearest known name, of topics, subscriptions and keys as of commands."""
+    txlog.init(str(tmp_path / "shop"), coordinators=2)
+    with txlog.open(str(tmp_path / "shop")) as client:
+        client.create_topic("orders", 2)
+        client.create_subscription("orders", "billing")
+        client.connect("nightly")
+        client.connect("gone")
+        client.admin.delete_transaction_key("gone")
+        with pytest.raises(TopicNotFound) as topic:
+            client.producer("ordres/1")
+        assert topic.value.hint == "did you mean orders?"
+        with pytest.raises(TopicNotFound) as topic:
+            client.producer("something-else")
+        assert topic.value.hint == "create it: txlog topic create something-else"
+        with pytest.raises(SubscriptionNotFound) as subscription:
+            client.subscription("orders", "biling")
+        assert subscription.value.hint == "did you mean billing?"
+        with pytest.raises(TransactionKeyNotFound) as key:
+            client.admin.transaction_key("nighty")
+        assert key.value.hint == "did you mean nightly?"
+        with pytest.raises(TransactionKeyNotFound) as key:
+            client.admin.transaction_key("gome")  # a deleted one is not meant
+        assert key.value.hint == "txlog admin list-transaction-keys"
+    store = ["-S", str(tmp_path / "shop")]
+    for words in (
+        ["sub", "describe", "billng"],
+        ["consume", "orders", "-s", "billng"],
+        ["wait", "--backlog", "billng=0"],
+        ["sub", "seek", "billng", "-t", "orders", "--to", "end", "-y"],
+    ):
+        assert main([*words, *store]) == 3
+        assert "did you mean billing?" in capfd.readouterr().err, words
+
+
+def test_of_many_names_only_the_first_are_looked_at() -> None:
+    """An error must not take longer than the call it is of."""
+    looked = iter([f"topic-{number:06}" for number in range(100_000)])
+    assert near("something", looked) is None
+    assert len(list(looked)) > 90_000
