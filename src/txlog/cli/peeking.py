@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from txlog import compute as pc
 from txlog.bounds import END, START, Bound, Range
-from txlog.cli.beside import beside_of
+from txlog.cli import beside
 from txlog.cli.consume_request import Target
 from txlog.cli.options import Call
 from txlog.cli.records import Records
@@ -147,10 +147,9 @@ def _is_at(found: MessageId, place: MessageId) -> bool:
 
 def _print(call: Call, client: Client, table: pa.Table | None, raw: bool) -> None:
     columns = call.output.shown if call.flags.columns is not None else None
-    beside = beside_of(client, call.output.form)
-    records = Records(
-        call.output.form, columns, raw_strings=raw, look=call.output.look, beside=beside
-    )
+    form = call.output.form
+    look_up = beside.beside_of(client, form) if "%" in form else None
+    records = Records(form, columns, raw_strings=raw, look=call.output.look, beside=look_up)
     call.output.out.write(records.begin())
     if table is not None:
         call.output.out.write(records.encode(table))
