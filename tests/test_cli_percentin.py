@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_cli_store import Tool, tool
@@ -42,6 +42,7 @@ def read(text: str, data: bytes, cuts: list[int]) -> list[Any]:
     return [one for one in found if one is not None]
 
 
+@settings(max_examples=40)
 @given(st.lists(ROWS, max_size=5), st.lists(st.integers(0, 300), max_size=4),
        st.sampled_from(SIZED))  # fmt: skip
 def test_what_was_printed_is_read_back(rows: list[Any], cuts: list[int], text: str) -> None:

@@ -22,7 +22,6 @@ Part = Callable[[Row], bytes]
 
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _MEANT: Final = {"s": "%v", "e": "%o{entry}", "y": "%q", "a": "%x{state}"}
-_LATER: Final = {"g": "segment file", "r": "row"}
 _SIZES: Final = {"": "ascii", "ascii": "ascii"}
 _INSTANTS: Final = {
     "": "publish_time",
@@ -39,7 +38,15 @@ _PLAIN: Final = {
     "q": "sequence_id",
     "[": "first_position",
     "]": "last_position",
+    "g": "file",
+    "r": "row",
 }
+# What a message does not have itself: it is looked up where a format asks for it.
+_BESIDE: Final = {
+    "g": "file", "r": "row", "[": "first_position", "]": "last_position",
+    "x{key}": "transaction_key",
+}  # fmt: skip
+_BESIDE_VERB: Final = re.compile(r"%(x\{key\}|.)", re.DOTALL)
 _LITERAL: Final = re.compile(r"[^%\\]+")
 
 
@@ -47,14 +54,22 @@ class Format:
     """A compiled format.
 
     watermarks: rows have one, for %w
+    stored:     rows have what `beside` names, for %g %r %[ %] %x{key}
     """
 
-    def __init__(self, text: str, *, watermarks: bool = False) -> None:
+    def __init__(self, text: str, *, watermarks: bool = False, stored: bool = False) -> None:
+        if not stored and beside(text):
+            raise Usage("%g %r %[ %] %x{key} are of consume and peek")
         self._parts = _compile(text, watermarks)
 
     def apply(self, row: Row) -> bytes:
         """Return the row in this format."""
         return b"".join([part(row) for part in self._parts])
+
+
+def beside(text: str) -> set[str]:
+    """The columns that a format asks for and a message does not have."""
+    return {_BESIDE[one[1]] for one in _BESIDE_VERB.finditer(text) if one[1] in _BESIDE}
 
 
 def _compile(text: str, watermarks: bool) -> list[Part]:
@@ -124,8 +139,6 @@ def _part(letter: str, options: list[str]) -> Part:
         return _plain(_PLAIN[letter])
     if letter in _MEANT:
         raise Usage(f"no verb %{letter}; {_MEANT[letter]} is meant", hint=_MEANT[letter])
-    if letter in _LATER:
-        raise Usage(f"%{letter}, the {_LATER[letter]}, is not available in this release")
     raise Usage(f"no verb %{letter}" if letter else "the format ends with %", hint="%% is a %")
 
 
