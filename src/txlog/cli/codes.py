@@ -329,7 +329,7 @@ CODES: Final[dict[int, Code]] = {
         "a flag of consent is missing",
         "What is asked for loses something that --yes does not cover.",
         "Name the flag that the message names, if that is meant.",
-        "txlog admin trim orders --to end --dry-run",
+        "txlog admin trim orders --to end --force-unacked --dry-run",
     ),
     1001: Code(
         "the outcome is unknown",
