@@ -11,18 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from scripts import ready
 from tests.source_tree import ROOT, SOURCE
 from txlog.errors import TxlogError, error_table
 
 LINES_MAX = {
     "README.md": 265, "WATERMARKS.md": 210, "ARCHITECTURE.md": 265, "FORMAT.md": 350,
-    "CONTRIBUTING.md": 100, "ANALYTICS.md": 210, "CLUSTER.md": 80,
+    "CONTRIBUTING.md": 100, "ANALYTICS.md": 210, "CLUSTER.md": 80, "TUTORIAL.md": 260,
+    "COOKBOOK.md": 290,
 }  # fmt: skip
 PRINTED = {  # by the examples in Python, one text an example
     "README.md": [r"2:0:1 .*\n2:0:2 .*\n"],
     "WATERMARKS.md": [r"before 2000 there were 1150\n", ""],
 }
-TOURS = [*PRINTED, "ANALYTICS.md"]  # the Python of that one is run by tests/spark
+TOURS = [*PRINTED, "ANALYTICS.md", "TUTORIAL.md"]  # the Python of ANALYTICS is run by tests/spark
 _DURATION = re.compile(r"\b\d+(\.\d+)?(ms|s|m)\b")
 _MARK = "=== "
 
@@ -42,13 +44,34 @@ def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
 def test_the_tour_runs_as_written(name: str, tmp_path: Path) -> None:
     """One shell runs all commands; each ends with 0 and prints the lines below it.
 
-    A time is any time, and an ellipsis stands for any text.
+    A time is any time, and an ellipsis stands for any text. A block of Python with a name is a file
+    beside the shell.
     """
-    steps = tour(name)
+    steps = tour(_text(name))
     assert len(steps) >= 8
+    _run_tour(_text(name), tmp_path)
+
+
+RECIPES = 10
+
+
+@pytest.mark.parametrize("number", range(1, RECIPES + 1))
+def test_a_recipe_runs_as_written(number: int, tmp_path: Path) -> None:
+    """Each stands alone: it needs no other."""
+    first, *recipes = re.split(r"^## \d+\. ", _text("COOKBOOK.md"), flags=re.MULTILINE)
+    assert "```" not in first
+    assert len(recipes) == RECIPES
+    assert len(tour(recipes[number - 1])) >= 4
+    _run_tour(recipes[number - 1], tmp_path)
+
+
+def _run_tour(text: str, folder: Path) -> None:
+    for file, program in re.findall(r"^```python (\S+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        (folder / file).write_text(program, encoding="utf-8")
+    steps = tour(text)
     script = "\n".join(f"{command}\necho '{_MARK}'$?" for command, _ in steps)
     done = subprocess.run(
-        ["sh", "-c", script], cwd=tmp_path, env=_environment(tmp_path), text=True, check=False,
+        ["sh", "-c", script], cwd=folder, env=_environment(folder), text=True, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     outputs = re.split(rf"^{_MARK}(\d+)\n", done.stdout, flags=re.MULTILINE)
@@ -96,10 +119,10 @@ def exit_table() -> list[str]:
     return rows
 
 
-def tour(name: str) -> list[tuple[str, list[str]]]:
+def tour(text: str) -> list[tuple[str, list[str]]]:
     """The commands of a document with the lines that follow them."""
     steps: list[tuple[str, list[str]]] = []
-    blocks = re.findall(r"^```console\n(.*?)^```", _text(name), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     for line in "".join(blocks).splitlines():
         if line.startswith("$ "):
             steps.append((line[2:], []))
@@ -128,12 +151,12 @@ def _plain(line: str) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """An environment with `txlog` on the path and none of the caller's settings for it."""
+    """An environment with `txlog` and `python` on the path, and nothing of the caller for them."""
     programs = folder / "bin"
     programs.mkdir()
-    program = programs / "txlog"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m txlog "$@"\n')
-    program.chmod(0o755)
+    ready.tool(programs / "txlog")
+    (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (programs / "python").chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TXLOG_")}
     search = os.pathsep.join([str(programs), kept.get("PATH", os.defpath)])
     return {**kept, "PATH": search, "PYTHONPATH": str(SOURCE)}

@@ -75,7 +75,7 @@ def test_the_columns_are_those_of_the_schema() -> None:
     row = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (\S.*?) \| (?:yes|no) \|", re.MULTILINE)
     for names, kind in row.findall(TEXT):
         found += [(name, kind) for name in re.findall(r"\w+", names)]
-    types = [(field.name, str(field.type)) for field in schema.MESSAGE]
+    types = [(field.name, str(field.type)) for field in segment.SEALED]
     assert [(name, kind.split(" (")[0]) for name, kind in types] == found
 
 

@@ -124,8 +124,8 @@ def test_throughput_ends_at_the_moment_of_the_overview(tmp_path: Path) -> None:
         client.producer("t").send(b"2")
         with client.transaction() as txn:
             client.producer("t").send(b"3", txn=txn)
-        before = throughput(client, lsn)["row_list"]
-        after = throughput(client, client.overview()["lsn"])["row_list"]
+        before = throughput(client, lsn)[0]["row_list"]
+        after = throughput(client, client.overview()["lsn"])[0]["row_list"]
     assert sum(row["messages"] for row in before) == 1
     assert sum(row["messages"] for row in after) == 3
 
@@ -159,6 +159,30 @@ def test_a_partition_that_is_away_is_named(tmp_path: Path) -> None:
     assert "Without away/0, not available." in drawn
     assert "1 problem<" in drawn
     assert "txlog admin online away/0" in drawn
+
+
+def test_damage_is_a_problem_and_hides_nothing_else(tmp_path: Path) -> None:
+    """A report is wanted most when something is broken: real bytes, one of them wrong."""
+    path = str(tmp_path / "store")
+    clock = full_store(path, hours=12)
+    folder = tmp_path / "store/topics/public/default/orders/partition=0"
+    file = min(folder.glob("ledger-*.parquet"))
+    data = bytearray(file.read_bytes())
+    data[200] ^= 1
+    file.write_bytes(data)
+    with txlog.open(path, clock=clock, read_only=True) as client:
+        told = figures(client)
+    (wrong,) = told["problem_list"]
+    assert wrong["code"] == "corruption"
+    assert file.name in wrong["message"]
+    assert told["throughput"]["left_out"] == ["orders"]
+    assert told["watermark_list"] == []
+    counted = {row["topic"] for row in told["throughput"]["row_list"]}
+    assert counted == {"invoices", "refunds"}
+    assert told["throughput"]["by_ms"] == HOUR_MS
+    text = page(told)
+    assert "1 problem<" in text
+    assert "Without orders, not available." in text
 
 
 @pytest.mark.parametrize(

@@ -358,7 +358,7 @@ def test_a_sealed_file_is_written_as_the_readers_want_it() -> None:
     buffers = segment.encode_sealed(messages(30), has_keys=True, identity={"txlog.store": "s1"})
     footer = pq.read_metadata(pa.BufferReader(b"".join(buffers)))
     assert footer.metadata == {b"txlog.store": b"s1"}
-    assert footer.schema.to_arrow_schema().names == MESSAGE.names
+    assert footer.schema.to_arrow_schema().names == [*MESSAGE.names, "ledger"]
     group = footer.row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
     value = columns["value"]

@@ -17,6 +17,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from txlog import lazy
+
 if TYPE_CHECKING:
     from txlog.administration import Admin as Admin
     from txlog.asserting import WatermarkBuilder as WatermarkBuilder
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from txlog.ids import Position as Position
     from txlog.ids import TopicName as TopicName
     from txlog.ids import TxnId as TxnId
+    from txlog.integrity import verify as verify
     from txlog.message import Message as Message
     from txlog.message import messages as messages
     from txlog.message_builder import MessageBuilder as MessageBuilder
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from txlog.transaction import TransactionBuilder as TransactionBuilder
 
 __version__ = "0.1.0"
+lazy.install()
 
 _HOMES = {
     "Bound": "bounds", "Range": "bounds", "Client": "client", "init": "client", "open": "client",
@@ -52,7 +56,7 @@ _HOMES = {
     "TransactionBuilder": "transaction", "Admin": "administration",
     "MultiTopicsConsumer": "multi_consumer", "NonDurableConsumer": "nondurable",
     "MessageBuilder": "message_builder", "WatermarkBuilder": "asserting",
-    "WatermarkId": "asserting",
+    "WatermarkId": "asserting", "verify": "integrity",
 }  # fmt: skip
 
 __all__ = [
@@ -60,6 +64,7 @@ __all__ = [
     "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range", "Reader",
     "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
     "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
+    "verify",
 ]  # fmt: skip
 
 

@@ -6,26 +6,31 @@ Source: apache/pulsar#12267 (Producer.newWatermark); spec/watermarks 2, 10, 11.
 from __future__ import annotations
 
 import warnings
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
+from txlog import transaction
 from txlog.clock import Instant
 from txlog.engine.flow import watermark
 from txlog.engine.flow.draft import Decision
-from txlog.engine.flow.enter import Use
 from txlog.engine.flow.lookup import live_topic
-from txlog.engine.flow.producers import Named
 from txlog.engine.flow.sweep import Uses
-from txlog.engine.flow.watermark import UNNAMED, Assertion, WatermarkPlaced, check_event_time
 from txlog.engine.flow.watermark_policy import policy
+from txlog.engine.folds import coordinator
 from txlog.engine.folds.catalog import Topic
-from txlog.engine.folds.coordinator import COMMITTING, OPEN
+from txlog.engine.model.watermark_ops import UNNAMED
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed
 from txlog.ids import Position, TopicName, TxnId
-from txlog.transaction import Transaction, in_transaction
+
+if TYPE_CHECKING:
+    from txlog.engine.flow.enter import Use
+    from txlog.engine.flow.producers import Named
+    from txlog.engine.flow.watermark import WatermarkPlaced
+    from txlog.transaction import Transaction
 
 COUNT, REFUSE, OFF = 0, 1, 2  # the policy watermark_open_transaction_check
 NOTED_MIN = 64  # so many transactions are noted before those that have ended are looked for
@@ -156,7 +161,11 @@ class Asserting:
 
     def _is_ahead(self, txn: Transaction | TxnId) -> bool:
         """True while messages of the transaction may still become visible."""
-        if isinstance(txn, Transaction) and txn.state in ("COMMITTED", "ABORTING", "ABORTED"):
+        if isinstance(txn, transaction.Transaction) and txn.state in (
+            "COMMITTED",
+            "ABORTING",
+            "ABORTED",
+        ):
             return False
         wanted = _id_of(txn)
         if wanted is None:
@@ -164,7 +173,7 @@ class Asserting:
 
         def look(view: View) -> bool:
             known = view.coordinator(wanted.coordinator).unfinished.get(wanted.sequence)
-            return known is not None and known.status in (OPEN, COMMITTING)
+            return known is not None and known.status in (coordinator.OPEN, coordinator.COMMITTING)
 
         return self._store.read(look)
 
@@ -174,9 +183,9 @@ class Asserting:
     def send(self, event_time: int | None, txn: Transaction | TxnId | None) -> WatermarkId:
         """Assert a time, or with None that the producer is idle."""
         if event_time is not None:
-            check_event_time(event_time)
+            watermark.check_event_time(event_time)
             self.check(event_time, txn)
-        store, what, named = self._store, Assertion(self.name, event_time), self._named
+        store, what, named = self._store, watermark.Assertion(self.name, event_time), self._named
         if txn is None:
             answer = store.write(
                 lambda view, now: watermark.assert_watermark(
@@ -191,14 +200,14 @@ class Asserting:
                     view, store.settings, now, uid, self._live(view), what, named, use
                 )
 
-            answer = in_transaction(store, txn, decide, Uses())
-        assert isinstance(answer, WatermarkPlaced)
-        return WatermarkId(answer, txn if isinstance(txn, Transaction) else None)
+            answer = transaction.in_transaction(store, txn, decide, Uses())
+        assert isinstance(answer, watermark.WatermarkPlaced)
+        return WatermarkId(answer, txn if isinstance(txn, transaction.Transaction) else None)
 
 
 def _id_of(txn: Transaction | TxnId) -> TxnId | None:
     """The id of a transaction; None before its first operation has given it one."""
-    use = txn.use if isinstance(txn, Transaction) else txn
+    use = txn.use if isinstance(txn, transaction.Transaction) else txn
     return use if isinstance(use, TxnId) else None
 
 

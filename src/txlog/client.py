@@ -9,23 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import pyarrow as pa
 
-from txlog import conditions, inspecting, overview, report
-from txlog.acknowledging import acknowledge_later, acknowledge_runs
-from txlog.administration import Admin
+from txlog import (
+    acknowledging,
+    administration,
+    conditions,
+    inspecting,
+    overview,
+    report,
+    subscribing,
+    transaction,
+)
+from txlog import bulk as bulks
+from txlog import reader as readers
+from txlog import subscription as subscription_handle
+from txlog import topic as topic_handle
 from txlog.bounds import END, Range
-from txlog.bulk import Bulk, planned
 from txlog.clock import Clock, SystemClock
-from txlog.consumer import QUEUE_SIZE, Consumer
-from txlog.engine.flow import admin
-from txlog.engine.flow.acknowledge import AckAnswer, Find, runs_of_ids
-from txlog.engine.flow.adopt import check_token
+from txlog.engine.flow import acknowledge as flow_acknowledge
+from txlog.engine.flow import admin, adopt
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
-from txlog.engine.flow.staging import StagePlan
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
 from txlog.engine.storage.disk import PosixDisk
@@ -35,18 +42,25 @@ from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument
 from txlog.ids import MessageId, TopicName, TxnId
-from txlog.multi_consumer import MultiTopicsConsumer, Topics
-from txlog.nondurable import NonDurableConsumer
-from txlog.positions import Where
 from txlog.producer import Producer
-from txlog.reader import Reader, range_from
-from txlog.settings import Settings
-from txlog.subscribing import ConsumerOptions, create_subscription, open_consumer
-from txlog.subscription import SubscriptionHandle
-from txlog.topic import TopicHandle
+from txlog.settings import QUEUE_SIZE, Settings
 from txlog.transacting import TransactionClient
-from txlog.transaction import Later, Transaction
-from txlog.watermarking import WatermarkListener
+
+if TYPE_CHECKING:
+    from txlog.administration import Admin
+    from txlog.bulk import Bulk
+    from txlog.consumer import Consumer
+    from txlog.engine.flow.acknowledge import AckAnswer, Find
+    from txlog.engine.flow.staging import StagePlan
+    from txlog.multi_consumer import MultiTopicsConsumer, Topics
+    from txlog.nondurable import NonDurableConsumer
+    from txlog.positions import Where
+    from txlog.reader import Reader
+    from txlog.subscribing import ConsumerOptions
+    from txlog.subscription import SubscriptionHandle
+    from txlog.topic import TopicHandle
+    from txlog.transaction import Later, Transaction
+    from txlog.watermarking import WatermarkListener
 
 READ_MESSAGES = 10_000
 Answer = dict[str, Any]
@@ -140,7 +154,7 @@ class Client(TransactionClient):
     def admin(self) -> Admin:
         """The operations of administration."""
         automatic = self.checkpoint_automatically
-        return Admin(self._store, checkpoint_automatically=automatic)
+        return administration.Admin(self._store, checkpoint_automatically=automatic)
 
     def reading(self) -> Answer:
         """What this client read since it was opened: {rows_read, row_groups_decoded, handed_out}.
@@ -226,7 +240,7 @@ class Client(TransactionClient):
                   partition, the others begin with their first
         raises:   AlreadyExists, TopicNotFound, InvalidArgument
         """
-        return create_subscription(
+        return subscribing.create_subscription(
             self._store, topic, name, type=type, isolation=isolation, position=position,
             if_not_exists=if_not_exists, policies=policies,
         )  # fmt: skip
@@ -245,25 +259,25 @@ class Client(TransactionClient):
 
         raises: TopicNotFound, SubscriptionNotFound
         """
-        return SubscriptionHandle(self._store, topic, name)
+        return subscription_handle.SubscriptionHandle(self._store, topic, name)
 
     def topic(self, name: str) -> TopicHandle:
         """A handle for delayed messages: list, promote, cancel; of `orders/2`, one partition.
 
         raises: TopicNotFound
         """
-        return TopicHandle(self._store, name)
+        return topic_handle.TopicHandle(self._store, name)
 
     def acknowledge(
         self, topic: str, subscription: str, ids: Sequence[MessageId], *,
         cumulative: bool = False, txn: Transaction | TxnId | None = None,
     ) -> Answer:  # fmt: skip
         """Acknowledge by id, without a consumer; {acked, already, dropped, txn}."""
-        answer = acknowledge_runs(
-            self._store, _finder(topic, subscription), runs_of_ids(list(ids)), txn,
+        answer = acknowledging.acknowledge_runs(
+            self._store, _finder(topic, subscription), flow_acknowledge.runs_of_ids(list(ids)), txn,
             cumulative=cumulative,
         )  # fmt: skip
-        txn_id = txn.id if isinstance(txn, Transaction) else txn
+        txn_id = txn.id if isinstance(txn, transaction.Transaction) else txn
         return {"acked": answer.acked, "already": answer.already, "dropped": answer.dropped,
                 "txn": txn_id}  # fmt: skip
 
@@ -272,7 +286,9 @@ class Client(TransactionClient):
     ) -> Later[AckAnswer]:
         """Acknowledge by id in a transaction, later: as `Consumer.acknowledge_async`."""
         find = _finder(topic, subscription)
-        return acknowledge_later(self._store, find, runs_of_ids(list(ids)), txn)
+        return acknowledging.acknowledge_later(
+            self._store, find, flow_acknowledge.runs_of_ids(list(ids)), txn
+        )
 
     # --- messages ----------------------------------------------------------------------------
 
@@ -283,19 +299,19 @@ class Client(TransactionClient):
         batch:  a number that rises, or a name
         raises: TopicNotFound, InvalidArgument, ReadOnlyStore
         """
-        check_token(key, batch)
-        return self.bulk_of(planned(self._store, topic, key, batch))
+        adopt.check_token(key, batch)
+        return self.bulk_of(bulks.planned(self._store, topic, key, batch))
 
     def bulk_of(self, plan: StagePlan) -> Bulk:
         """The batch of a plan: to commit in another process what was planned in one."""
-        return Bulk(self._store, plan, self._checkpoint_if_due)
+        return bulks.Bulk(self._store, plan, self._checkpoint_if_due)
 
     def plan_stage(self, topic: str, tag: str = "") -> StagePlan:
         """Where tasks stage files of a batch whose key and name are not known yet (`plan.named`).
 
         tag: hex digits that the jobs of one stream share; when one ends, those before it go
         """
-        return planned(self._store, topic, "", 0, tag)
+        return bulks.planned(self._store, topic, "", 0, tag)
 
     def producer(
         self, topic: str, name: str | None = None, *, chunking: bool = False,
@@ -353,7 +369,7 @@ class Client(TransactionClient):
             "receiver_queue_size": receiver_queue_size, "ack_timeout_ms": ack_timeout_ms,
             "nack_delay_ms": nack_delay_ms, "enable_watermarking": enable_watermarking,
         }  # fmt: skip
-        return open_consumer(
+        return subscribing.open_consumer(
             self._store, topic, subscription, durable=durable, start=start, options=options,
             listener=listener,
         )  # fmt: skip
@@ -370,9 +386,9 @@ class Client(TransactionClient):
                     behind the committed ones
         enable_watermarking: hand out watermarks: see Reader.read_next; listener: told of each
         """
-        return Reader(
-            self._store, topic, range_from(start), partitions, isolation, enable_watermarking,
-            listener,
+        return readers.Reader(
+            self._store, topic, readers.range_from(start), partitions, isolation,
+            enable_watermarking, listener,
         )  # fmt: skip
 
     def read(
@@ -387,7 +403,7 @@ class Client(TransactionClient):
         wanted = range or Range()
         if wanted.kind == "range" and wanted.stop is None:
             wanted = Range(start=wanted.start, stop=END)
-        reader = Reader(self._store, topic, wanted, partitions, isolation)
+        reader = readers.Reader(self._store, topic, wanted, partitions, isolation)
         left = limit
         while left is None or left > 0:
             table = reader.receive_batch(batch_messages if left is None else min(

@@ -52,12 +52,12 @@ from txlog.message import Message, messages
 from txlog.moving import reconsume_later
 from txlog.positions import Where, chosen_partitions, last_ids, only_one, seek_to
 from txlog.receiving import Guard, Receiving
+from txlog.settings import QUEUE_SIZE
 from txlog.tracking import Subscribed
 from txlog.transaction import Later, Transaction
 from txlog.watermarking import Watermark, WatermarkListener, WatermarkSession
 
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
-QUEUE_SIZE = 1000
 
 
 class Consumer:

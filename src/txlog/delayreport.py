@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.dispatch import RECEIVED
 from txlog.engine.flow.fetch import fetch
 from txlog.engine.flow.upcoming import (

@@ -12,8 +12,8 @@ from itertools import starmap
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, TXN_ABORT, TXN_COMMIT

@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.acksets import messages_in, through
 from txlog.engine.flow.buckets import cutoff_of, doomed
 from txlog.engine.flow.participants import check_available

@@ -13,10 +13,15 @@ from typing import Any, Final, Literal
 
 from txlog.errors import InvalidArgument, NotFound
 
-Form = Literal["parquet", "csv", "ndjson"]
+Form = Literal["parquet", "csv", "ndjson", "arrow", "envelope"]
 _SUFFIXES: Final[dict[str, Form]] = {
     ".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson",
+    ".arrow": "arrow",
 }  # fmt: skip
+# What every engine reads; in this process also what an export writes, and what is packed.
+OF_ENGINES: Final[tuple[Form, ...]] = ("parquet", "csv", "ndjson")
+OF_IMPORT: Final[tuple[Form, ...]] = (*OF_ENGINES, "arrow", "envelope")
+_PACKED: Final = (".gz", ".zst")
 # Of a message that is replayed, beside this property: TOPIC:MESSAGE-ID of where it came from.
 KEPT: Final = ("key", "value", "properties", "event_time", "deliver_at")
 PROPERTY: Final = "replay_of"
@@ -31,11 +36,13 @@ class Columns:
 
     value: None and no column `value`: the whole row as a JSON object; of ndjson always the line,
            and the others are members of it
+    values: these as a JSON object
     """
 
     key: str | None = None
     value: str | None = None
     event_time: str | None = None
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +65,13 @@ class Files:
         return f"source {digest.hexdigest()}"
 
 
-def files_of(paths: Sequence[str], form: str | None, columns: Columns) -> Files:
+def files_of(
+    paths: Sequence[str], form: str | None, columns: Columns, forms: Sequence[Form] = OF_ENGINES
+) -> Files:
     """The files that paths name: files, and all with a known suffix below directories.
 
     form:   None: by their suffixes, which must agree
+    forms:  that there may be; with OF_IMPORT lines may also be packed, as .csv.gz or .ndjson.zst
     raises: NotFound, InvalidArgument
     """
     found: list[Path] = []
@@ -69,24 +79,38 @@ def files_of(paths: Sequence[str], form: str | None, columns: Columns) -> Files:
         if path.is_dir():
             found += [
                 one for one in sorted(path.rglob("*"))
-                if one.is_file() and one.suffix in _SUFFIXES and not _is_hidden(one, path)
+                if one.is_file() and _form(one, forms) is not None and not _is_hidden(one, path)
             ]  # fmt: skip
         elif path.is_file():
             found.append(path)
         else:
             raise NotFound(f"there is no {path}", path=str(path))
     if not found:
-        raise NotFound(f"no file with {', '.join(_SUFFIXES)} below {', '.join(paths)}")
-    forms = {_SUFFIXES.get(one.suffix) for one in found}
-    if form is None and (len(forms) != 1 or None in forms):
-        raise InvalidArgument("the suffixes do not say one form", hint="--in parquet|csv|ndjson")
-    known = dict.fromkeys(_SUFFIXES.values())
-    chosen = next((one for one in known if one == (form or next(iter(forms)))), None)
+        named = ", ".join(suffix for suffix, of in _SUFFIXES.items() if of in forms)
+        raise NotFound(f"no file with {named} below {', '.join(paths)}")
+    said = {_form(one, forms) for one in found}
+    if form is None and (len(said) != 1 or None in said):
+        raise InvalidArgument("the suffixes do not say one form", hint=f"--in {'|'.join(forms)}")
+    chosen = next((one for one in forms if one == (form or next(iter(said)))), None)
     if chosen is None:
-        raise InvalidArgument(f"a source is parquet, csv or ndjson, not {form}")
-    if chosen == "ndjson" and columns.value is not None:
+        *others, last = forms
+        raise InvalidArgument(f"a source is {', '.join(others)} or {last}, not {form}")
+    if chosen == "envelope" and columns != Columns():
+        raise InvalidArgument("an envelope says itself what is key and value")
+    if chosen == "ndjson" and (columns.value is not None or columns.values):
         raise InvalidArgument("of ndjson the value is the line: there is no value column")
     return Files(chosen, [str(one.absolute()) for one in found], columns)
+
+
+def _form(path: Path, forms: Sequence[Form]) -> Form | None:
+    """The form that a name says."""
+    suffixes = path.suffixes
+    if "envelope" in forms and suffixes and suffixes[-1] in _PACKED:
+        del suffixes[-1]
+        packed = _SUFFIXES.get(suffixes[-1]) if suffixes else None
+        return packed if packed in ("csv", "ndjson") else None
+    found = _SUFFIXES.get(path.suffix)
+    return found if found in forms else None
 
 
 def _is_hidden(path: Path, root: Path) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
 from txlog.engine.model.ops import Appended, BufferAppended, Mark, Run, decode_ops

@@ -49,6 +49,7 @@ _NOTHING: Final = (
     " NULL::BIGINT AS lsn WHERE false"
 )
 _ROW: Final = "file_row_number"
+_IS_DATA: Final = f"kind = {KIND_DATA}"
 _KINDS: Final = {
     KIND_DATA: "message", TXN_COMMIT: "txn_commit", TXN_ABORT: "txn_abort", W_SET: "w_set",
     W_IDLE: "w_idle", W_SNAPSHOT: "w_snapshot",
@@ -64,8 +65,8 @@ class Messages:
     """
 
     __slots__ = (
-        "_contents", "_direct", "_is_one", "_large", "_path", "_topic", "_unclean", "everything",
-        "tables",
+        "_contents", "_direct", "_is_one", "_large", "_path", "_sifted", "_topic", "_unclean",
+        "_whole", "everything", "tables",
     )  # fmt: skip
 
     def __init__(self, contents: Sequence[Content], path: Callable[[Source], str]) -> None:
@@ -76,6 +77,12 @@ class Messages:
         self._is_one = len(contents) == 1
         self._topic = text(relations[0].topic) if self._is_one else TOPIC
         self._direct = [source for relation in relations for source in relation.direct]
+        # Files of messages only need no look at a row; those without a message need none at all.
+        self._whole = [source for source in self._direct if source.ref.is_messages_only]
+        self._sifted = [
+            source for source in self._direct
+            if source.ref.messages and not source.ref.is_messages_only
+        ]  # fmt: skip
         self._unclean = [source for relation in relations for source in relation.unclean]
         self._large = [source for relation in relations for source in relation.large_files]
         self.tables: dict[str, Any] = {  # Arrow tables and datasets
@@ -88,7 +95,8 @@ class Messages:
         }
 
         for kind, sources in (
-            ("direct", self._direct), ("unclean", self._unclean), ("large", self._large),
+            ("direct", self._direct if self.everything else []), ("whole", self._whole),
+            ("sifted", self._sifted), ("unclean", self._unclean), ("large", self._large),
         ):  # fmt: skip
             remote = [source for source in sources if is_remote(source.ref.path)]
             if remote:
@@ -126,8 +134,7 @@ class Messages:
         complete: files of what is not, with the columns of `plain`
         """
         branches = [_NOTHING]
-        if self._direct:
-            branches.append(self._of_direct())
+        branches += self._of_direct()
         if self._unclean and self._of_partitions():
             branches.append(self._of_unclean())
         if uncommitted:
@@ -191,8 +198,7 @@ class Messages:
         data = "" if everything else f" WHERE kind = {KIND_DATA}"
         only = data if self.everything else ""  # else a tail has nothing but messages
         branches = [f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_tail{only}"]
-        if self._direct:
-            branches.append(self._of_direct(lying, data))
+        branches += self._of_direct(lying)
         if self._unclean:
             branches.append(self._of_unclean(lying))
         if self.tables["txlog_partition_parts"].num_rows:
@@ -210,24 +216,29 @@ class Messages:
             )
         return f"({' UNION ALL '.join(branches)})"
 
-    def _of_direct(self, lying: str = "", data: str = f" WHERE kind = {KIND_DATA}") -> str:
-        """Rows that need no look; lying: how they are stored."""
-        return (
+    def _of_direct(self, lying: str = "") -> list[str]:
+        """Rows that stand as they are; lying: how they are stored, which has rows of all kinds."""
+        groups = [("whole", self._whole, ""), ("sifted", self._sifted, f" WHERE {_IS_DATA}")]
+        if lying:
+            groups = [("direct", self._direct, "")]
+        return [
             f"SELECT {self._topic}, {PARTITION}, coalesce(marker_ledger, {LEDGER}),"
             f" coalesce(marker_entry, entry), txn_index, {USER},"
             f" coalesce(visible_time, publish_time), producer, sequence_id, {self._lsn()}"
             f"{lying.format(ledger=LEDGER, row=_ROW)}"
-            f" FROM {self._rows('direct', self._direct, numbered=bool(lying))}{data}"
-        )
+            f" FROM {self._rows(kind, sources, numbered=bool(lying))}{data}"
+            for kind, sources, data in groups
+            if sources
+        ]
 
     def _of_unclean(self, lying: str = "") -> str:
         """Rows of files that are joined with their markers."""
         rows = (
-            f"SELECT *, {PARTITION} AS partition, {LEDGER} AS ledger"
+            f"SELECT *, {PARTITION} AS partition, {LEDGER} AS file_ledger"
             f"{'' if self._is_one else f', {TOPIC} AS topic'}"
             f" FROM {self._rows('unclean', self._unclean, numbered=bool(lying))}"
         )
-        lies = lying.replace(" ", " r.").format(ledger="ledger", row=_ROW)
+        lies = lying.replace(" ", " r.").format(ledger="file_ledger", row=_ROW)
         return self._marked(f"({rows})", lies)
 
     def _marked(self, rows: str, lying: str) -> str:

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.acknowledging import Acknowledgeable, acknowledge_together, runs_of
 from txlog.consumer import Consumer
 from txlog.engine.flow.acknowledge import AckAnswer

@@ -14,8 +14,8 @@ from functools import partial
 from types import TracebackType
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.acknowledging import Acknowledgeable, runs_of
 from txlog.engine.flow.acknowledge import AckAnswer, by_partition, runs_of_table
 from txlog.engine.flow.acksets import messages_in, through

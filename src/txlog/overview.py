@@ -7,13 +7,14 @@ transactions are those of status and list, durations those of metrics.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from txlog import delayreport, report, views, watermarkhistory, watermarkreport
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.store import Store
 from txlog.engine.view import View
+from txlog.errors import Corruption, PartitionUnavailable, TxlogError
 from txlog.figures import families
 
 Answer = dict[str, Any]
@@ -29,26 +30,45 @@ def overview(view: View, store: Store) -> Answer:
 
     returns: {time, lsn, store, journal, checkpoint, txns, problem_list, topic_list,
              transactions: {state_list, duration_list, open_list}, subscription_list,
-             delayed_list, watermark_list, segment_list}
+             delayed_list, watermark_list, segment_list}; what cannot be read is left out there
+             and stands in problem_list
+    raises:  Corruption of what status needs
     cost:    loads every fold; reads the index of delayed messages, and the rows that moved
              watermarks, at most MOVES_MAX a topic; no message
     """
     status = report.status(view, store)
     topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     last = {row["topic"]: row["last_publish_time"] for row in report.topics(view, store)}
+    problems: list[Answer] = []
+
+    def each(ask: Callable[[View, Store, Topic], list[Answer]]) -> list[Answer]:
+        rows: list[Answer] = []
+        for topic in topics:
+            try:
+                rows += ask(view, store, topic)
+            except (Corruption, PartitionUnavailable) as error:
+                problems.append(problem(error))
+        return rows
+
+    waiting, moved = each(delayed), each(watermarks)
     return {
         "time": store.clock.now().wall_ms, "lsn": view.lsn,
-        **{name: status[name] for name in ("store", "journal", "checkpoint", "txns",
-                                           "problem_list")},
+        **{name: status[name] for name in ("store", "journal", "checkpoint", "txns")},
+        "problem_list": [*status["problem_list"], *problems],
         "topic_list": [
             {**row, "last_publish_time": last[row["topic"]]} for row in status["topic_list"]
         ],
         "transactions": transactions(view, store),
         "subscription_list": report.subscriptions(view, None, store),
-        "delayed_list": [row for topic in topics for row in delayed(view, store, topic)],
-        "watermark_list": [row for topic in topics for row in watermarks(view, store, topic)],
+        "delayed_list": waiting,
+        "watermark_list": moved,
         "segment_list": views.segments(view),
     }  # fmt: skip
+
+
+def problem(error: TxlogError) -> Answer:
+    """An error as a row of problem_list."""
+    return {"code": error.kind, "message": error.message, "hint": error.hint}
 
 
 def transactions(view: View, store: Store) -> Answer:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import NamedTuple, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeVar
 
 import pyarrow as pa
 
-from txlog import large
+from txlog import large, message_builder, transaction
+from txlog import receipt as receipt_module
 from txlog.asserting import Asserting, WatermarkBuilder
 from txlog.clock import Instant
-from txlog.engine.flow import produce
+from txlog.engine.flow import produce, producers
 from txlog.engine.flow.delivery import AFTER, AT
 from txlog.engine.flow.draft import Decision
-from txlog.engine.flow.enter import Use
 from txlog.engine.flow.lookup import live_topic
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.produce import Stored
-from txlog.engine.flow.producers import Named, open_producer
 from txlog.engine.flow.route import COLUMNS, Routed, route
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Topic, numbers
@@ -27,11 +26,15 @@ from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.ids import MessageId, TopicName, TxnId, check_name
-from txlog.large import Value
-from txlog.message_builder import MessageBuilder
-from txlog.receipt import LargeReceipt, PartitionReceipt, SendReceipt
 from txlog.settings import PROPERTIES_MAX
-from txlog.transaction import DecideIn, Later, Transaction, in_transaction
+
+if TYPE_CHECKING:
+    from txlog.engine.flow.enter import Use
+    from txlog.engine.flow.producers import Named
+    from txlog.large import Value
+    from txlog.message_builder import MessageBuilder
+    from txlog.receipt import LargeReceipt, PartitionReceipt, SendReceipt
+    from txlog.transaction import DecideIn, Later, Transaction
 
 T = TypeVar("T")
 
@@ -65,7 +68,7 @@ class BatchReceipt:
             if kept and not self._in_txn:
                 first = MessageId(piece.ledger, piece.first_entry)
                 last = MessageId(piece.ledger, piece.first_entry + kept - 1)
-            out.append(PartitionReceipt(piece.partition, kept, first, last))
+            out.append(receipt_module.PartitionReceipt(piece.partition, kept, first, last))
         return out
 
     def receipts(self) -> list[SendReceipt]:
@@ -79,10 +82,14 @@ class BatchReceipt:
                 lost = beyond is not None and beyond[step]
                 if self._in_txn:
                     index = piece.first_index + step
-                    out.append(SendReceipt(piece.partition, None, index, False, lost))
+                    out.append(
+                        receipt_module.SendReceipt(piece.partition, None, index, False, lost)
+                    )
                 else:
                     where = MessageId(piece.ledger, piece.first_entry + step)
-                    out.append(SendReceipt(piece.partition, where, None, False, lost))
+                    out.append(
+                        receipt_module.SendReceipt(piece.partition, where, None, False, lost)
+                    )
         if self._routed.order is None:
             return out
         ordered = list(out)
@@ -96,8 +103,8 @@ class BatchReceipt:
 
     def _duplicate(self, partition: int, original: MessageId | None) -> SendReceipt:
         if self._in_txn and original is not None:
-            return SendReceipt(partition, None, original.index, True)
-        return SendReceipt(partition, original, None, True)
+            return receipt_module.SendReceipt(partition, None, original.index, True)
+        return receipt_module.SendReceipt(partition, original, None, True)
 
 
 class _Routing:
@@ -180,11 +187,11 @@ class Producer:
             return None
         number = self._number
         named = self._store.write(
-            lambda view, now: open_producer(
+            lambda view, now: producers.open_producer(
                 view, self._store.settings, now, live_topic(view, number, self._short()), name
             )
         )
-        assert isinstance(named, Named)
+        assert isinstance(named, producers.Named)
         return named
 
     @property
@@ -277,7 +284,7 @@ class Producer:
         ...         [(one.value, one.key, one.properties) for one in client.reader("orders")]
         [(b'one', b'ana', {'lang': 'en'})]
         """
-        return MessageBuilder(self.send, txn)
+        return message_builder.MessageBuilder(self.send, txn)
 
     def new_watermark(self, txn: Transaction | TxnId | None = None) -> WatermarkBuilder:
         """A watermark to be sent: nothing of this producer is older than a time from here on.
@@ -314,7 +321,7 @@ class Producer:
         """
         if txn is not None:
             sending = self._in_txn(data)
-            answer = in_transaction(self._store, txn, sending.decide, sending.uses)
+            answer = transaction.in_transaction(self._store, txn, sending.decide, sending.uses)
             self._asserting.note_batch(txn, sending.routing.routed.batch)
             return sending.receipt(answer)
         routing = self._route(data)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.bounds import Bound, Range
 from txlog.engine.flow.bounds import check_retained, end_of, start_of, stop_behind
 from txlog.engine.folds.buffer import Marker

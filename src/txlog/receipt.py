@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from txlog.engine.flow.chunked import Placed
 from txlog.ids import MessageId
+
+if TYPE_CHECKING:
+    from txlog.engine.flow.chunked import Placed
 
 
 class SendReceipt(NamedTuple):

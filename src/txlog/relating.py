@@ -7,27 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from txlog import names, views
+from txlog import filechecks, looking, names, scanning, views
 from txlog.clock import Clock, SystemClock
-from txlog.engine.flow.adopt import recorded
+from txlog.engine import pins
+from txlog.engine.flow import adopt
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.identity import read_identity
-from txlog.engine.pins import Pin, pin
+from txlog.engine.storage import far
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.disk_protocol import Disk
-from txlog.engine.storage.far import is_there
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.filechecks import check_files
 from txlog.ids import TopicName
-from txlog.looking import look
-from txlog.scanning import Ends, Scan, read_scan
-from txlog.spans import Wanted
-from txlog.views import ALL, Content, Relation, Source
+
+if TYPE_CHECKING:
+    from txlog.engine.pins import Pin
+    from txlog.scanning import Ends, Scan
+    from txlog.spans import Wanted
+    from txlog.views import Content, Relation, Source
 
 Answer = dict[str, Any]
 T = TypeVar("T")
@@ -75,7 +76,7 @@ class RelationReader:
         return found
 
     def relation(
-        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+        self, topic: str, wanted: Wanted | None = None, *, skip_unavailable: bool = False,
         isolation: str = "committed",
     ) -> Relation:  # fmt: skip
         """The files and rows that hold the messages of a topic, for other readers.
@@ -86,19 +87,27 @@ class RelationReader:
         name = TopicName.parse(topic, allow_partition=True)
         return self.ask(
             lambda view: views.relation(
-                view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+                view,
+                name,
+                wanted or views.ALL,
+                skip_unavailable=skip_unavailable,
+                isolation=isolation,
             )
         )
 
     def content(
-        self, topic: str, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+        self, topic: str, wanted: Wanted | None = None, *, skip_unavailable: bool = False,
         isolation: str = "committed",
     ) -> Content:  # fmt: skip
         """The relation of a topic with the rows of its parts; raises as relation."""
         name = TopicName.parse(topic, allow_partition=True)
         return self.ask(
             lambda view: views.content(
-                view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+                view,
+                name,
+                wanted or views.ALL,
+                skip_unavailable=skip_unavailable,
+                isolation=isolation,
             )
         )
 
@@ -126,13 +135,13 @@ class RelationReader:
         self, scan: Scan, names: Sequence[str], wanted: Ends | None = None
     ) -> Iterator[pa.Table]:
         """The messages of one scan of a relation; see scanning.read_scan."""
-        return read_scan(self._disk, scan, names, wanted)
+        return scanning.read_scan(self._disk, scan, names, wanted)
 
     def has_batch(self, topic: str, key: str, batch: int | str) -> bool:
         """True when a batch is stored; as Bulk.stored, for who must not write."""
         caller, settings, name = self._disk.owner(), self._store.settings, TopicName.parse(topic)
         return self.ask(
-            lambda view: recorded(
+            lambda view: adopt.recorded(
                 view, settings, caller, find_topic(view, name).number, key, batch
             ) is not None
         )  # fmt: skip
@@ -152,21 +161,21 @@ class RelationReader:
         own = PosixDisk(self._disk.description)  # it may outlive this client
         try:
             paths = [source.ref.path for source in sources]
-            return pin(own, self._store.identity.salt, paths, self._store.lock_timeout_ms)
+            return pins.pin(own, self._store.identity.salt, paths, self._store.lock_timeout_ms)
         except BaseException:
             own.close()
             raise
 
     def has_files(self, sources: Iterable[Source]) -> bool:
         """Whether all files of a relation are there still, also those outside of the store."""
-        return all(is_there(self._disk, source.ref.path) for source in sources)
+        return all(far.is_there(self._disk, source.ref.path) for source in sources)
 
     def check_files(self, sources: Iterable[Source]) -> int:
         """Compare every byte of files of a relation; returns how many this process had not before.
 
         raises: Corruption; MissingFile: removed
         """
-        return check_files(self._disk, sources)
+        return filechecks.check_files(self._disk, sources)
 
     def names(self, kind: str, topic: str | None = None) -> list[tuple[str, str]]:
         """(name, what it is) of all topics, partitions, subscriptions, keys or transactions.
@@ -179,4 +188,4 @@ class RelationReader:
 
     def ask(self, question: Callable[[View], T]) -> T:
         """The answer of a function of the newest view."""
-        return look(self._store, question)
+        return looking.look(self._store, question)

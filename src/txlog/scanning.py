@@ -14,8 +14,8 @@ from itertools import accumulate
 from typing import Final, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk_protocol import Disk, File
@@ -283,9 +283,10 @@ def _read_rows(file: File, scan: Scan, names: Sequence[str], wanted: Ends) -> It
         if start >= stop or not _may_have(reader, number, scan, wanted):
             continue
         table = reader.rows(start, stop, stored)
-        is_data = pc.equal(table.column("kind"), _DATA)
-        if not pc.all(is_data).as_py():
-            table = table.filter(is_data)
+        if not scan.ref.is_messages_only:
+            is_data = pc.equal(table.column("kind"), _DATA)
+            if not pc.all(is_data).as_py():
+                table = table.filter(is_data)
         found = places.placed(table)
         if found.num_rows:
             yield _shown(scan, found, names)
@@ -334,7 +335,8 @@ class _Places:
 
 def _stored(scan: Scan, names: Collection[str]) -> list[str]:
     """Which stored columns it takes to make these."""
-    needed = {"kind"}
+    is_sifted = scan.ref is None or not scan.ref.is_messages_only
+    needed = {"kind"} if is_sifted else {"entry"}  # without a column nobody counts the rows
     asked = {source for name in names for source in _MADE.get(name, (name,))}
     if scan.within is not None:
         asked.update(_PLACE)

@@ -31,6 +31,7 @@ RECEIVE_BYTES_MAX: Final = 64 * MIB
 KEY_BYTES_MAX: Final = 64 * KIB
 PROPERTIES_MAX: Final = 1_000
 TXN_MESSAGES_MAX: Final = 1_000_000
+QUEUE_SIZE: Final = 1_000  # messages that a consumer takes ahead, unless told otherwise
 TOPICS_MAX: Final = 100_000
 PARTITIONS_MAX: Final = 10_000
 TRANSACTION_KEY_BYTES_MAX: Final = 512

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.bounds import Range
 from txlog.engine.flow.bounds import end_of, resolve_range, start_of, stop_behind
 from txlog.engine.folds.buffer import Buffer, Marker

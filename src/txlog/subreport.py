@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog import report, watermarkreport
 from txlog.consumerreport import consumers
 from txlog.delaycounts import DelayCounts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-from txlog.consumer import QUEUE_SIZE, Consumer
+from txlog.consumer import Consumer
 from txlog.engine.flow import admin
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.policies import Policies
@@ -15,6 +15,7 @@ from txlog.ids import TopicName, check_name
 from txlog.multi_consumer import MultiTopicsConsumer, Topics
 from txlog.nondurable import NonDurableConsumer
 from txlog.positions import Where, bound_of
+from txlog.settings import QUEUE_SIZE
 from txlog.watermarking import WatermarkListener, check_listener
 
 Opened = Consumer | MultiTopicsConsumer | NonDurableConsumer

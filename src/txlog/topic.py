@@ -29,7 +29,8 @@ from txlog.engine.view import View
 from txlog.errors import InvalidArgument
 from txlog.ids import MessageId, TopicName
 from txlog.looking import look
-from txlog.settings import Settings
+from txlog.settings import DAY_MS, HOUR_MS, Settings
+from txlog.throughput import throughput
 from txlog.watermarktopic import TopicWatermarks
 
 Answer = dict[str, Any]
@@ -76,6 +77,18 @@ class TopicHandle:
         if self._asked.partition is not None:
             return [self._asked.partition]
         return list(range(topic.partitions))
+
+    def stats(self, by_ms: int = HOUR_MS, since_ms: int | None = None) -> list[Answer]:
+        """What became visible, a row for each span of time; the fields of `txlog topic stats`.
+
+        since_ms: the first of them is the one with this instant; None: a day ago
+        raises:   InvalidArgument, LimitExceeded; as a reader
+        """
+        if since_ms is None:
+            since_ms = self._store.clock.now().wall_ms - DAY_MS
+        partition = self._asked.partition
+        only = None if partition is None else [partition]
+        return throughput(self._store, self.short, only, since_ms, by_ms)
 
     @property
     def numbers(self) -> list[int]:

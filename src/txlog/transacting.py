@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from txlog import ending, keyed, keyreport, report
-from txlog.engine.flow import end_txn
-from txlog.engine.flow.end_txn import EndAnswer
-from txlog.engine.flow.enter import NewTxn, check_timeout
-from txlog.engine.flow.keys import NEW_HOLDER
+from txlog import ending, keyed, keyreport, looking, report
+from txlog import transaction as transaction_handle
+from txlog.engine.flow import end_txn, enter
 from txlog.engine.flow.sweep import Uses
+from txlog.engine.model.key_ops import NEW_HOLDER
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import tend_due
@@ -18,9 +17,12 @@ from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import TxnId
-from txlog.looking import look
 from txlog.relating import RelationReader
-from txlog.transaction import Transaction, TransactionBuilder
+
+if TYPE_CHECKING:
+    from txlog.engine.flow.end_txn import EndAnswer
+    from txlog.engine.flow.enter import NewTxn
+    from txlog.transaction import Transaction, TransactionBuilder
 
 Answer = dict[str, Any]
 
@@ -69,7 +71,7 @@ class TransactionClient(RelationReader):
 
     def new_transaction(self) -> TransactionBuilder:
         """A builder of a transaction, as in PIP-31: `.with_timeout(...).build()`."""
-        return TransactionBuilder(
+        return transaction_handle.TransactionBuilder(
             lambda timeout_ms, coordinator: self._transaction(timeout_ms, coordinator, None, None)
         )
 
@@ -79,9 +81,13 @@ class TransactionClient(RelationReader):
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
             opened = keyed.begin(self._store, timeout_ms, key, epoch, None)
-            return Transaction(self._store, opened.txn_id, self._checkpoint_if_due)
+            return transaction_handle.Transaction(
+                self._store, opened.txn_id, self._checkpoint_if_due
+            )
         self._store.need_writable()
-        return Transaction(self._store, self._new(timeout_ms, coordinator), self._checkpoint_if_due)
+        return transaction_handle.Transaction(
+            self._store, self._new(timeout_ms, coordinator), self._checkpoint_if_due
+        )
 
     def begin(
         self, timeout_ms: int | None = None, coordinator: int | None = None, *,
@@ -117,8 +123,8 @@ class TransactionClient(RelationReader):
 
     def _new(self, timeout_ms: int | None, coordinator: int | None) -> NewTxn:
         settings = self._store.settings
-        return NewTxn(
-            self._disk.owner(), self._store.clock.now(), check_timeout(settings, timeout_ms),
+        return enter.NewTxn(
+            self._disk.owner(), self._store.clock.now(), enter.check_timeout(settings, timeout_ms),
             coordinator,
         )  # fmt: skip
 
@@ -155,12 +161,14 @@ class TransactionClient(RelationReader):
     def transactions(self, all: bool = False, states: Sequence[str] | None = None) -> list[Answer]:
         """Unfinished transactions, or all that are remembered; the fields of `txn list`."""
         self._store.sweep_if_due()
-        return look(self._store, lambda view: report.transactions(view, self._store, all, states))
+        return looking.look(
+            self._store, lambda view: report.transactions(view, self._store, all, states)
+        )
 
     def show_transaction(self, txn_id: TxnId) -> Answer:
         """One transaction; the fields of `txn show`. Raises TransactionNotFound."""
         self._store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
-        return look(self._store, lambda view: report.transaction(view, self._store, txn_id))
+        return looking.look(self._store, lambda view: report.transaction(view, self._store, txn_id))
 
     def expire(self) -> Answer:
         """End everything that is overdue, in the whole store; the fields of `txn expire`.

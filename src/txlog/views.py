@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.damage import damage_error
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.bounds import format_time
 from txlog.client import Client
 from txlog.engine.model.schema import KIND_DATA

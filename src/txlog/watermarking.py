@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.watermark_at import WatermarkGenerator
 from txlog.engine.flow.watermark_offer import Offer, Pair, Standing, offer
 from txlog.engine.flow.watermark_policy import policy

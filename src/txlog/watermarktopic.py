@@ -16,9 +16,10 @@ from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.enter import Use
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
-from txlog.engine.flow.watermark import UNNAMED, Assertion, WatermarkPlaced, check_event_time
+from txlog.engine.flow.watermark import Assertion, WatermarkPlaced, check_event_time
 from txlog.engine.flow.watermark_rows import Lateness
 from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.model.watermark_ops import UNNAMED
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import Corruption, InvalidArgument, PartitionUnavailable

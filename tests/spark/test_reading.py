@@ -178,7 +178,9 @@ def test_frame_stays_at_its_moment(spark: SparkSession, client: Client) -> None:
 def test_sealed_files_are_scanned_once_and_pruned_by_partition(
     spark: SparkSession, client: Client
 ) -> None:
-    """Kills: a scan for each file, and a plan that reads partitions which nobody asked for."""
+    """Kills: a scan for each file, a plan that reads partitions which nobody asked for, and one
+    that sifts clean files or asks for the names of files.
+    """
     for partition in (0, 1, 0, 1):
         with client.transaction() as txn:
             client.producer("orders").send(b"x", partition=partition, txn=txn)
@@ -186,8 +188,10 @@ def test_sealed_files_are_scanned_once_and_pruned_by_partition(
         client.checkpoint(roll_all=True)
     frame = read(spark, client.path, "orders").where("partition = 1").select("key")
     plan = frame._jdf.queryExecution().executedPlan().toString()
-    assert plan.count("FileScan parquet") == 1
-    assert "PartitionFilters: [isnotnull(partition" in plan
+    assert plan.count("FileScan parquet") == 2, "clean files, and those that hold markers too"
+    assert plan.count("PartitionFilters: [isnotnull(partition") == 2
+    assert plan.count("Filter (isnotnull(kind") == 1
+    assert "file_name" not in plan
     assert "value" not in plan
     assert "Join" not in plan
     assert len(frame.collect()) == 4

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.errors import BadRecord, DiskFailed, NotFound
 from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 

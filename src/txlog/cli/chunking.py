@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from txlog.cli import blocks
-from txlog.cli.records import views
+from txlog import compute as pc
+from txlog.cli import blocks, records
 from txlog.cli.signals import raise_if_asked
 from txlog.engine.flow.route import message_bytes
 
@@ -53,7 +52,7 @@ def send(
     if not producer.chunking or len(data) != 1:
         return producer.send_batch(data, txn=txn)
     row = {name: data[name][0] for name in data.column_names if name != "value"}
-    whole = next(views(data["value"])) if value is None else None
+    whole = next(records.views(data["value"])) if value is None else None
     properties = row["properties"].as_py() if "properties" in row else None
     return producer.send_one(
         whole if value is None else value,

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.cli.consume_request import Request
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.records import Records

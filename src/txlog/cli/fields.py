@@ -141,6 +141,7 @@ MEANINGS: Final[dict[str, str]] = {
     "skipped": "left out",
     "dead_lettered": "written to the dead-letter topic",
     "transactions": "transactions committed",
+    "from_time": "when the span begins",
     "elapsed_ms": "time taken",
     "job": "its name",
     "engine": "what computed: duckdb or spark",
@@ -238,7 +239,10 @@ MEANINGS: Final[dict[str, str]] = {
     "written": "messages, or snapshots, written",
     "met": "it holds, or all do",
     "condition_list": "for each its name, whether it is met, and its value",
-    "problem_list": "what is wrong: code, message, hint",
+    "problem_list": "what is wrong: code, message, hint; of verify severity and place too",
+    "errors": "losses and contradictions",
+    "warnings": "what upkeep or the next writer puts in order by itself",
+    "frames": "frames of the journal that were read",
 }
 
 

@@ -7,8 +7,8 @@ delivery to the records that have neither.
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.cli.produce_request import Request
 
 _PROPERTY_MAP = pa.map_(pa.string(), pa.string())

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from txlog.cli import blocks
-from txlog.cli.inputrows import Columns, csv_rows, envelope_row
+from txlog import compute as pc
+from txlog.cli import blocks, inputrows
 from txlog.errors import BadRecord
 from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 
@@ -179,10 +178,10 @@ class Input:
         return table.filter(keep), None if beside is None else beside.filter(keep), None
 
     def _envelopes(self, lines: pa.Array, records: pa.Array) -> Iterator[pa.Table]:
-        columns = Columns()
+        columns = inputrows.Columns()
         for line, record in zip(lines.to_pylist(), records.to_pylist(), strict=True):
             try:
-                envelope_row(columns, line, record)
+                inputrows.envelope_row(columns, line, record)
             except BadRecord as error:
                 if not self.skip_bad and len(columns):
                     yield columns.table()
@@ -191,8 +190,8 @@ class Input:
             yield columns.table()
 
     def _delimited(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
-        columns = Columns()
-        for row in csv_rows(source, self.form, self.line, self.now_ms, columns):
+        columns = inputrows.Columns()
+        for row in inputrows.csv_rows(source, self.form, self.line, self.now_ms, columns):
             if row is None:
                 if len(columns):
                     yield columns.table()

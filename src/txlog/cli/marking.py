@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.cli.produce_request import Request
 from txlog.cli.signals import shielded
 

@@ -12,9 +12,9 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from txlog.bounds import parse_duration, parse_time
 from txlog.cli.failures import Report
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from txlog.client import Client
     from txlog.relating import RelationReader
 
+T = TypeVar("T")
 _USUAL: Final[dict[str, str | bool | None]] = {
     "format": "auto", "color": "auto", "utc": False, "log_format": "text", "log_file": None,
     "no_progress": False, "no_pager": False, "no_input": False,
@@ -142,6 +143,10 @@ class Call:
         )
         self._stack.callback(self._close, client)
         return client
+
+    def enter(self, context: AbstractContextManager[T]) -> T:
+        """Enter a context that ends with the command."""
+        return self._stack.enter_context(context)
 
     def relations(self) -> RelationReader:
         """Open the store for SQL over its messages: less is loaded than for a client."""

@@ -14,8 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from txlog.cli import fields, tables
-from txlog.cli.percent import Format
+from txlog.cli import fields, percent, tables
 from txlog.errors import OutcomeUnknown, Usage
 
 LISTING_FORMS: Final = ("json", "ndjson", "table", "wide", "md", "tsv", "csv", "names", "help")
@@ -233,7 +232,7 @@ def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str
         known = RESULT_FORMS
     if flags.format is not None and command.records and "%" in flags.format:
         # A bad format is told before a store is opened; who has no %w says so itself.
-        Format(flags.format, watermarks=True)
+        percent.Format(flags.format, watermarks=True)
     if flags.json:
         return "json"
     if command.input_format:

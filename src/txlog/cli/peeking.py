@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.bounds import END, START, Bound, Range
 from txlog.cli.consume_request import Target
 from txlog.cli.options import Call

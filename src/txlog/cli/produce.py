@@ -9,9 +9,9 @@ from typing import Annotated
 from typer import Argument, Option
 
 from txlog.bounds import parse_duration, parse_size, parse_time
+from txlog.cli import percent
 from txlog.cli.command import command, exclusive
 from txlog.cli.options import Call, is_terminal
-from txlog.cli.percent import Format
 from txlog.cli.produce_request import Request
 from txlog.errors import InvalidArgument, Usage
 from txlog.ids import TopicName, check_name
@@ -121,7 +121,7 @@ def produce(
     if ack_format is not None and ack_format != "ndjson":
         if "%" not in ack_format:
             raise Usage("--ack-format is ndjson or holds %-verbs")
-        Format(ack_format)
+        percent.Format(ack_format)
     if form == "raw" and not files and message is None and call.flags.verbose:
         call.note("all of stdin is one message")
     _check_watermarks(call, watermark_from, watermark_lag, watermark_every)

@@ -9,8 +9,8 @@ import orjson
 import pyarrow as pa
 
 from txlog.bounds import format_time
+from txlog.cli import percent
 from txlog.cli.options import Call, split_key
-from txlog.cli.percent import Format
 from txlog.cli.produce_request import Request
 from txlog.cli.tables import duration, size
 from txlog.ids import MessageId, TxnId
@@ -159,7 +159,7 @@ class Acks:
         self._producer = request.producer
         self._wanted = request.ack_format
         known = self._wanted in (None, "ndjson")
-        self._format = None if known else Format(self._wanted or "")
+        self._format = None if known else percent.Format(self._wanted or "")
         self._held: list[dict[str, Any]] = []
         self._number = 0
 

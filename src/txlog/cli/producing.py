@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.cli import blocks, chunking
 from txlog.cli.filling import filled
 from txlog.cli.inputs import Input, messages_table

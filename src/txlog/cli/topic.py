@@ -1,4 +1,4 @@
-"""Owns the commands of topics: create, list, describe."""
+"""Owns the commands of topics: create, list, describe, stats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from txlog.bounds import parse_size
+from txlog.bounds import parse_size, parse_time
 from txlog.cli.command import command
 from txlog.cli.options import Call
 from txlog.cli.targets import each_target
@@ -108,6 +108,31 @@ def describe(
 ) -> None:
     """Describe one topic: its partitions and subscriptions."""
     call.output.single(call.client().describe_topic(name))
+
+
+@command(
+    "topic stats",
+    examples=(
+        "txlog topic stats orders",
+        "txlog topic stats orders --by 1m --since -2h --json",
+        "txlog topic stats orders/0 --by 1d --since 2026-11-01",
+    ),
+    fields="topic from_time messages size_bytes transactions",
+    times=True,
+)
+def stats(
+    call: Call,
+    name: Annotated[str, Argument(metavar="NAME", show_default=False)],
+    by: Annotated[str, Option("--by", metavar="DUR", help="how long a row counts")] = "1h",
+    since: Annotated[
+        str, Option("--since", metavar="TIME", help="from the span with this time on")
+    ] = "-1d",
+) -> None:
+    """Show how much became visible in a topic, or a partition, a row for each span of time."""
+    by_ms = call.duration(by)
+    assert by_ms is not None
+    since_ms = parse_time(since, call.now_ms())
+    call.output.rows(call.client().topic(name).stats(by_ms, since_ms))
 
 
 def compile_regex(text: str | None) -> re.Pattern[str] | None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import shutil
+import sys
+import tempfile
 from typing import Annotated
 
 from typer import Argument, Option
 
-from txlog.bounds import parse_range
+from txlog.bounds import parse_range, parse_size
 from txlog.cli.command import command, exclusive
 from txlog.cli.jobbing import Progress
 from txlog.cli.options import Call
@@ -111,3 +114,96 @@ def export(
         f" ({counted(answer['files'], 'file')}, {size(answer['size_bytes'])}, {duration(took)})"
     )
     call.output.result({**answer, "elapsed_ms": took})
+
+
+@command(
+    "import",
+    examples=(
+        "txlog import orders.csv orders --key-column id --create",
+        "txlog import part-*.parquet orders --event-time-column at --transaction-key nightly",
+        "txlog import /data/orders.ndjson again --in envelope   # what export wrote",
+        "txlog import days/*.csv.gz orders --value-columns id,amount --resume",
+    ),
+    fields="topic files messages size_bytes txn already elapsed_ms",
+    changes=True,
+    dry_run=True,
+)
+def import_(
+    call: Call,
+    words: Annotated[
+        list[str],
+        Argument(
+            metavar="FILE… TOPIC", show_default=False, help="files or directories; the topic last"
+        ),
+    ],
+    form: Annotated[
+        str | None,
+        Option("--in", metavar="parquet|csv|ndjson|arrow|envelope", help="else by the suffixes"),
+    ] = None,
+    key_column: Annotated[
+        str | None, Option("--key-column", metavar="C", help="else the column key")
+    ] = None,
+    value_columns: Annotated[
+        str | None,
+        Option("--value-columns", metavar="C,…", help="one as it is, several as a JSON object; "
+               "else value, or the row as JSON"),
+    ] = None,
+    event_time_column: Annotated[
+        str | None, Option("--event-time-column", metavar="C", help="else event_time")
+    ] = None,
+    key: Annotated[
+        str | None,
+        Option("--transaction-key", "--key", metavar="KEY", help="whose batch; else import-TOPIC"),
+    ] = None,
+    resume: Annotated[
+        bool, Option("--resume", help="each file by itself; those that are stored are left out")
+    ] = False,
+    create: Annotated[bool, Option("--create", help="make the topic, with one partition")] = False,
+    max_decoded: Annotated[
+        str, Option("--max-decoded", metavar="SIZE", help="of a row group of Parquet")
+    ] = "1GiB",
+) -> None:  # fmt: skip
+    """Store the rows of files, and of all files below directories, as messages: all or none, once.
+
+    The same files again change nothing, and answer as the first time; with another key they are
+    stored again. Lines may be packed, as .csv.gz or .ndjson.zst. An integer is an event time in
+    milliseconds. - is standard input, with --in.
+    """
+    *files, topic = words
+    if not files:
+        raise Usage("a file and the topic are needed", hint="txlog import FILE… TOPIC")
+    reading = importlib.import_module("txlog.loads")
+    chosen = [one.strip() for one in (value_columns or "").split(",") if one.strip()]
+    columns = reading.Columns(
+        key_column, chosen[0] if len(chosen) == 1 else None, event_time_column,
+        tuple(chosen) if len(chosen) > 1 else (),
+    )  # fmt: skip
+    most = parse_size(max_decoded)
+    source = reading.files_of(_spooled(call, files, form), form, columns, reading.OF_IMPORT)
+    client = call.client(write=True)
+    made = importlib.import_module("txlog.jobs.import_files")
+    with Progress(call) as told:
+        answer = made.import_files(
+            client, source, topic, key=key, resume=resume, create=create, decoded_bytes_max=most,
+            dry_run=call.dry_run, tell=told,
+        )  # fmt: skip
+    took = call.elapsed_ms()
+    some, done = counted(answer["files"], "file"), counted(answer["messages"], "message")
+    if answer["already"]:
+        call.summary(f"{done} of {some} are in {answer['topic']} already")
+    else:
+        call.summary(f"imported {done} into {answer['topic']} ({some}, {duration(took)})")
+    call.output.result({**answer, "elapsed_ms": took})
+
+
+def _spooled(call: Call, files: list[str], form: str | None) -> list[str]:
+    """The files, with what stands in for - : what is read twice cannot be a pipe."""
+    if "-" not in files:
+        return files
+    if form is None or files.count("-") > 1:
+        raise Usage("- is standard input, once, and --in says what it is")
+    spool = os.path.join(call.enter(tempfile.TemporaryDirectory(prefix="txlog-")), "stdin")
+    with open(spool, "wb") as file:
+        if sys.stdin is not None:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+    return [spool if one == "-" else one for one in files]

@@ -22,9 +22,9 @@ from itertools import pairwise
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import txlog
+from txlog import compute as pc
 from txlog import functions
 from txlog.demo.source import LINE_TYPE, messages, open_source
 from txlog.duck import Session

@@ -13,8 +13,8 @@ from importlib import resources
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.duck import Session
 from txlog.errors import NotFound
 

@@ -7,7 +7,8 @@ from typing import Final, Protocol
 from weakref import WeakSet
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from txlog import compute as pc
 
 LATENESS_BOUNDS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
 

@@ -7,11 +7,12 @@ file is named, so that the file may be unlinked under it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-from txlog.engine.model.delay_ops import BucketDeleted, BucketsMerged
+from txlog.engine.model import delay_ops
 from txlog.engine.model.ops import (
     Adopted,
     ChunksAppended,
@@ -25,12 +26,14 @@ from txlog.engine.model.ops import (
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Slice, Tail
 from txlog.engine.model.tally import Tally
+from txlog.engine.storage import far, segment_reader
 from txlog.engine.storage.disk_protocol import Disk, File
-from txlog.engine.storage.far import open_file
 from txlog.engine.storage.manifest import EMPTY, Manifest
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.storage.segment_reader import SegmentReader, Span
 from txlog.errors import Corruption
+
+if TYPE_CHECKING:
+    from txlog.engine.storage.segment_reader import SegmentReader, Span
 
 Request = tuple[int, int, int]  # ledger, first row, row after the last
 # The row of a large message, which no cache keeps: (its file, columns) -> a table of one row.
@@ -81,7 +84,7 @@ class Files:
 
     def name(self, lsn: int, op: Op) -> None:
         """Which files the ledgers have from this op on; a ledger that is gone has none."""
-        if isinstance(op, BucketsMerged | BucketDeleted):
+        if isinstance(op, delay_ops.BucketsMerged | delay_ops.BucketDeleted):
             for path in op.paths:
                 self.lost[path] = lsn
             return
@@ -154,8 +157,8 @@ class Files:
         """The open reader of a file; kept, so that the file may be unlinked under it."""
         found = self._readers.get(ref.path)
         if found is None:
-            file = open_file(self._disk, ref.path)
-            found = self._readers[ref.path] = (file, SegmentReader(file, ref))
+            file = far.open_file(self._disk, ref.path)
+            found = self._readers[ref.path] = (file, segment_reader.SegmentReader(file, ref))
         return found[1]
 
     def rows(

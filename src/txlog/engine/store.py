@@ -17,14 +17,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from txlog.clock import Clock, Instant
+from txlog.engine import liveness
 from txlog.engine.appender import Appender
 from txlog.engine.bucket_ops import BucketOps
 from txlog.engine.call import NOTHING, Call, Decide
+from txlog.engine.flow import resolve
 from txlog.engine.flow.draft import Decision, Draft
-from txlog.engine.flow.resolve import recover_lossy
 from txlog.engine.flow.sweep import Swept, Uses
 from txlog.engine.identity import Identity
-from txlog.engine.liveness import WRITE_LOCK
 from txlog.engine.model.tally import Tally
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal import JournalMoved
@@ -230,7 +230,7 @@ class Store:
             if view.journal.lossy:
                 view.journal.lossy = False
                 draft = Draft(view, self.settings, now.wall_ms)
-                recover_lossy(view, draft)
+                resolve.recover_lossy(view, draft)
                 if draft.ops:
                     self._append(draft.decision(), now)
             for number in call.coordinators:
@@ -277,7 +277,7 @@ class Store:
         if self._closed:
             raise AlreadyClosed("the store is closed", hint="open it again")
         if self._lock is None:
-            self._lock = self.disk.lock_file(WRITE_LOCK)
+            self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
         self._lock.acquire(self.lock_timeout_ms)
 
     def _release(self) -> None:
@@ -409,7 +409,7 @@ class Store:
     def _recover(self, now: Instant) -> None:
         """R9: after a lossy recovery nothing stays OPEN; durable before anything else."""
         draft = Draft(self._view, self.settings, now.wall_ms)
-        aborted = recover_lossy(self._view, draft)
+        aborted = resolve.recover_lossy(self._view, draft)
         if draft.ops:
             self._append(draft.decision(sync=True), now)
         self._view.journal.flush()
@@ -449,7 +449,7 @@ class Store:
     def _run_if_free(self, calls: list[Call]) -> None:
         with self._mutex:
             if self._lock is None:
-                self._lock = self.disk.lock_file(WRITE_LOCK)
+                self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
             if not self._lock.try_acquire():
                 return
             try:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -27,8 +28,8 @@ from txlog.engine.folds import delayed as delays
 from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds import watermark as watermarks
+from txlog.engine.model import large_row
 from txlog.engine.model.fold import Fold
-from txlog.engine.model.large_row import large_row
 from txlog.engine.model.ops import (
     NamespacePolicySet,
     Op,
@@ -45,8 +46,8 @@ from txlog.engine.model.ops import (
 from txlog.engine.model.routes import CATALOG, FILES, ROUTES, Component
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
+from txlog.engine.storage import far
 from txlog.engine.storage.disk_protocol import Disk
-from txlog.engine.storage.far import open_file
 from txlog.engine.storage.journal import Journal, JournalMoved
 from txlog.engine.storage.journal_file import RawFrame
 from txlog.engine.storage.manifest import (
@@ -56,17 +57,33 @@ from txlog.engine.storage.manifest import (
     newest_manifest,
     read_manifest,
 )
-from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption, MissingFile, SnapshotExpired
 
-FOLDS: dict[str, Fold] = {
-    fold.kind: fold
-    for fold in (
-        catalogs.FOLD, coordinators.FOLD, transaction_keys.FOLD, topics.FOLD, buffers.FOLD,
-        cursors.FOLD, delays.FOLD, watermarks.FOLD,
-    )
+if TYPE_CHECKING:
+    from txlog.engine.storage.segment import FileRef
+
+_HOMES: dict[str, ModuleType] = {
+    "catalog": catalogs, "coordinator": coordinators, "key": transaction_keys, "topic": topics,
+    "buffer": buffers, "cursor": cursors, "delayed": delays, "watermark": watermarks,
 }  # fmt: skip
-APPLY = {kind: fold.apply for kind, fold in FOLDS.items()}
+
+
+class _Folds(Mapping[str, Fold]):
+    """The folds by kind; the module of one runs when a component of that kind is loaded."""
+
+    def __getitem__(self, kind: str) -> Fold:
+        fold: Fold = _HOMES[kind].FOLD
+        assert fold.kind == kind
+        return fold
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_HOMES)
+
+    def __len__(self) -> int:
+        return len(_HOMES)
+
+
+FOLDS = _Folds()
 STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
 RELOADS_MAX = 20
@@ -217,7 +234,7 @@ class View:
                     self._delays.add(key[1])
                 state = loaded.get(key)
                 if state is not None:
-                    APPLY[key[0]](state, lsn, time_ms, op)
+                    _HOMES[key[0]].FOLD.apply(state, lsn, time_ms, op)
                     continue
                 items = self._waiting.get(key)
                 if items is None:
@@ -433,9 +450,9 @@ class View:
     def _large(self, ref: FileRef, names: Sequence[str]) -> pa.Table:
         """The large message of a ledger as its row; its file is not kept open, nor what it held."""
         known = self.buffer(self.catalog.owners[ref.ledger][0]).chunked[ref.ledger]
-        file = open_file(self.disk, ref.path)
+        file = far.open_file(self.disk, ref.path)
         try:
-            return large_row(file, ref, known, names)
+            return large_row.large_row(file, ref, known, names)
         finally:
             file.close()
 

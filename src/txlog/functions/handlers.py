@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.functions.attempt import FAILURES, Attempt, Unsettled
 from txlog.message import Message, messages

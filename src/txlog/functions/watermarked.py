@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.client import Client
 from txlog.errors import NotAllowed
 from txlog.functions.attempt import Attempt

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.errors import InvalidArgument
 from txlog.functions.attempt import FAILURES, Attempt
 from txlog.functions.context import Window

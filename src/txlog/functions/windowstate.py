@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.bounds import Range
 from txlog.client import Client
 from txlog.consumer import Consumer

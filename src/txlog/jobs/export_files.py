@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.bounds import END, Range
 from txlog.client import Client
 from txlog.engine.flow.bounds import Place, resolve_range
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.folds.cursor import covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.outside import make_directory, remove_files, replace_file, replacing
@@ -184,7 +185,7 @@ class _Directory:
         if known is None and any(one.name not in (LOCK,) for one in self._root.iterdir()):
             raise AlreadyExists(f"{self._root} holds other files", path=str(self._root))
         if known is not None and force:
-            remove_files([str(one) for one, _ in self._files()])
+            remove_files([str(one) for one, _, _ in self._files()])
             remove_files([str(self._root / STATE)])
             known = None
         if known is None:
@@ -206,9 +207,10 @@ class _Directory:
         if wanted is not None:
             raise InvalidArgument("an export is gone on with where it ends: without a range")
         self.state = known
+        places = known.places
         remove_files([
-            str(path) for path, (partition, *first) in self._files()
-            if tuple(first) > tuple(known.places.get(str(partition), (0, 0, 0)))
+            str(path) for path, partition, first in self._files()
+            if partition not in places or not covers(places[partition], first)
         ])  # fmt: skip
         if again:
             starts, self.state.stops = self._bounds(Range())
@@ -286,11 +288,12 @@ class _Directory:
             {index: stop for index, stop in stops.items() if stop is not None},
         )
 
-    def _files(self) -> Iterator[tuple[Path, tuple[int, ...]]]:
-        """The files of pieces: partition, and first message, of each."""
+    def _files(self) -> Iterator[tuple[Path, str, Mark]]:
+        """The files of pieces, the partition and the first message of each."""
         for path in sorted(self._root.rglob("*")):
             if (found := _NAME.fullmatch(path.name)) is not None and path.is_file():
-                yield path, tuple(map(int, found.groups()))
+                partition, ledger, entry, index = map(int, found.groups())
+                yield path, str(partition), (ledger, entry, index)
 
     def _known(self) -> _State | None:
         try:

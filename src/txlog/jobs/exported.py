@@ -15,10 +15,10 @@ from typing import Any, BinaryIO, Final, Protocol
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from txlog import compute as pc
 from txlog.duck import Session
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.errors import InvalidArgument

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from txlog import compute as pc
 from txlog.client import Client
 from txlog.engine.model.schema import PROPERTY_MAP
 from txlog.scanning import scans_of

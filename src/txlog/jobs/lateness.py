@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import pyarrow.compute as pc
-
+from txlog import compute as pc
 from txlog.client import Client
 from txlog.errors import InvalidArgument
 from txlog.ids import TopicName

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 
 from txlog.client import Client
 from txlog.duck import Session
 from txlog.engine.upkeep.bucket_sources import Search
 from txlog.engine.upkeep.compact import Arrange
-from txlog.errors import TopicNotFound
+from txlog.errors import BadRecord, TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.exporting import write_files
 from txlog.jobs.replaying import Replayed
-from txlog.jobs.rows import as_message, check_lines, count_rows, message_rows
+from txlog.jobs.rows import ARROW, as_message, check_lines, count_rows, message_rows
 from txlog.loads import Files, Transform
 from txlog.querying import Query
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
@@ -58,7 +59,7 @@ class Local:
 
     def count(self, source: Files) -> int:
         """How many messages files have."""
-        with Session(paths=_both(source.paths)) as session:
+        with _session(source) as session:
             check_lines(session, source)
             return count_rows(session, source)
 
@@ -67,7 +68,7 @@ class Local:
     ) -> dict[str, Any]:
         """Store the rows of files as one batch, in their order."""
         bulk = client.bulk(topic, key=key, batch=batch)
-        with Session(paths=_both(source.paths)) as session:
+        with _session(source) as session:
             check_lines(session, source)
             try:
                 return bulk.commit(bulk.stage(map(as_message, message_rows(session, source))))
@@ -119,6 +120,18 @@ class Local:
                 chunks = f"SELECT {_LEDGER} AS ledger, kind, entry, value FROM {scan}"
             session.execute(f"CREATE TEMP VIEW {LARGE_CHUNKS} AS {chunks}")
             yield session.arrow
+
+
+def _session(source: Files) -> Session:
+    """A session that may read the files of a source."""
+    made = Session(paths=_both(source.paths))
+    if source.form == "arrow":
+        try:
+            made.register(ARROW, ds.dataset(source.paths, format="ipc"))
+        except (pa.ArrowInvalid, OSError) as error:
+            made.close()
+            raise BadRecord(f"not Arrow files of one schema: {error}") from error
+    return made
 
 
 def _scan(client: Client, sources: Sequence[Source]) -> str:

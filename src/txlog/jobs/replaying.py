@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.client import Client
 from txlog.engine.model.schema import PROPERTY_MAP
 from txlog.errors import CommandFailed

@@ -16,6 +16,36 @@ _OTHERS: Final = {
     "sequence_id": "CAST({0} AS BIGINT)",
 }  # fmt: skip
 
+# What a source of this form is in the session.
+ARROW: Final = "arrow_source"
+
+
+def _decoded(text: str, encoding: str) -> str:
+    """SQL for the bytes that a text says; without an encoding there are none."""
+    wrong = f"error('no encoding: ' || {encoding})"
+    return (
+        f"CASE WHEN {encoding} IS NULL THEN NULL WHEN {encoding} = 'utf8' THEN encode({text})"
+        f" WHEN {encoding} = 'base64' THEN from_base64({text}) ELSE {wrong} END"
+    )
+
+
+def _said(name: str) -> str:
+    """SQL for the bytes that an envelope has."""
+    member, encoding = f"json_extract_string(line, '$.{name}')", f"'$.{name}_encoding'"
+    return _decoded(member, f"json_extract_string(line, {encoding})")
+
+
+def _instant(name: str) -> str:
+    millis = f"CAST(json_extract_string(line, '$.{name}') AS BIGINT)"
+    return f"epoch_ms({millis}) AT TIME ZONE 'UTC'"
+
+
+_ENVELOPE: Final = {
+    "value": _said("value"), "key": _said("key"),
+    "properties": "CAST(json_extract(line, '$.properties') AS MAP(VARCHAR, VARCHAR))",
+    "event_time": _instant("event_time"), "deliver_at": _instant("deliver_at"),
+}  # fmt: skip
+
 
 def message_rows(session: Session, source: Files) -> Rows:
     """The messages of a source, read as they are asked for, in the order of its files.
@@ -42,7 +72,7 @@ def as_message(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def check_lines(session: Session, source: Files) -> None:
     """Raises BadRecord when a line of an ndjson source is no JSON object."""
-    if source.form != "ndjson":
+    if source.form not in ("ndjson", "envelope"):
         return
     [row] = session.arrow(
         "SELECT count(*) AS n, any_value(line[:60]) AS first FROM"
@@ -60,6 +90,8 @@ def _selected(session: Session, source: Files) -> str:
 def _columns(session: Session, source: Files) -> str:
     """The columns of messages over those of a source."""
     chosen = source.columns
+    if source.form == "envelope":
+        return ", ".join(f"{sql} AS {name}" for name, sql in _ENVELOPE.items())
     if source.form == "ndjson":
         members = {"key": chosen.key, "event_time": chosen.event_time}
         out = ["encode(line) AS value"]
@@ -71,19 +103,26 @@ def _columns(session: Session, source: Files) -> str:
         return ", ".join(out)
     schema = session.stream(f"SELECT * FROM {_scan(source)} LIMIT 0").schema
     named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
-    for column in named.values():
+    for column in (*named.values(), *chosen.values):
         if column is not None and column not in schema.names:
             raise InvalidArgument(
                 f"the source has no column {column}", hint=f"it has {', '.join(schema.names)[:200]}"
             )
-    whole = chosen.value is None and "value" not in schema.names
+    whole = not chosen.values and chosen.value is None and "value" not in schema.names
     others = () if whole else ("properties", "deliver_at", "sequence_id")
     out = ["encode(CAST(to_json(source) AS VARCHAR)) AS value"] if whole else []
+    if chosen.values:
+        object_of = ", ".join(f"{_text(one)}, {_name(one)}" for one in chosen.values)
+        out.append(f"encode(CAST(json_object({object_of}) AS VARCHAR)) AS value")
     for name in ("value", "key", "event_time", *others):
         column = named.get(name) or (name if name in schema.names else None)
-        if column is not None:
+        if column is not None and not (name == "value" and chosen.values):
             kind = schema.field(column).type
-            out.append(f"{_shaped(name, _name(column), kind)} AS {name}")
+            shaped = _shaped(name, _name(column), kind)
+            said = f"{column}_encoding"
+            if said in schema.names and name in ("key", "value") and pa.types.is_string(kind):
+                shaped = _decoded(_name(column), _name(said))
+            out.append(f"{shaped} AS {name}")
     return ", ".join(out)
 
 
@@ -97,10 +136,14 @@ def _shaped(name: str, column: str, kind: pa.DataType) -> str:
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             return column
         return f"encode(CAST({column} AS VARCHAR))"
+    if name == "properties" and pa.types.is_string(kind):
+        column = f"CAST({column} AS JSON)"
     return str(_OTHERS[name]).format(column)
 
 
 def _scan(source: Files) -> str:
+    if source.form == "arrow":
+        return f"{ARROW} AS source"
     paths = ", ".join(_text(_unglobbed(path)) for path in source.paths)
     if source.form == "parquet":
         return f"read_parquet([{paths}], union_by_name = true) AS source"
@@ -108,7 +151,8 @@ def _scan(source: Files) -> str:
         # Nothing is guessed: a row of another length or an open quote is an error, not other rows.
         return (
             f"read_csv([{paths}], header = true, all_varchar = true, delim = ',', quote = '\"',"
-            " escape = '\"', comment = '', skip = 0, strict_mode = true) AS source"
+            " escape = '\"', comment = '', skip = 0, strict_mode = true,"
+            " allow_quoted_nulls = false) AS source"
         )
     return (
         f"read_csv([{paths}], columns = {{'line': 'VARCHAR'}}, header = false, delim = '\\x01',"

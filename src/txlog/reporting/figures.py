@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import txlog
 from txlog.client import Client
-from txlog.errors import InvalidArgument
+from txlog.errors import Corruption, InvalidArgument
+from txlog.ids import TopicName
+from txlog.messagesql import name
+from txlog.overview import problem
 from txlog.querying import Query
 from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
-from txlog.sqlquery import SqlQuery
 
 Answer = dict[str, Any]
 COLUMNS_MAX: Final = 240  # spans of time in a chart
@@ -21,11 +24,11 @@ _STEPS_MS: Final = (
 _HOURS_MIN: Final = 6
 _SPAN: Final = (
     "SELECT min(epoch_ms(visible_time)) AS first, max(epoch_ms(visible_time)) AS last"
-    " FROM messages WHERE lsn <= $lsn::BIGINT AND visible_time >= make_timestamptz($since::BIGINT)"
+    " FROM {} WHERE lsn <= $lsn::BIGINT AND visible_time >= make_timestamptz($since::BIGINT)"
 )
 _BY: Final = (
     "SELECT topic, epoch_ms(visible_time) - epoch_ms(visible_time) % $by::BIGINT AS from_time,"
-    " count(*) AS messages, sum(size_bytes)::BIGINT AS size_bytes FROM messages"
+    " count(*) AS messages, sum(size_bytes)::BIGINT AS size_bytes FROM {}"
     " WHERE lsn <= $lsn::BIGINT AND visible_time >= make_timestamptz($since::BIGINT)"
     " GROUP BY ALL ORDER BY ALL"
 )
@@ -37,44 +40,76 @@ def figures(client: Client, since_ms: int | None = None, by_ms: int | None = Non
     since_ms: count only messages that became visible at or after; None: all there are
     by_ms:    how long a span of the throughput is; None: an hour, or what suits the messages
     returns:  the fields of Client.overview, and txlog, hanging_list (of Admin.find_hanging),
-              throughput: {by_ms, since, row_list: [{topic, from_time, messages, size_bytes}]}
-    raises:   InvalidArgument; what reading the topics raises, but for partitions that are away,
-              which `throughput.left_out` names
+              throughput: {by_ms, since, row_list: [{topic, from_time, messages, size_bytes}],
+              left_out: partitions and topics that cannot be read}; problem_list says why
+    raises:   InvalidArgument; what Client.overview raises
     cost:     reads two columns of all messages
     """
     if by_ms is not None and by_ms < 1000:
         raise InvalidArgument(f"a span of {by_ms} ms is below a second", code=203)
     hanging = client.admin.find_hanging()
     found = client.overview()
-    return {
-        "txlog": txlog.__version__, **found, "hanging_list": hanging,
-        "throughput": throughput(client, found["lsn"], since_ms, by_ms),
-    }  # fmt: skip
+    known, damaged = throughput(client, found["lsn"], since_ms, by_ms)
+    found["problem_list"] += [row for row in damaged if row not in found["problem_list"]]
+    return {"txlog": txlog.__version__, **found, "hanging_list": hanging, "throughput": known}
 
 
 def throughput(
     client: Client, lsn: int, since_ms: int | None = None, by_ms: int | None = None
-) -> Answer:
+) -> tuple[Answer, list[Answer]]:
     """Committed messages by topic and the time they became visible, up to an LSN.
 
-    returns: {by_ms, since, row_list: [{topic, from_time, messages, size_bytes}], left_out}
+    returns: {by_ms, since, row_list: [{topic, from_time, messages, size_bytes}], left_out}, and
+             the damage that was found, as rows of problem_list
     """
     given = {"lsn": str(lsn), "since": str((since_ms or 0) * 1000)}
-    with Query(client, _SPAN, given, skip_unavailable=True) as asked:
-        (first, last), left_out = _only(asked), asked.left_out
-    by_ms = by_ms or step_ms(first, last)
-    rows: list[Answer] = []
-    with Query(client, _BY, {**given, "by": str(by_ms)}, skip_unavailable=True) as asked:
-        for batch in asked.rows():
-            rows += batch.to_pylist()
-    return {"by_ms": by_ms, "since": since_ms, "row_list": rows, "left_out": left_out}
+    try:
+        first, last, left_out = _span(client, "messages", given)
+        by_ms = by_ms or step_ms(first, last)
+        rows, damaged = _by(client, "messages", given, by_ms), list[Answer]()
+    except Corruption:
+        rows, left_out, by_ms, damaged = _one_by_one(client, given, by_ms)
+    known = {"by_ms": by_ms, "since": since_ms, "row_list": rows, "left_out": left_out}
+    return known, damaged
 
 
-def _only(asked: SqlQuery) -> tuple[int | None, int | None]:
-    for batch in asked.rows():
-        for row in batch.to_pylist():
-            return row["first"], row["last"]
-    return None, None
+def _one_by_one(
+    client: Client, given: Mapping[str, str], by_ms: int | None
+) -> tuple[list[Answer], list[str], int, list[Answer]]:
+    """The same a topic at a time, without those that are damaged."""
+    damaged: list[Answer] = []
+    left_out: list[str] = []
+    ends: dict[str, tuple[int, int]] = {}
+    for row in client.topics():
+        topic = name(TopicName.parse(row["topic"]).full)  # no list of SQL is called so
+        try:
+            first, last, away = _span(client, topic, given)
+        except Corruption as error:
+            damaged.append(problem(error))
+            left_out.append(row["topic"])
+            continue
+        left_out += away
+        if first is not None and last is not None:
+            ends[topic] = first, last
+    least = min((first for first, _ in ends.values()), default=None)
+    by_ms = by_ms or step_ms(least, max((last for _, last in ends.values()), default=None))
+    rows = [row for topic in ends for row in _by(client, topic, given, by_ms)]
+    return rows, left_out, by_ms, damaged
+
+
+def _span(
+    client: Client, relation: str, given: Mapping[str, str]
+) -> tuple[int | None, int | None, list[str]]:
+    """When the first and the last message became visible, and which partitions are away."""
+    with Query(client, _SPAN.format(relation), given, skip_unavailable=True) as asked:
+        (row,) = (row for batch in asked.rows() for row in batch.to_pylist())
+        return row["first"], row["last"], asked.left_out
+
+
+def _by(client: Client, relation: str, given: Mapping[str, str], by_ms: int) -> list[Answer]:
+    parameters = {**given, "by": str(by_ms)}
+    with Query(client, _BY.format(relation), parameters, skip_unavailable=True) as asked:
+        return [row for batch in asked.rows() for row in batch.to_pylist()]
 
 
 def step_ms(first_ms: int | None, last_ms: int | None) -> int:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from txlog import compute as pc
 from txlog.client import Client
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import number_of

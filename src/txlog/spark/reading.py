@@ -1,10 +1,10 @@
 """Owns `read`: the messages of a topic as a data frame, scanned by Spark itself.
 
 What is committed is decided by `views.Relation`; here it is written as Spark's plan: a scan of the
-files that need no more than `kind = 0`, in one piece; one of the files that are joined with their
-markers; what lies in parts and in the journal as local rows. Files are named one by one, never a
-directory, which knows no generation and no transaction. What was offloaded to a directory is
-scanned there; what is in an object store is fetched by the workers (remote).
+files that have nothing but messages; one of those that need `kind = 0`; one of the files that are
+joined with their markers; what lies in parts and in the journal as local rows. Files are named one
+by one, never a directory, which knows no generation and no transaction. What was offloaded to a
+directory is scanned there; what is in an object store is fetched by the workers (remote).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import PurePath
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from txlog import compute as pc
 from txlog.bounds import START, Bound, Range, parse_bound
 from txlog.clock import SystemClock
 from txlog.engine.storage.far import is_remote, local_path
@@ -51,7 +51,8 @@ _STORED: Final = (
     "kind tinyint, entry bigint, lsn bigint, publish_time timestamp, key binary, value binary,"
     " properties map<string, string>, event_time timestamp, deliver_at timestamp,"
     " producer string, sequence_id bigint, txn_most bigint, txn_least bigint, txn_index int,"
-    " marker_ledger bigint, marker_entry bigint, visible_time timestamp, partition int"
+    " marker_ledger bigint, marker_entry bigint, visible_time timestamp, ledger bigint,"
+    " partition int"
 )
 # Whatever the session says: a damaged page or a missing file is an error, never fewer rows.
 _STRICT: Final = {
@@ -167,8 +168,8 @@ class _Plan:
         branches: list[DataFrame] = []
         if relation.direct:
             branches += self._direct()
-        for group in self._by_root(relation.unclean):
-            rows = self._scan(group)
+        for group in self._alike(relation.unclean):
+            rows = self._messages(group)
             if relation.spans:
                 lsns = pc.min(relation.markers.column("first_lsn")).as_py()
                 latest = pc.max(relation.markers.column("lsn")).as_py()
@@ -178,7 +179,8 @@ class _Plan:
             rows = self._local(content.partition_parts).where("kind = 0")
             branches.append(_branch(rows, visible_time=F.col("publish_time")))
         if content.sidecar_parts.num_rows:
-            branches.append(self._joined(self._local(content.sidecar_parts)))
+            rows = self._local(content.sidecar_parts).where("kind = 0")
+            branches.append(self._joined(rows))
         if relation.large_files:
             branches.append(self._large())
         if self._remote is not None:
@@ -206,36 +208,41 @@ class _Plan:
     def _direct(self) -> list[DataFrame]:
         """Files whose data rows are all committed; the marker, if any, is in the row.
 
-        All that are wanted whole in one scan. Of a few at the edge of a range each is one, so that
-        Spark can leave out row groups by entry.
+        All alike that are wanted whole in one scan. Of a few at the edge of a range each is one, so
+        that Spark can leave out row groups by entry.
         """
-        direct = self._relation.direct
+        direct = [source for source in self._relation.direct if source.ref.messages]
         whole = [source for source in direct if source.within is None]
         cut = [source for source in direct if source.within is not None]
         few = [source for source in cut if source.role == "p"]
         if len(few) > _EDGES_FEW:
             few = []
         many = [source for source in cut if source not in few]
-        out = [self._placed(self._scan(group)) for group in self._by_root(whole)]
+        out = [self._placed(group) for group in self._alike(whole)]
         for source in few:
             low, high = _entries(source)
-            rows = self._scan([source]).where((F.col("entry") >= low) & (F.col("entry") < high))
-            out.append(self._placed(rows))
+            out.append(self._placed([source], (F.col("entry") >= low) & (F.col("entry") < high)))
         if many:
             spans = {source.partition: source.within for source in many if source.within}
-            for group in self._by_root(many):
-                out.append(self._placed(self._scan(group)).where(_is_within(spans)))
+            out += [self._placed(group).where(_is_within(spans)) for group in self._alike(many)]
         return out
 
-    def _placed(self, rows: DataFrame) -> DataFrame:
-        # Spark makes all the metadata of each row, unless a query looks at some of it.
-        looked = F.col("_metadata.file_name") != ""
+    def _placed(self, group: Sequence[Source], within: Column | None = None) -> DataFrame:
+        """Rows of files that are alike, at their places."""
+        rows = self._messages(group)
+        if within is not None:
+            rows = rows.where(within)
+        ledger, lsn = F.col("ledger"), F.col("lsn")
+        if _is_named(group[0]):
+            # Spark makes all the metadata of each row, unless a query looks at some of it.
+            rows = rows.where(F.col("_metadata.file_name") != "")
+            ledger, lsn = _ledger_of_file(), self._lsn()
         return _branch(
-            rows.where("kind = 0").where(looked),
-            ledger=F.coalesce("marker_ledger", _ledger_of_file()),
+            rows,
+            ledger=F.coalesce("marker_ledger", ledger),
             entry=F.coalesce("marker_entry", "entry"),
             visible_time=F.coalesce("visible_time", "publish_time"),
-            lsn=self._lsn(),
+            lsn=lsn,
         )
 
     def _lsn(self) -> Column:
@@ -249,7 +256,7 @@ class _Plan:
     def _joined(self, rows: DataFrame) -> DataFrame:
         """Data rows of transactions that have a marker, at its place."""
         found = _branch(
-            rows.where("kind = 0").join(F.broadcast(self._markers()), _TXN),
+            rows.join(F.broadcast(self._markers()), _TXN),
             ledger=F.col("m_marker_ledger"),
             entry=F.col("m_marker_entry"),
             visible_time=F.col("m_visible_time"),
@@ -262,7 +269,10 @@ class _Plan:
     def _markers(self) -> DataFrame:
         """The markers that are wanted, where they are many read by Spark from sealed files."""
         markers = self._relation.markers.select([*_TXN, *_OF_MARKER])
-        files = [source for source in self._relation.direct if source.role == "p"]
+        files = [
+            source for source in self._relation.direct
+            if source.role == "p" and not source.ref.is_messages_only
+        ]  # fmt: skip
         if markers.num_rows <= _MARKERS_FEW or not files:
             return self._local(markers.rename_columns(_MARKERS))
         sealed = pa.array(sorted({source.ref.ledger for source in files}), pa.int64())
@@ -273,13 +283,13 @@ class _Plan:
             .where("kind = 1")
             .select(
                 *_TXN,
-                _ledger_of_file().alias("ledger"),
+                (_ledger_of_file() if _is_named(group[0]) else F.col("ledger")).alias("ledger"),
                 "entry",
                 F.lit(0).alias("txn_index"),
                 F.col("publish_time").alias("m_visible_time"),
                 F.col("lsn").alias("m_lsn"),
             )
-            for group in self._by_root(files)
+            for group in self._alike(files)
         ]
         scanned = reduce(DataFrame.unionByName, groups)
         if spans:
@@ -304,7 +314,7 @@ class _Plan:
         value = F.aggregate(chunks, empty, lambda whole, chunk: F.concat(whole, chunk["value"]))
         groups = [
             self._scan(group).select("entry", "value", _ledger_of_file().alias("file"))
-            for group in self._by_root(relation.large_files)
+            for group in self._alike(relation.large_files)
         ]
         values = reduce(DataFrame.unionByName, groups).groupBy("file").agg(value.alias("value"))
         rows = self._local(relation.large.drop_columns("path").append_column("file", file))
@@ -324,12 +334,22 @@ class _Plan:
         """The path of a file, in the store or outside of it."""
         return local_path(source.ref.path) or str(PurePath(self._path, source.ref.path))
 
-    def _by_root(self, sources: Sequence[Source]) -> list[list[Source]]:
-        """Files by the directory of their topic: a scan takes partitions from below one."""
-        groups: dict[str, list[Source]] = {}
+    def _alike(self, sources: Sequence[Source]) -> list[list[Source]]:
+        """Files that one scan can take, with one rule for all of its rows.
+
+        By the directory of their topic, since a scan takes partitions from below one.
+        """
+        groups: dict[object, list[Source]] = {}
         for source in sources:
-            groups.setdefault(self._at(source).rpartition("/partition=")[0], []).append(source)
+            root = self._at(source).rpartition("/partition=")[0]
+            alike = (root, source.ref.is_messages_only, _is_named(source))
+            groups.setdefault(alike, []).append(source)
         return list(groups.values())
+
+    def _messages(self, group: Sequence[Source]) -> DataFrame:
+        """The rows of kind data of files that are alike."""
+        rows = self._scan(group)
+        return rows if group[0].ref.is_messages_only else rows.where("kind = 0")
 
     def _local(self, table: pa.Table) -> DataFrame:
         return local_frame(self._spark, table)
@@ -397,6 +417,11 @@ def _branch(rows: DataFrame, *more: str, **computed: Column) -> DataFrame:
         *(computed[name].alias(name) if name in computed else F.col(name) for name in _BRANCH),
         *more,
     )
+
+
+def _is_named(source: Source) -> bool:
+    """True when only the name of a file says which ledger its rows are of."""
+    return source.role == "p" and source.ref.messages < 0
 
 
 def _ledger_of_file() -> Column:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.clock import Instant
 from txlog.engine.flow.acksets import (
     acked_outcome,

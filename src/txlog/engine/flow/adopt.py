@@ -21,7 +21,7 @@ from txlog.clock import Instant
 from txlog.engine.flow.delivery import Delays
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.enter import NewTxn, open_txn
-from txlog.engine.flow.keys import NEW_HOLDER, check_key, connect_ops, find_owner, home
+from txlog.engine.flow.keys import check_key, connect_ops, find_owner, home
 from txlog.engine.flow.lookup import live_topic
 from txlog.engine.flow.participants import check_available
 from txlog.engine.flow.resolve import release_key
@@ -31,7 +31,7 @@ from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN
 from txlog.engine.model.bulk_ops import Adopted, Batch, BatchRecorded
 from txlog.engine.model.delay_ops import DelaysCounted
-from txlog.engine.model.key_ops import KeyBound
+from txlog.engine.model.key_ops import NEW_HOLDER, KeyBound
 from txlog.engine.model.ops import LedgerReserved, PartitionAdded, StatusUpdated
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view import View

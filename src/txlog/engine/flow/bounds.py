@@ -9,8 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import NamedTuple
 
-import pyarrow.compute as pc
-
+from txlog import compute as pc
 from txlog.bounds import Bound, Range
 from txlog.engine.flow.acksets import is_trimmed
 from txlog.engine.flow.dispatch import NO_MATTER, plan

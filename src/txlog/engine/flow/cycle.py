@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.clock import Instant
 from txlog.engine.flow.delay_policy import ACTIVE
 from txlog.engine.flow.dispatch import Piece, id_of, part_of, plan, requests_of

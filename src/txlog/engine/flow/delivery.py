@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.delay_policy import MAX_DELAY, delay_policy
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.retention_policy import retention_policy

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.skipping import Skip, entries_left, indexes_left, runs_left
 from txlog.engine.flow.weight import Weight
 from txlog.engine.folds.buffer import Marker, find_marker

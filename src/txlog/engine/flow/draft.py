@@ -8,15 +8,19 @@ gaps.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txlog.engine.flow.acksets import Settled
+from txlog.engine.flow import acksets
 from txlog.engine.flow.watermark_policy import is_snapshot_due
 from txlog.engine.model.ops import LedgerRolled, Op, WatermarkSnapshot
 from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.settings import Settings
+
+if TYPE_CHECKING:
+    from txlog.engine.flow.acksets import Settled
 
 
 @dataclass(slots=True)
@@ -150,7 +154,7 @@ class Draft:
         found = self._settled.get(key)
         if found is None:
             mark = self.view.cursor(subscription, partition).mark_delete
-            found = self._settled[key] = Settled(mark)
+            found = self._settled[key] = acksets.Settled(mark)
         return found
 
     def decision(self, answer: object = None, *, sync: bool = False) -> Decision:

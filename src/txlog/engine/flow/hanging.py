@@ -48,7 +48,7 @@ def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -
                 for one in _of_unfinished(view, now, older_than_ms, txn):
                     found[(one.coordinator, one.sequence, one.cause)] = one
     for number in sorted(numbers):
-        for one in _contradictions(view, now, number):
+        for one in contradictions(view, number, now):
             found.setdefault((one.coordinator, one.sequence, one.cause), one)
     return [found[key] for key in sorted(found)]
 
@@ -67,8 +67,9 @@ def _of_unfinished(view: View, now: Instant, older_than_ms: int, txn: Txn) -> It
             yield Finding(*pair, txn.status, age_ms, "overdue", "nothing holds it up")
 
 
-def _contradictions(view: View, now: Instant, partition: int) -> Iterator[Finding]:
-    """The four impossible states, looked for in one partition."""
+def contradictions(view: View, partition: int, now: Instant | None = None) -> Iterator[Finding]:
+    """The four impossible states, looked for in one partition; now: for the age."""
+    now = now or Instant(0, "", 0)
     side, topic_of = view.buffer(partition), view.catalog.topics
     for coordinator, by_sequence in side.held.items():
         for sequence in by_sequence:

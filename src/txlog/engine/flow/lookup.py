@@ -6,11 +6,12 @@ Source: spec/transactions 2 and 5 (the decision table for send, ack, add).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from txlog.clock import Instant
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.folds.coordinator import Txn
 from txlog.engine.view import View
 from txlog.errors import (
     CoordinatorNotFound,
@@ -24,6 +25,9 @@ from txlog.errors import (
 )
 from txlog.ids import TopicName, TxnId
 from txlog.near import meant
+
+if TYPE_CHECKING:
+    from txlog.engine.folds.coordinator import Txn
 
 ROOT_UID = 0
 

@@ -8,8 +8,7 @@ The last sequence answers from the folds; an older one is looked for. Source: sp
 
 from __future__ import annotations
 
-import pyarrow.compute as pc
-
+from txlog import compute as pc
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.view import View
 from txlog.ids import MessageId

@@ -9,18 +9,22 @@ Source: spec/transactions 5.1, 11.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.buffer import Held
+from txlog.engine.folds import coordinator as folds_coordinator
 from txlog.engine.folds.catalog import Catalog, Topic
-from txlog.engine.folds.coordinator import ENDED, Txn
-from txlog.engine.folds.cursor import Pending
 from txlog.engine.view import View
 from txlog.errors import PartitionUnavailable
 from txlog.ids import TopicName
+
+if TYPE_CHECKING:
+    from txlog.engine.folds.buffer import Held
+    from txlog.engine.folds.coordinator import Txn
+    from txlog.engine.folds.cursor import Pending
 
 Place = tuple[int, int]  # (partition, subscription); subscription 0: the partition itself
 
@@ -79,7 +83,7 @@ def participants(view: View, txn: Txn, back: int = 0, gone: Collection[Place] = 
 
 def skipped_by(view: View, txn: Txn) -> list[Place]:
     """Participants that were deleted before the end; of an unfinished one, those that are now."""
-    return txn.skipped if txn.status in ENDED else participants(view, txn).skipped
+    return txn.skipped if txn.status in folds_coordinator.ENDED else participants(view, txn).skipped
 
 
 def waiting_for(view: View, partition: int) -> list[Txn]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.dispatch import RECEIVED
 from txlog.engine.folds.buffer import Buffer, find_held
 from txlog.engine.model.schema import KIND_DATA

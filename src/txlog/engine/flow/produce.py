@@ -10,27 +10,32 @@ Source: PIP-31 "Produce in a transaction", PIP-6.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.clock import Instant
+from txlog.engine.flow import enter, producers
+from txlog.engine.flow import originals as flow_originals
 from txlog.engine.flow.delivery import Delays
 from txlog.engine.flow.draft import Decision, Draft
-from txlog.engine.flow.enter import Use, enter
-from txlog.engine.flow.originals import find_in_txn, find_plain
 from txlog.engine.flow.participants import check_available
-from txlog.engine.flow.producers import Named, check_producer, last_sent, make_room
 from txlog.engine.flow.route import PartitionSlice, Routed
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.folds.coordinator import Txn
 from txlog.engine.model.delay_ops import NO_TIME
 from txlog.engine.model.ops import Appended, BufferAppended, Deduplicated, PartitionAdded
 from txlog.engine.view import View
 from txlog.errors import InvalidMessage, LimitExceeded
 from txlog.ids import MessageId, TxnId
 from txlog.settings import TXN_MESSAGES_MAX, Settings
+
+if TYPE_CHECKING:
+    from txlog.engine.flow.enter import Use
+    from txlog.engine.flow.producers import Named
+    from txlog.engine.folds.coordinator import Txn
 
 _NO_TIME = pa.scalar(NO_TIME, pa.int64())
 
@@ -74,13 +79,13 @@ def send(
         check_available(view, topic, number)
         last = -1
         if producer is not None:
-            known = last_sent(draft, number, producer)
+            known = producers.last_sent(draft, number, producer)
             last = -1 if known is None else known.sequence
             if known is None:
-                make_room(draft, number, producer)
+                producers.make_room(draft, number, producer)
         rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
         originals = [
-            find_plain(view, number, producer or "", sequence)
+            flow_originals.find_plain(view, number, producer or "", sequence)
             for sequence in _sequences(routed, piece, duplicates)
         ]
         _count_duplicates(draft, number, originals)
@@ -120,7 +125,7 @@ def send_in_txn(
              ProducerFenced, LimitExceeded, InvalidMessage
     """
     draft = Draft(view, settings, now.wall_ms)
-    txn = enter(draft, now, uid, use)
+    txn = enter.enter(draft, now, uid, use)
     if isinstance(txn, Decision):
         return txn
     producer = _checked(view, topic, named)
@@ -141,7 +146,9 @@ def send_in_txn(
             last, last_index = held.producers.get(producer, (-1, 0))
         rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
         indexes = [
-            last_index if sequence == last else find_in_txn(view, held, producer, sequence)
+            last_index
+            if sequence == last
+            else flow_originals.find_in_txn(view, held, producer, sequence)
             for sequence in _sequences(routed, piece, duplicates)
         ]
         originals = [None if index is None else MessageId(0, 0, index) for index in indexes]
@@ -178,7 +185,7 @@ def _checked(view: View, topic: Topic, named: Named | None) -> str | None:
     """The producer's name, None without one; raises ProducerFenced."""
     if named is None:
         return None
-    check_producer(view, topic, named)
+    producers.check_producer(view, topic, named)
     return named.name
 
 

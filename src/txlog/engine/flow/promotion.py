@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.clock import Instant
 from txlog.engine.flow.acknowledge import by_partition
 from txlog.engine.flow.acksets import acked_outcome, is_trimmed

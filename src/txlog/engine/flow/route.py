@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded
 from txlog.settings import KEY_BYTES_MAX, TXN_MESSAGES_MAX

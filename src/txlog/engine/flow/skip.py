@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.clock import Instant
 from txlog.engine.flow.acksets import acked_outcome
 from txlog.engine.flow.bounds import behind_time, stop_behind

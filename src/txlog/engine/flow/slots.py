@@ -16,8 +16,8 @@ from itertools import islice
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.clock import Instant
 from txlog.engine.flow.cycle import Cycle
 from txlog.engine.flow.dispatch import Piece, id_of, part_of, plan, requests_of

@@ -15,21 +15,25 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from heapq import merge
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from txlog.clock import Instant
+from txlog.engine.flow import resolve
 from txlog.engine.flow.draft import Draft
 from txlog.engine.flow.lookup import is_overdue
 from txlog.engine.flow.participants import in_order, participants
-from txlog.engine.flow.resolve import abort_ops, finish_ops
 from txlog.engine.flow.route import PartitionSlice
+from txlog.engine.folds import coordinator as folds_coordinator
 from txlog.engine.folds.catalog import Subscription, Topic, number_of
-from txlog.engine.folds.coordinator import COMMITTING, ENDED, OPEN, Txn
 from txlog.engine.model.ops import TxnsForgotten
 from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.settings import Settings
+
+if TYPE_CHECKING:
+    from txlog.engine.folds.coordinator import Txn
 
 Pair = tuple[int, int]
 Find = Callable[[View], tuple[Topic, Subscription]]
@@ -126,15 +130,15 @@ def sweep(draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: 
     now_going_on = decided[: max([limit, *reach])]
     swept.left = len(decided) - len(now_going_on)
     for txn in now_going_on:
-        if finish_ops(draft, txn).status in ENDED:
-            if txn.status == COMMITTING:
+        if resolve.finish_ops(draft, txn).status in folds_coordinator.ENDED:
+            if txn.status == folds_coordinator.COMMITTING:
                 swept.rolled_forward += 1
             else:
                 swept.rolled_back += 1
     mine = [txn for txn in overdue if _pair(txn) in first]
     others = [txn for txn in overdue if _pair(txn) not in first]
     for txn in mine + others[: max(0, limit - len(decided))]:
-        abort_ops(draft, txn, "timeout")
+        resolve.abort_ops(draft, txn, "timeout")
         swept.expired += 1
     return swept
 
@@ -145,7 +149,7 @@ def _due(view: View, now: Instant) -> tuple[list[Txn], list[Txn]]:
     decided: list[Txn] = []
     for _, state in view.loaded_coordinators():
         for txn in state.unfinished.values():
-            if txn.status == OPEN:
+            if txn.status == folds_coordinator.OPEN:
                 if is_overdue(txn, now):
                     overdue.append(txn)
             elif participants(view, txn).can_go_on:

@@ -13,9 +13,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
 
+from txlog import compute as pc
 from txlog.engine.folds.buffer import Buffer, find_marker
 from txlog.engine.model.idset import IdSet
 from txlog.engine.storage.bucket import IDS, Columns

@@ -21,8 +21,8 @@ from functools import partial
 from itertools import zip_longest
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.acknowledge import runs_of_table
 from txlog.engine.flow.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.flow.fetch import pieces_of

@@ -29,8 +29,6 @@ from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.ids import TopicName, TxnId
 from txlog.settings import EVENT_TIME_MAX, Settings
 
-UNNAMED = "(unnamed)"  # the member that producers without a name share
-
 
 class Assertion(msgspec.Struct, frozen=True, gc=False):
     """What a producer asserts: event_time in ms, None: it is idle; by: who says so."""

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.flow.watermark_at import WatermarkGenerator, moves_between
 from txlog.engine.folds.watermark import START, Position, State

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+NEW_HOLDER: Final = -1  # an epoch: presented by one that was not connected before
 
 
 class KeyConnected(msgspec.Struct, tag="kcon", frozen=True, array_like=True, gc=False):

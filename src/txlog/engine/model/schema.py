@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog.engine.storage.columns import INSTANT, MESSAGE, PROPERTY_MAP, conform
+from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP, conform
 from txlog.errors import InvalidArgument
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "frame_schema",
 ]
 
-KIND_DATA: Final = 0
 TXN_COMMIT: Final = 1
 TXN_ABORT: Final = 2
 W_SET: Final = 3

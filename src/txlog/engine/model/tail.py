@@ -10,11 +10,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
+from txlog.engine.model import watermark_ops
 from txlog.engine.model.frame_rows import FrameRef, FrameRows
 from txlog.engine.model.ops import (
     Appended,
@@ -40,11 +42,13 @@ from txlog.engine.model.schema import (
     W_SNAPSHOT,
     frame_schema,
 )
-from txlog.engine.model.watermark_ops import encode_effects
+from txlog.engine.storage import segment_reader
 from txlog.engine.storage.journal import Journal
 from txlog.engine.storage.journal_file import RawFrame
-from txlog.engine.storage.segment_reader import Span, are_long, rows_of
 from txlog.ids import txn_halves
+
+if TYPE_CHECKING:
+    from txlog.engine.storage.segment_reader import Span
 
 
 class TailRun(msgspec.Struct, frozen=True, gc=False):
@@ -257,9 +261,9 @@ def _by_frame(slices: list[Slice]) -> Iterator[tuple[TailRun, list[Span]]]:
 
 def _cut(batch: pa.RecordBatch, spans: list[Span]) -> list[pa.RecordBatch]:
     """The rows of spans, in their order: long ones as slices, without a copy."""
-    if are_long(spans):
+    if segment_reader.are_long(spans):
         return [batch.slice(start, stop - start) for start, stop in spans]
-    return [batch.take(rows_of(spans))]
+    return [batch.take(segment_reader.rows_of(spans))]
 
 
 def _run_of(op: Op, ref: FrameRef) -> TailRun:
@@ -272,7 +276,9 @@ def _run_of(op: Op, ref: FrameRef) -> TailRun:
     if isinstance(op, Appended):
         return TailRun(op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer)
     if isinstance(op, CommitMarker):
-        made = _watermark_row(encode_effects(op.watermarks)) if op.watermarks else None
+        made = (
+            _watermark_row(watermark_ops.encode_effects(op.watermarks)) if op.watermarks else None
+        )
         txn = (op.coordinator, op.sequence)
         return TailRun(op.entry, 1, TXN_COMMIT, ref, 0, None, txn, 0, op.count, made)
     if isinstance(op, BufferCommitted | BufferAborted):

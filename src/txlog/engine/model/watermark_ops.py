@@ -11,6 +11,7 @@ import msgspec
 
 # (producer, whether it was idle in between, its time or null): what a transaction does to one
 Effect = tuple[str, bool, int | None]
+UNNAMED = "(unnamed)"  # the member that producers without a name share
 _effects = msgspec.msgpack.Decoder(list[Effect])
 
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
+
+from txlog import compute as pc
 
 MarkerCounts = Callable[[int], "pa.Array | None"]
 """Of a ledger: int32, at each entry the messages of that marker, 0 for none; may end early."""

@@ -6,8 +6,11 @@ scan can read them all. A file may lack columns: an absent column reads as null.
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 
+KIND_DATA: Final = 0
 INSTANT = pa.timestamp("ms", "UTC")
 PROPERTY_MAP = pa.map_(pa.string(), pa.string())
 

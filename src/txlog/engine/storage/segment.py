@@ -23,7 +23,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from txlog.engine.storage.checked import group_bounds
-from txlog.engine.storage.columns import INSTANT, MESSAGE, conform
+from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE, conform
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
@@ -33,9 +33,12 @@ GROUP_BYTES: Final = 8 << 20
 # What an Arrow IPC file has around its batches: their blocks in the footer, magics and lengths.
 IPC_BATCH_BYTES, IPC_FILE_BYTES = 64, 4096
 
+# A sealed file of a partition says which ledger it is in every row: who scans many files by
+# Spark would have to ask for the name of each, which costs more than all of such a column.
+SEALED: Final = MESSAGE.append(pa.field("ledger", pa.int64()))
 # Parquet encodings, by ANALYTICS.md 8; payload and properties are PLAIN.
 _DICTIONARY: Final = ["kind", "key", "producer"]
-_DELTA: Final = [field.name for field in MESSAGE if field.type in (pa.int64(), pa.int32(), INSTANT)]
+_DELTA: Final = [field.name for field in SEALED if field.type in (pa.int64(), pa.int32(), INSTANT)]
 _PLAIN: Final = ["value", "properties.key_value.key", "properties.key_value.value"]
 # An absent column reads as null; these two every file stores, so that any scan can rely on them.
 _ALWAYS: Final = ("kind", "entry")
@@ -49,7 +52,8 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
 
     first, last: the least and greatest entry; lsn_first, lsn_last: of the LSN, 0 when the rows
     have none. An empty file has 0, -1. A part is one group and no footer. An adopted file is a
-    sealed one whose rows have no LSN: it is here, for all of them.
+    sealed one whose rows have no LSN: it is here, for all of them. messages: how many rows of a
+    sealed file are of kind data; -1 where nobody counted.
     """
 
     path: str
@@ -66,6 +70,12 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
     lsn_last: int
     form: Form
     clean: bool = False
+    messages: int = -1
+
+    @property
+    def is_messages_only(self) -> bool:
+        """True when every row is known to be of kind data."""
+        return self.clean or self.form == "adopted" or self.messages == self.rows
 
 
 def encode_part(table: pa.Table, identity: Mapping[str, str] | None = None) -> list[memoryview]:
@@ -97,18 +107,26 @@ def encode_part(table: pa.Table, identity: Mapping[str, str] | None = None) -> l
 
 
 def encode_sealed(
-    table: pa.Table, has_keys: bool, identity: Mapping[str, str] | None = None
+    table: pa.Table,
+    has_keys: bool,
+    identity: Mapping[str, str] | None = None,
+    *,
+    ledger: int | None = None,
 ) -> list[memoryview]:
     """The buffers of a Parquet file in log order, with every column of the schema.
 
     DuckDB refuses a scan over files of unequal columns, and a null column costs a few bytes.
+    ledger: of a partition's file; in a sidecar's a row is found by its marker
     """
     table = conform(table)
+    table = table.append_column(
+        SEALED.field("ledger"), pa.repeat(pa.scalar(ledger, pa.int64()), table.num_rows)
+    )
     bloom = None
     if has_keys:
         bloom = bloom_of(table.column("key"))
     sink = pa.BufferOutputStream()
-    with sealed_writer(sink, bloom) as writer:
+    with sealed_writer(sink, bloom, SEALED) as writer:
         writer.add_key_value_metadata(dict(identity or {}))
         for group in cut(table):
             writer.write_table(group, row_group_size=GROUP_ROWS)
@@ -121,20 +139,23 @@ def bloom_of(keys: pa.ChunkedArray) -> dict[str, dict[str, int | float]]:
     return {"key": {"ndv": max(1, min(distinct, GROUP_ROWS)), "fpp": 0.01}}
 
 
-def sealed_writer(sink: object, bloom: Mapping[str, object] | None) -> ParquetWriter:
+def sealed_writer(
+    sink: object, bloom: Mapping[str, object] | None, schema: pa.Schema = MESSAGE
+) -> ParquetWriter:
     """A writer of the one form of Parquet; sink: whatever pyarrow writes to."""
+    delta = [name for name in _DELTA if name in schema.names]
     return arrow_module("pyarrow.parquet").ParquetWriter(
         sink,
-        MESSAGE,
+        schema,
         version="2.6",
         compression="zstd",
         compression_level=1,
         use_dictionary=_DICTIONARY,
         column_encoding={
-            **dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED"),
+            **dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
             **dict.fromkeys(_PLAIN, "PLAIN"),
         },
-        write_statistics=[*_DICTIONARY, *_DELTA],
+        write_statistics=[*_DICTIONARY, *delta],
         write_page_index=True,
         write_page_checksum=True,
         bloom_filter_options=bloom,
@@ -155,8 +176,9 @@ def make_ref(
     data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
     size = len(data)
     groups: list[Group] = [(table.num_rows, 0, size, crc32c(data))]
-    tail = size
+    tail, messages = size, -1
     if form == "sealed":
+        messages = _count(table, "kind", KIND_DATA)
         bounds = group_bounds(arrow_module("pyarrow.parquet").read_metadata(pa.BufferReader(data)))
         groups = [
             (rows, start, end - start, crc32c(data[start:end])) for rows, start, end in bounds
@@ -181,6 +203,7 @@ def make_ref(
         lsn_last=lsn_last,
         form=form,
         clean=clean,
+        messages=messages,
     )
 
 
@@ -201,6 +224,13 @@ def cut(table: pa.Table) -> Iterator[pa.Table]:
                 waiting += [piece.slice(half), piece.slice(0, half)]
             else:
                 yield piece
+
+
+def _count(table: pa.Table, name: str, value: int) -> int:
+    """How many rows have this value."""
+    compute = arrow_module("pyarrow.compute")
+    found = compute.sum(compute.equal(table.column(name), value)).as_py()
+    return int(found or 0)
 
 
 def _bounds(table: pa.Table, name: str) -> tuple[int, int]:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from crc32c import crc32c
 
-from txlog.engine.storage.columns import INSTANT, MESSAGE
+from txlog import compute as pc
+from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE
 from txlog.engine.storage.segment import (
     GROUP_BYTES,
     GROUP_ROWS,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 FILE_BYTES: Final = 128 << 20
 """Encoded bytes after which a file is published, and the next rows begin another."""
-_KIND_DATA: Final = 0
 _SMALL_BYTES: Final = 64 << 10
 
 
@@ -136,7 +135,7 @@ class StagedFile:
         """Rows as the file has them."""
         count = rows.num_rows
         made: dict[str, pa.Array | pa.ChunkedArray] = {
-            "kind": pa.repeat(pa.scalar(_KIND_DATA, pa.int8()), count),
+            "kind": pa.repeat(pa.scalar(KIND_DATA, pa.int8()), count),
             "entry": pa.arange(self._rows, self._rows + count),
             "publish_time": pa.repeat(pa.scalar(self._time_ms, INSTANT), count),
         }

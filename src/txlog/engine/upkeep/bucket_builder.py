@@ -17,34 +17,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from txlog.engine.flow import buckets as flow
 from txlog.engine.flow.draft import Decision
-from txlog.engine.folds.delayed import Delayed
-from txlog.engine.model.delay_ops import Bucket, BucketSealed, BucketsMerged, Id
-from txlog.engine.storage.bucket import (
-    IDS,
-    BucketFile,
-    BucketName,
-    Source,
-    bucket_name,
-    encode_bucket,
-)
-from txlog.engine.storage.cutting import Cutting
+from txlog.engine.model import delay_ops
+from txlog.engine.storage import bucket as storage_bucket
+from txlog.engine.storage import cutting as storage_cutting
 from txlog.engine.store import Store
-from txlog.engine.upkeep.bucket_sources import (
-    MarkerTables,
-    Search,
-    by_key,
-    ids_of,
-    logged,
-    merged,
-    span_of,
-)
-from txlog.engine.upkeep.paths import delayed_dir
+from txlog.engine.upkeep import bucket_sources as bucket_source
+from txlog.engine.upkeep import paths
 from txlog.engine.view import View
 from txlog.errors import (
     AlreadyClosed,
@@ -56,6 +40,12 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.settings import SECOND_MS
+
+if TYPE_CHECKING:
+    from txlog.engine.folds.delayed import Delayed
+    from txlog.engine.model.delay_ops import Bucket, Id
+    from txlog.engine.storage.bucket import BucketFile, Source
+    from txlog.engine.upkeep.bucket_sources import Search
 
 TRIES = 3
 # A merge of no more ids keeps them in memory, 28 bytes each; a larger one reads its sources thrice.
@@ -103,9 +93,9 @@ class Builder:
     __slots__ = ("_partition", "_report", "_search", "_store")
 
     def __init__(
-        self, store: Store, partition: int, report: TendReport, search: Search = logged
+        self, store: Store, partition: int, report: TendReport, search: Search | None = None
     ) -> None:
-        self._search = search
+        self._search = search or bucket_source.logged
         self._store = store
         self._partition = partition
         self._report = report
@@ -230,15 +220,19 @@ class Builder:
             if through is None:
                 return None
             rows = state.mutable.rows_through(through)
-            return ids_of(state.mutable, rows), state.mutable.place(0), through
+            return (
+                bucket_source.ids_of(state.mutable, rows),
+                state.mutable.place(0),
+                through,
+            )
 
         found = self.look(full)
         if found is None:
             return False
         ids, first, through = found
         cutoff = self.cutoff()
-        bucket = self._publish_table(by_key(ids, cutoff), first, through, cutoff)
-        op = BucketSealed(partition, "seal", first, through, cutoff, bucket)
+        bucket = self._publish_table(bucket_source.by_key(ids, cutoff), first, through, cutoff)
+        op = delay_ops.BucketSealed(partition, "seal", first, through, cutoff, bucket)
         rows = ids.num_rows
         return self._switch(bucket, lambda view: flow.seal(view, op, first, rows))
 
@@ -266,13 +260,13 @@ class Builder:
         finally:
             view.close()
         low, through = found[0], rows.through
-        bucket = self._publish_table(by_key(rows.ids, cutoff), low, through, cutoff)
-        op = BucketSealed(partition, "rebuild", low, through, cutoff, bucket)
+        bucket = self._publish_table(bucket_source.by_key(rows.ids, cutoff), low, through, cutoff)
+        op = delay_ops.BucketSealed(partition, "rebuild", low, through, cutoff, bucket)
         return self._switch(bucket, lambda view: flow.rebuild(view, op))
 
     def indexed(self, buckets: Sequence[Bucket]) -> pa.Table:
         """The ids of buckets; those that cannot be read have none."""
-        out = [IDS.empty_table()]
+        out = [storage_bucket.IDS.empty_table()]
         for bucket in buckets:
             with ExitStack() as stack:
                 try:
@@ -291,12 +285,12 @@ class Builder:
         span = (min(one.min_at for one in sources), max(one.max_at for one in sources))
         with ExitStack() as stack:
             files = [self._open(stack, bucket) for bucket in sources]
-            source: Source = lambda: merged(files, cutoff)  # noqa: E731
+            source: Source = lambda: bucket_source.merged(files, cutoff)  # noqa: E731
             if sum(one.count for one in sources) <= KEPT_IDS:
                 kept = list(source())
                 source = lambda: kept  # noqa: E731
             bucket = self._publish(source, span, first, last, cutoff)
-        op = BucketsMerged(
+        op = delay_ops.BucketsMerged(
             self._partition, [one.gen for one in sources], cutoff, bucket,
             [one.file.path for one in sources],
         )  # fmt: skip
@@ -305,10 +299,10 @@ class Builder:
     def _open(self, stack: ExitStack, bucket: Bucket) -> BucketFile:
         file = self._store.disk.open(bucket.file.path)
         stack.callback(file.close)
-        return BucketFile(file, bucket.file)
+        return storage_bucket.BucketFile(file, bucket.file)
 
     def _publish_table(self, ids: pa.Table, first: Id, last: Id, cutoff: int) -> Bucket | None:
-        return self._publish(lambda: [ids], span_of(ids), first, last, cutoff)
+        return self._publish(lambda: [ids], bucket_source.span_of(ids), first, last, cutoff)
 
     def _publish(
         self, source: Source, span: tuple[int, int], first: Id, last: Id, cutoff: int
@@ -317,23 +311,23 @@ class Builder:
         store, partition = self._store, self._partition
         settings = store.settings
         directory, gen = self.look(
-            lambda view, state: (delayed_dir(view.catalog, partition), state.next_gen)
+            lambda view, state: (paths.delayed_dir(view.catalog, partition), state.next_gen)
         )
         used = map(_GENERATION.fullmatch, store.disk.listdir(directory))
         gen = max([gen, *(int(name[1]) + 1 for name in used if name)])  # Law 6: also of orphans
-        cutting = Cutting(
+        cutting = storage_cutting.Cutting(
             settings.time_step_per_bucket_snapshot_seconds * SECOND_MS,
             settings.max_indexes_per_snapshot_segment, settings.segments_max,
         )  # fmt: skip
-        path = f"{directory}/{bucket_name(first[0], last[0], gen)}"
-        made = encode_bucket(
-            path, BucketName(partition, gen, first, last, cutoff), source, span, cutting,
-            MarkerTables(store, partition),
+        path = f"{directory}/{storage_bucket.bucket_name(first[0], last[0], gen)}"
+        made = storage_bucket.encode_bucket(
+            path, storage_bucket.BucketName(partition, gen, first, last, cutoff), source, span,
+            cutting, bucket_source.MarkerTables(store, partition),
         )  # fmt: skip
         if made is None:
             return None
         store.disk.publish(path, made.buffers)
-        return Bucket(
+        return delay_ops.Bucket(
             gen, made.file, first, last, made.head.count, made.min_at, made.max_at, cutoff,
             made.half_at,
         )  # fmt: skip

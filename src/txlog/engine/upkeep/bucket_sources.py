@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.delay_ops import NO_TIME, Id
 from txlog.engine.model.schedule import Schedule

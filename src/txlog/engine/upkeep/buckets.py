@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow import buckets as flow
-from txlog.engine.model.delay_ops import Id
 from txlog.engine.store import Store
+from txlog.engine.upkeep import checkpoint
 from txlog.engine.upkeep.bucket_builder import STEPS_MAX, Builder, TendReport, lose
 from txlog.engine.upkeep.bucket_builder import is_lost as is_lost
-from txlog.engine.upkeep.bucket_sources import Search, logged
-from txlog.engine.upkeep.checkpoint import maintenance_lock
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, TxlogError
 from txlog.settings import Settings
+
+if TYPE_CHECKING:
+    from txlog.engine.model.delay_ops import Id
+    from txlog.engine.upkeep.bucket_sources import Search
 
 FAILED_MAX = 3  # a full disk is full for every partition
 BEFORE_ALL: Id = (0, 0, 0)
@@ -75,7 +78,7 @@ def tend(store: Store, partitions: Iterable[int] | None, *, wait: bool = False) 
     wait: for the maintenance lock; else nothing happens while another process has it
     raises: StoreLocked
     """
-    lock = maintenance_lock(store, wait=wait)
+    lock = checkpoint.maintenance_lock(store, wait=wait)
     if lock is None:
         return TendReport()
     try:
@@ -114,7 +117,7 @@ def merge_now(store: Store, partition: int, to: int = 1) -> TendReport:
     """
     store.need_writable()
     report = TendReport()
-    lock = maintenance_lock(store, wait=True)
+    lock = checkpoint.maintenance_lock(store, wait=True)
     assert lock is not None
     try:
         builder = Builder(store, partition, report)
@@ -135,7 +138,7 @@ def rebuild_if_free(store: Store, partition: int, first: Id, last: Id) -> bool:
         return False
     if store.bucket_ops.is_resting(store.clock.now().wall_ms):
         return False
-    lock = maintenance_lock(store, wait=False)
+    lock = checkpoint.maintenance_lock(store, wait=False)
     if lock is None:
         return False
     try:
@@ -180,19 +183,19 @@ class RebuildReport:
 
 def rebuild_now(
     store: Store, partition: int, first: Id | None = None, last: Id | None = None,
-    search: Search = logged,
+    search: Search | None = None,
 ) -> RebuildReport:  # fmt: skip
     """Replace the index of a range by what the log says, and report what differed.
 
     first, last: None: from the beginning, to the end. Buckets are replaced as a whole. The mutable
                  bucket is not touched: it comes from the frames that the log consists of
-    search:      what finds the delayed ids of a range
+    search:      what finds the delayed ids of a range; None: the log
     raises: StoreLocked, ReadOnlyStore, and what the log raises when it is damaged
     """
     store.need_writable()
     low, high = first or BEFORE_ALL, last or BEHIND_ALL
     report = RebuildReport()
-    lock = maintenance_lock(store, wait=True)
+    lock = checkpoint.maintenance_lock(store, wait=True)
     assert lock is not None
     try:
         builder = Builder(store, partition, TendReport(), search)

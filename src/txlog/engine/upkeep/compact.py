@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.clock import Instant
 from txlog.engine.flow import space
 from txlog.engine.flow.draft import Decision, Draft

@@ -13,9 +13,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from crc32c import crc32c
 
+from txlog import compute as pc
 from txlog.engine.model.ops import (
     CounterRaised,
     IdsReserved,

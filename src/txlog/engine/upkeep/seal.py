@@ -8,8 +8,8 @@ and the visible time stored in the row. The frame LedgerSealed makes the file re
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.flow import space
 from txlog.engine.flow.damage import first_bad_row
 from txlog.engine.folds import buffer as buffers
@@ -75,7 +75,9 @@ def _seal(
     table = view.ledger_table(ledger, 0, entries)
     if role == "s":
         table = clean_rows(view, partition, ledger, table)
-    data = encode_sealed(table, has_keys=table.column("key").null_count < table.num_rows)
+    in_rows = ledger if role == "p" else None
+    has_keys = table.column("key").null_count < table.num_rows
+    data = encode_sealed(table, has_keys, ledger=in_rows)
     directory = ledger_dir(view.catalog, partition, role)
     path = sealed_path(directory, ledger, number)
     while store.disk.exists(path):  # left by a pass that died before its frame
@@ -83,7 +85,7 @@ def _seal(
         path = sealed_path(directory, ledger, number)
     ref = make_ref(path, ledger, data, table, form="sealed", clean=role == "s")
     store.disk.publish(path, data)
-    compare_rows(store, ref, table)
+    compare_rows(store, ref, table, in_rows)
     op = LedgerSealed(partition, role, ref)
     if store.write(lambda live, now: space.seal(live, op)):
         return True
@@ -122,11 +124,17 @@ def clean_rows(view: View, partition: int, ledger: int, table: pa.Table) -> pa.T
     return conform(rows)
 
 
-def compare_rows(store: Store, ref: FileRef, table: pa.Table) -> None:
-    """R17: read the sealed file back and compare every row with its source."""
+def compare_rows(store: Store, ref: FileRef, table: pa.Table, ledger: int | None = None) -> None:
+    """R17: read the sealed file back and compare every row with its source.
+
+    ledger: what every row says of it
+    """
+    said = None if ledger is None else (ledger, ledger)
     file = store.disk.open(ref.path)
     try:
-        if not SegmentReader(file, ref).rows(0, ref.rows).equals(table):
+        reader = SegmentReader(file, ref)
+        says = [reader.statistics(number, "ledger") for number in range(len(ref.groups))]
+        if not reader.rows(0, ref.rows).equals(table) or any(one != said for one in says):
             raise Corruption(f"{ref.path} does not hold the rows it was made from", path=ref.path)
     finally:
         file.close()

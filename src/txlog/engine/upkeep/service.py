@@ -12,14 +12,8 @@ import time
 from dataclasses import asdict
 
 from txlog.engine.store import Store
-from txlog.engine.upkeep.adoption import sweep_stages
+from txlog.engine.upkeep import adoption, checkpoint, compact, expiry, retention, seal, sweep
 from txlog.engine.upkeep.buckets import tend_held
-from txlog.engine.upkeep.checkpoint import CheckpointReport, checkpoint, maintenance_lock
-from txlog.engine.upkeep.compact import CompactReport, compact_sidecars
-from txlog.engine.upkeep.expiry import expire_due
-from txlog.engine.upkeep.retention import trim_by_policies
-from txlog.engine.upkeep.seal import seal_ledgers
-from txlog.engine.upkeep.sweep import free_gone, sweep_unnamed
 from txlog.engine.view import View
 
 # An automatic checkpoint looks for files that nobody names in so many directories, not in more.
@@ -44,31 +38,33 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
     raises:  StoreLocked, StoreFull, DiskFailed, Corruption
     """
     began = time.monotonic()
-    report = CheckpointReport()
+    report = checkpoint.CheckpointReport()
     store.need_writable()
-    lock = maintenance_lock(store, wait=wait)
+    lock = checkpoint.maintenance_lock(store, wait=wait)
     if lock is None:
         report.skipped = True
     else:
         try:
             store.expire()  # it knows every coordinator: the bound on ended ones is exact here
             changed = store.read(_changed_sidecars)  # only there may a share have grown
-            expire_due(store)
-            trim_by_policies(store)
-            report.freed_bytes += free_gone(store)
+            expiry.expire_due(store)
+            retention.trim_by_policies(store)
+            report.freed_bytes += sweep.free_gone(store)
             tend_held(store)
-            manifest = checkpoint(store, report, far=wait)
+            manifest = checkpoint.checkpoint(store, report, far=wait)
             ratio = store.settings.sidecar_garbage_ratio
-            compacted = compact_sidecars(store, changed, CompactReport(), ratio=ratio)
-            report.sealed_ledgers = seal_ledgers(store, manifest)
+            compacted = compact.compact_sidecars(
+                store, changed, compact.CompactReport(), ratio=ratio
+            )
+            report.sealed_ledgers = seal.seal_ledgers(store, manifest)
             if report.sealed_ledgers or compacted:
-                report.freed_bytes += free_gone(store)
-                checkpoint(store, report, far=wait)
+                report.freed_bytes += sweep.free_gone(store)
+                checkpoint.checkpoint(store, report, far=wait)
                 report.skipped = False
             # asked for by a person: the time to look at every directory is there
             most = None if wait else SWEPT_DIRECTORIES_MAX
-            report.freed_bytes += sweep_unnamed(store, directories_max=most)
-            report.freed_bytes += sweep_stages(store, topics_max=most)
+            report.freed_bytes += sweep.sweep_unnamed(store, directories_max=most)
+            report.freed_bytes += adoption.sweep_stages(store, topics_max=most)
         finally:
             lock.close()  # frees it, and unlike an unlock it cannot fail
     answer = asdict(report)

@@ -18,6 +18,7 @@ from txlog.engine.folds.catalog import has_partition
 from txlog.engine.liveness import is_held
 from txlog.engine.pins import PINS_DIR, pinned, pins, unpinned
 from txlog.engine.storage.disk import TEMPORARY_PREFIX
+from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.far import is_far
 from txlog.engine.storage.manifest import Manifest, generations, read_manifest
 from txlog.engine.store import Store
@@ -64,7 +65,7 @@ def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[
             yield path, "pin"
     named, directories = store.read(lambda view: (named_paths(store, view), _directories(view)))
     if directories_max is None:
-        directories = list(_every_directory(store))
+        directories = list(every_directory(store.disk))
     elif len(directories) > directories_max:
         directories = []
     for directory in (*FIXED_DIRECTORIES, *directories):
@@ -125,21 +126,22 @@ def named_paths(store: Store, view: View) -> set[str] | None:
             manifest = read_manifest(store.disk, generation, store.identity.salt)
         except (IntegrityError, MissingFile):
             return None  # it might name any of them
-        out |= _paths(manifest)
+        out |= paths_of(manifest)
     return out
 
 
-def _paths(manifest: Manifest) -> set[str]:
+def paths_of(manifest: Manifest) -> set[str]:
+    """Every path that a manifest names, those it has dropped and not yet unlinked too."""
     files = {ref.path for refs in manifest.files.values() for ref in refs}
     files |= {ref.path for ref in manifest.history}
     return files | {ref.path for ref in manifest.dumps} | {path for path, _ in manifest.dropped}
 
 
-def _every_directory(store: Store) -> Iterator[str]:
+def every_directory(disk: Disk) -> Iterator[str]:
     """Every directory of partitions and sidecars, those of deleted topics too."""
     paths = ["topics"]
     for _ in ("tenant", "namespace", "topic", "partition"):
-        paths = [f"{path}/{name}" for path in paths for name in store.disk.listdir(path)]
+        paths = [f"{path}/{name}" for path in paths for name in disk.listdir(path)]
     for path in paths:
         yield path
         yield f"{path}/_txnlog"

@@ -1,0 +1,126 @@
+"""Owns Findings: what a look over a store has read, and what it found to be wrong.
+
+An *error* is a loss or a contradiction: something that was answered cannot be read, or two
+components say different things. A *warning* is what the next writer or the next upkeep puts in
+order by itself, or damage to bytes that nobody needs.
+
+Codes are those of errors (`TXL-601`), or for warnings a word: `tail`, `witness`, `manifest`,
+`unnamed`, `temporary`, `foreign`, `quarantine`, `quarantined`, `offline`, `void`, `pin`, `reserve`,
+`lock`, `predecessor` (only the checkpoint before the newest needs it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from txlog.errors import TxlogError
+
+ERROR: Final = "error"
+WARNING: Final = "warning"
+# Of each code no more are kept: a lost directory would name a million files.
+KEPT_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding; what does not apply is None."""
+
+    code: str
+    severity: str
+    message: str
+    path: str | None = None
+    partition: int | None = None  # its number in the store
+    ledger: int | None = None
+    first: tuple[int, int] | None = None  # (ledger, entry)
+    last: tuple[int, int] | None = None
+    offset: int | None = None
+    hint: str | None = None
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was read, and what is wrong; errors and warnings count all, problems keeps some."""
+
+    files: int = 0
+    size_bytes: int = 0
+    frames: int = 0
+    errors: int = 0
+    warnings: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    _known: dict[str, int] = field(default_factory=dict)
+    _said: set[tuple[str, str | None, int | None]] = field(default_factory=set)
+    _is_lowered: bool = False
+
+    def read(self, size: int) -> None:
+        """A file was read whole."""
+        self.files += 1
+        self.size_bytes += size
+
+    def error(self, code: int, message: str, **where: object) -> None:
+        """Something is lost, or two things contradict each other."""
+        if self._is_lowered:
+            self._add("predecessor", WARNING, message, where)
+        else:
+            self._add(f"TXL-{code}", ERROR, message, where)
+
+    def warning(self, code: str, message: str, **where: object) -> None:
+        """Something that is put in order by itself, or that nobody needs."""
+        self._add(code, WARNING, message, where)
+
+    def caught(self, error: TxlogError, *, path: str | None = None, **where: object) -> None:
+        """An error that was raised; it says itself what and where."""
+        found = {"path": path, **_place(error), **where}
+        found.setdefault("hint", error.hint)
+        self.error(error.code, error.message, **found)
+
+    def take(self, other: Findings) -> None:
+        """Have what another look found."""
+        self.files += other.files
+        self.size_bytes += other.size_bytes
+        self.frames += other.frames
+        self.errors += other.errors
+        self.warnings += other.warnings
+        self.problems += other.problems
+
+    @contextmanager
+    def lowered(self, is_so: bool = True) -> Iterator[None]:
+        """What is found within is needed by the checkpoint before the newest only: warnings."""
+        before, self._is_lowered = self._is_lowered, self._is_lowered or is_so
+        try:
+            yield
+        finally:
+            self._is_lowered = before
+
+    @property
+    def is_damaged(self) -> bool:
+        """True once there is an error."""
+        return self.errors > 0
+
+    def _add(self, code: str, severity: str, message: str, where: Mapping[str, object]) -> None:
+        offset = where.get("offset")
+        path = where.get("path")
+        key = (message, None if path is None else str(path), offset if isinstance(offset, int)
+               else None)  # fmt: skip
+        if key in self._said:
+            return  # the journal's walk and the view meet the same damage
+        self._said.add(key)
+        if severity == ERROR:
+            self.errors += 1
+        else:
+            self.warnings += 1
+        self._known[code] = self._known.get(code, 0) + 1
+        if self._known[code] <= KEPT_MAX:
+            self.problems.append(Problem(code, severity, message, **where))  # type: ignore[arg-type]
+
+
+def _place(error: TxlogError) -> dict[str, object]:
+    """What an error says of the place."""
+    fields = error.fields
+    out: dict[str, object] = {}
+    for name in ("path", "ledger", "offset"):
+        if fields.get(name) is not None:
+            out[name] = fields[name]
+    return out

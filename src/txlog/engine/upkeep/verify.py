@@ -1,0 +1,361 @@
+"""Verify: reads a store byte by byte and repairs nothing; how much of it can be relied on.
+
+    fast   identity, witness, manifests, every journal frame and its chain, every file that is
+           named against its checksums, what nobody names
+    deep   the same, and: everything decodes; the state of the newest checkpoint is what the one
+           before it and the journal lead to (Law 1); the components agree with each other and with
+           the rows (verify_folds)
+
+It works without an open store, for there may be none to open, and takes no lock. What a checkpoint
+replaces meanwhile is looked for again, so it is no finding.
+Source: RELIABILITY 2.3 (the table), promise 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from crc32c import crc32c
+
+from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.folds.buffer import Chunked
+from txlog.engine.folds.catalog import has_partition, index_of, numbers, topic_of
+from txlog.engine.identity import IDENTITY_PATH, Identity, read_identity
+from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.journal import JournalMoved
+from txlog.engine.storage.manifest import (
+    DumpRef,
+    HistoryRef,
+    Manifest,
+    generations,
+    manifest_path,
+    read_manifest,
+)
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.witness import Witness, Witnessed
+from txlog.engine.upkeep.buckets import delayed_partitions
+from txlog.engine.upkeep.findings import Findings
+from txlog.engine.upkeep.sweep import every_directory, paths_of
+from txlog.engine.upkeep.verify_files import (
+    check_fixed,
+    check_history,
+    check_names,
+    check_segment,
+    check_state,
+)
+from txlog.engine.upkeep.verify_folds import check_folds
+from txlog.engine.upkeep.verify_journal import Chain, check_journals, check_witness
+from txlog.engine.upkeep.verify_replay import check_replay
+from txlog.engine.view import View
+from txlog.errors import MissingFile, TxlogError
+from txlog.ids import TopicName
+
+# So often everything is looked at again, when something was wrong and somebody wrote meanwhile.
+TRIES_MAX: Final = 4
+
+
+@dataclass(slots=True)
+class Known:
+    """What a store is found to consist of, as far as it can be read.
+
+    manifests: the good ones of the two kept, oldest first; bad: the generations of the others
+    view:      at the newest checkpoint and the frames behind it; None: it cannot be opened
+    """
+
+    identity: Identity
+    witnessed: Witnessed | None
+    manifests: list[Manifest]
+    bad: list[int]
+    chain: Chain
+    view: View | None
+    bad_dumps: list[DumpRef] = field(default_factory=list)
+    bad_history: list[HistoryRef] = field(default_factory=list)
+
+    @property
+    def newest(self) -> Manifest | None:
+        """The newest good manifest."""
+        return self.manifests[-1] if self.manifests else None
+
+    def close(self) -> None:
+        """Let go of its files."""
+        if self.view is not None:
+            self.view.close()
+
+
+def verify(
+    disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False,
+    topics: Sequence[TopicName] = (),
+) -> Known | None:  # fmt: skip
+    """Look at everything; returns what there is, for who may repair it, or None: no identity.
+
+    topics: only the files and components of these, and what all have in common
+    raises: TopicNotFound
+    """
+    for _ in range(TRIES_MAX):
+        tried = Findings()
+        known = _verify(disk, boot_id, tried, deep, topics)
+        if not tried.errors or known is None or not _has_moved(disk, known, boot_id):
+            break
+        known.close()
+    else:  # never still for so long: what is found now is said
+        tried = Findings()
+        known = _verify(disk, boot_id, tried, deep, topics)
+    findings.take(tried)
+    return known
+
+
+def _verify(
+    disk: Disk, boot_id: str, findings: Findings, deep: bool, topics: Sequence[TopicName]
+) -> Known | None:
+    known = survey(disk, boot_id, findings, deep=deep)
+    if known is None:
+        return None
+    try:
+        partitions = _partitions(known.view, topics)
+        _check_files(disk, known, findings, partitions, deep=deep)
+        if deep and known.view is not None:
+            check_replay(disk, known.identity.salt, boot_id, known.manifests, findings)
+            check_folds(known.view, findings, partitions)
+    except BaseException:
+        known.close()
+        raise
+    return known
+
+
+def _has_moved(disk: Disk, known: Known, boot_id: str) -> bool:
+    """True when somebody has written since: what was missing may have been let go."""
+    if generations(disk)[-2:] != [one.generation for one in known.manifests]:
+        return not known.bad
+    view = known.view
+    if view is None:
+        return False
+    try:
+        return bool(view.journal.read_durable())
+    except (TxlogError, JournalMoved):
+        return True
+
+
+def _partitions(view: View | None, topics: Sequence[TopicName]) -> set[int] | None:
+    """The numbers of the partitions of topics; None: all."""
+    if not topics or view is None:
+        return None
+    out: set[int] = set()
+    for name in topics:
+        every = numbers(find_topic(view, name))
+        out |= {*every} if name.partition is None else {every[name.partition]}
+    return out
+
+
+def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) -> Known | None:
+    """Identity, witness, manifests and journals, and a view if one can be had."""
+    try:
+        identity = read_identity(disk)
+    except TxlogError as error:
+        findings.caught(error, path=IDENTITY_PATH)
+        return None
+    findings.read(disk.size(IDENTITY_PATH))
+    salt = identity.salt
+    check_witness(disk, salt, findings)
+    witness = Witness(disk, salt)
+    try:
+        witnessed = witness.read()
+    finally:
+        witness.close()
+    manifests, bad = _manifests(disk, salt, witnessed, findings)
+    chain = check_journals(disk, salt, manifests, witnessed, findings, decode=deep)
+    view = None
+    try:
+        view = View.open(disk, salt, boot_id)
+        view.take(view.journal.read_durable())
+        assert view.catalog is not None  # nothing can be told without it
+    except TxlogError as error:
+        if view is not None:
+            view.close()
+        view = None
+        if not findings.errors:
+            findings.caught(error)
+    return Known(identity, witnessed, manifests, bad, chain, view)
+
+
+def _manifests(
+    disk: Disk, salt: bytes, witnessed: Witnessed | None, findings: Findings
+) -> tuple[list[Manifest], list[int]]:
+    """The good ones of the two newest, oldest first, and the generations of the bad ones."""
+    found = generations(disk)
+    newest = found[-1] if found else 0
+    bad: list[int] = []
+    if witnessed is not None and witnessed.generation > newest:
+        path = manifest_path(witnessed.generation)
+        findings.error(
+            601, f"{path} is missing: its predecessor is used", path=path,
+            hint="txlog admin checkpoint writes a new one",
+        )  # fmt: skip
+        bad.append(witnessed.generation)
+    out: list[Manifest] = []
+    sums: dict[int, int] = {}
+    for generation in found:
+        path = manifest_path(generation)
+        try:
+            data = disk.read(path)
+            findings.read(len(data))
+            sums[generation] = crc32c(data)
+            manifest = read_manifest(disk, generation, salt)
+        except MissingFile:
+            continue  # a checkpoint removed it meanwhile
+        except TxlogError as error:
+            if generation in found[-2:]:
+                findings.caught(error, path=path)
+                bad.append(generation)
+            else:
+                findings.warning("manifest", f"{error.message}; nothing needs it", path=path)
+            continue
+        if generation in found[-2:]:
+            out.append(manifest)
+    if len(out) == 2 and out[1].previous_crc not in (0, sums[out[0].generation]):
+        path = manifest_path(out[1].generation)
+        findings.error(604, f"{path} does not follow {manifest_path(out[0].generation)}", path=path)
+    if len(out) == 1 and not bad and out[0].previous_crc:
+        findings.warning(
+            "manifest", f"the manifest before {manifest_path(out[0].generation)} is missing",
+            path="manifest", hint="it is not needed; txlog admin checkpoint has two again",
+        )  # fmt: skip
+    return out, bad
+
+
+def _check_files(
+    disk: Disk, known: Known, findings: Findings, partitions: Collection[int] | None, *, deep: bool
+) -> None:
+    """Every file that a kept manifest or a frame names, and what nobody names."""
+    view = known.view
+    is_wanted = _Wanted(disk, known)
+    for ref, partition in _segments(known):
+        if partitions is not None and partition not in partitions:
+            continue
+        chunked = _chunked(view, ref, partition)
+        with findings.lowered(not is_wanted.by_newest(ref.path)):
+            check_segment(disk, ref, findings, is_wanted, deep=deep, chunked=chunked,
+                          partition=partition)  # fmt: skip
+    _check_states(disk, known, findings, is_wanted, deep=deep)
+    history = {ref.path: ref for manifest in known.manifests for ref in manifest.history}
+    for one in history.values():
+        if not check_history(disk, one, findings, is_wanted, deep=deep):
+            known.bad_history.append(one)
+    if partitions is not None:
+        return
+    check_fixed(disk, findings)
+    if view is not None:
+        _unavailable(view, findings)
+    if not known.bad and view is not None:
+        places = [one for one in every_directory(disk) if "/_stage" not in one]  # never real
+        check_names(disk, is_wanted.named, places, findings, is_wanted)
+
+
+def _chunked(view: View | None, ref: FileRef, partition: int | None) -> Chunked | None:
+    """What the sidecar says of a large message; None: of others, and when it cannot be read."""
+    if view is None or partition is None or ref.form != "chunks":
+        return None
+    try:
+        return view.buffer(partition).chunked.get(ref.ledger)
+    except TxlogError:
+        return None  # its dump is damaged, which is said of the state file
+
+
+def _check_states(
+    disk: Disk, known: Known, findings: Findings, is_wanted: _Wanted, *, deep: bool
+) -> None:
+    """The dumps of both checkpoints; those that the newest does not need are lowered."""
+    salt = known.identity.salt
+    dumps: dict[str, dict[int, DumpRef]] = {}
+    for manifest in known.manifests:
+        for dump in manifest.dumps:
+            dumps.setdefault(dump.path, {})[dump.offset] = dump
+    newest = {*known.newest.dumps} if known.newest is not None else set()
+    for path, refs in sorted(dumps.items()):
+        for is_newest in (True, False):
+            wanted = [ref for ref in refs.values() if (ref in newest) is is_newest]
+            if wanted:
+                with findings.lowered(not is_newest):
+                    known.bad_dumps += check_state(disk, salt, path, wanted, findings, is_wanted,
+                                                   deep=deep)  # fmt: skip
+
+
+def _unavailable(view: View, findings: Findings) -> None:
+    """Partitions that are away."""
+    for number, why in sorted(view.catalog.unavailable.items()):
+        topic = topic_of(view.catalog, number)
+        name = f"{TopicName.parse(topic.name).short}/{index_of(topic, number)}"
+        if why.reason == "damage":
+            findings.warning(
+                "quarantined", f"{name} is quarantined: readers get what stands before row "
+                f"{why.row} of ledger {why.ledger}", partition=number, ledger=why.ledger,
+                hint=f"once its files are good: txlog admin online {name}",
+            )  # fmt: skip
+        else:
+            findings.warning("offline", f"{name} was taken offline", partition=number,
+                             hint=f"txlog admin online {name}")  # fmt: skip
+
+
+def _segments(known: Known) -> list[tuple[FileRef, int | None]]:
+    """The files of rows and the buckets, each with the partition it is of; None: not known."""
+    found: dict[str, FileRef] = {}
+    for manifest in known.manifests:
+        for refs in manifest.files.values():
+            found |= {ref.path: ref for ref in refs}
+    view = known.view
+    if view is None:
+        return [(ref, None) for ref in found.values()]
+    gone = view.files.gone_since()
+    owners = view.catalog.owners
+    for ref in view.files.sealed_since().values():
+        found[ref.path] = ref
+    dropped = {path for manifest in known.manifests[-1:] for path, _ in manifest.dropped}
+    out: list[tuple[FileRef, int | None]] = []
+    for ref in found.values():
+        owner = owners.get(ref.ledger)
+        if ref.ledger in gone or (ref.path in dropped and owner is None):
+            continue  # a frame has let it go: nobody reads it
+        out.append((ref, None if owner is None else owner[0]))
+    try:
+        for number in delayed_partitions(view):
+            if has_partition(view.catalog, number):
+                out += [(bucket.file, number) for bucket in view.delayed(number).buckets]
+    except TxlogError:
+        pass  # its dump is damaged, which is said of the state file
+    return out
+
+
+class _Wanted:
+    """Whether somebody names a path now; what is kept is asked anew when a checkpoint came."""
+
+    __slots__ = ("_disk", "_generation", "_newest", "_salt", "named")
+
+    def __init__(self, disk: Disk, known: Known) -> None:
+        self._disk = disk
+        self._salt = known.identity.salt
+        self._generation = generations(disk)
+        self._newest = {ref.path for refs in known.newest.files.values() for ref in refs} if (
+            known.newest is not None
+        ) else set()  # fmt: skip
+        if known.view is not None:
+            self._newest |= {ref.path for ref in known.view.files.sealed_since().values()}
+        self.named = {path for manifest in known.manifests for path in paths_of(manifest)}
+        self.named |= {ref.path for ref, _ in _segments(known)}
+        if known.view is not None:
+            self.named |= {*known.view.files.lost}
+
+    def by_newest(self, path: str) -> bool:
+        """True unless only the checkpoint before the newest names a file of rows."""
+        return path in self._newest or "/_delayed/" in path
+
+    def __call__(self, path: str) -> bool:
+        if self._generation != (now := generations(self._disk)):
+            self._generation = now
+            self.named = set()
+            for generation in now[-2:]:
+                try:
+                    self.named |= paths_of(read_manifest(self._disk, generation, self._salt))
+                except TxlogError:
+                    continue
+        return path in self.named

@@ -1,0 +1,86 @@
+"""Owns the import of files: their rows become messages of a topic, once, by DuckDB and Arrow.
+
+The batch is named by the key and by the bytes of the files, so the same again changes nothing. With
+resume each file is a batch of its own: an import that was killed goes on with the files that are
+not stored. Source: CLI.md 8.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txlog.client import Client
+from txlog.errors import BadRecord, LimitExceeded
+from txlog.ids import TopicName
+from txlog.jobs.bulk_load import bulk_load
+from txlog.jobs.engine import Tell, silent
+from txlog.jobs.local import Local
+from txlog.loads import Files
+from txlog.settings import GIB
+
+Answer = dict[str, Any]
+DECODED_BYTES: Final = GIB
+
+
+def import_files(
+    client: Client, source: Files, topic: str, *, key: str | None = None, resume: bool = False,
+    create: bool = False, decoded_bytes_max: int = DECODED_BYTES, dry_run: bool = False,
+    tell: Tell = silent,
+) -> Answer:  # fmt: skip
+    """Store the rows of files as messages, in their order, once.
+
+    source:  of loads.files_of, of the forms OF_IMPORT
+    key:     the transaction key that the batches belong to; left out: `import-TOPIC`
+    resume:  each file is stored by itself; else all of them or none
+    create:  make the topic if it is missing, with one partition
+    decoded_bytes_max: a row group of Parquet that decodes to more is refused
+    returns: {topic, files, messages, size_bytes, txn, already}: of what was stored now, or before;
+             txn None: there were several; already: nothing was stored now
+    raises:  TopicNotFound, InvalidArgument, LimitExceeded, SqlError and BadRecord when a file is
+             not what it is said to be: of that batch nothing was stored; as Bulk.commit
+    """
+    name = TopicName.parse(topic)
+    _check_decoded(source, decoded_bytes_max)
+    if create and not dry_run:
+        client.create_topic(name.full, if_not_exists=True)
+    key = key or f"import-{name.short}"
+    batches = [replace(source, paths=[path]) for path in source.paths] if resume else [source]
+    answers: list[Answer] = []
+    engine = Local()
+    for at, batch in enumerate(batches, start=1):
+        where = f"file {at} of {len(batches)}: " if resume else ""
+
+        def say(text: str, where: str = where) -> None:
+            tell(where + text)
+
+        answers.append(bulk_load(client, batch, name.full, key, engine, dry_run=dry_run, tell=say))
+    new = [one for one in answers if not one["already"]]
+    counted = new or answers
+    return {
+        "topic": name.short, "files": len(counted) if resume else len(source.paths),
+        "messages": sum(one["messages"] for one in counted),
+        "size_bytes": None if dry_run else sum(one["size_bytes"] for one in counted),
+        "txn": counted[0]["txn"] if len(counted) == 1 else None, "already": not new,
+    }  # fmt: skip
+
+
+def _check_decoded(source: Files, most: int) -> None:
+    """Refuse Parquet that would fill the memory, before any of it is read."""
+    if source.form != "parquet":
+        return
+    for path in source.paths:
+        try:
+            found = pq.read_metadata(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise BadRecord(f"{path} is no Parquet file: {error}", path=path) from error
+        sizes = (found.row_group(at).total_byte_size for at in range(found.num_row_groups))
+        largest = max(sizes, default=0)
+        if largest > most:
+            raise LimitExceeded(
+                f"a row group of {path} decodes to {largest} bytes, at most {most}",
+                hint="--max-decoded allows more", path=path, limit=most, value=largest,
+            )  # fmt: skip

@@ -1,0 +1,394 @@
+"""Verify: silent about sound stores, loud about every damage and every contradiction.
+
+Law 1 and Law 4 on stored bytes; promise 5 of the design: whatever is flipped, cut or lost is
+flagged. A damage that FORMAT.md says carries nothing (the length of the zeros behind the journal,
+state files that only wait to be unlinked) is left out.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+
+import txlog
+from tests.crash.test_corruption import KINDS, SEED, damages, files_of, sample
+from tests.crash.world import TOPIC, open_client
+from tests.engine_kit import Bench, begin, send, send_txn
+from tests.laws.test_laws import random_history
+from txlog.engine.folds.buffer import Buffer
+from txlog.engine.folds.coordinator import Coordinator
+from txlog.engine.folds.cursor import Cursor
+from txlog.engine.folds.delayed import Delayed
+from txlog.engine.folds.topic import Topic
+from txlog.engine.folds.transaction_key import Keys
+from txlog.engine.folds.watermark import Active, Watermark
+from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.manifest import (
+    encode_manifest,
+    generations,
+    manifest_path,
+    read_manifest,
+)
+from txlog.engine.storage.segment import encode_part, make_ref
+from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.view import FOLDS
+from txlog.errors import TopicNotFound
+from txlog.integrity import verify_disk
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 25))]
+)
+def test_a_sound_store_has_no_findings(tmp_path: Path, seed: int) -> None:
+    """Every kind of call, checkpoints between them: nothing is wrong, and nothing is changed."""
+    bench = Bench(tmp_path / "store")
+    random_history(bench, seed, checkpoints=True)
+    before = contents(bench.path)
+    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert (found["problem_list"], found["errors"], found["warnings"]) == ([], 0, 0)
+    assert contents(bench.path) == before
+    on_disk = sum(len(data) for data in before.values())
+    assert found["size_bytes"] > on_disk * 0.9, "not every byte was read"
+    bench.close()
+
+
+def contents(path: str) -> dict[str, bytes]:
+    return {str(p.relative_to(path)): p.read_bytes() for p in Path(path).rglob("*") if p.is_file()}
+
+
+def carries_nothing(path: str, what: str) -> bool:
+    """Damages that no promise is about; FORMAT.md 2, 4 and 7."""
+    if path == "state/0000000001.state":
+        return True  # dropped: it waits for its grace
+    if path == "reserve":
+        return what.startswith("cut") or what == "longer by zeros"
+    if path.startswith("state/"):
+        return what.startswith("longer")
+    zeros = re.fullmatch(r"cut to (\d+)", what)
+    return path.endswith(".journal") and (
+        what == "longer by zeros" or (zeros is not None and int(zeros[1]) > 100_000)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_damage_is_flagged(kind: str) -> None:
+    """One bit, a cut, a block, the whole file: an error, or a warning where nothing is lost."""
+    rng = random.Random(f"{SEED} verify {kind}")
+    clock = open_client(sample().copy())._store.clock
+    flagged = 0
+    for path in files_of(kind):
+        every = [one for one in damages(path, rng) if not carries_nothing(path, one[0])]
+        for what, data in every[:: 3 if len(every) > 30 else 1]:
+            if data == sample().read(path):
+                continue
+            disk = sample().copy()
+            disk.damage(path, data)
+            found = verify_disk(disk, clock)
+            assert found["problem_list"], f"seed {SEED}: SILENT about {path} {what}"
+            named = [row["path"] or "" for row in found["problem_list"]]
+            assert path == "txlog.toml" or any(one in path for one in named), (path, what, named)
+            flagged += 1
+    assert flagged
+
+
+@pytest.mark.parametrize("kind", ["part", "sealed", "side part", "sealed side"])
+def test_a_lost_row_is_an_error(kind: str) -> None:
+    """What the newest checkpoint needs is never only a warning."""
+    clock = open_client(sample().copy())._store.clock
+    live = open_client(sample().copy())._store.read(
+        lambda view: {ref.path for ledger in view.catalog.owners for ref in view.files.of(ledger)}
+    )
+    for path in files_of(kind):
+        if path.startswith("system/"):
+            continue
+        disk = sample().copy()
+        data = disk.read(path)
+        disk.damage(path, data[:60] + bytes([data[60] ^ 1]) + data[61:])
+        found = verify_disk(disk, clock)
+        assert bool(found["errors"]) is (path in live)
+        row = found["problem_list"][0]
+        assert (row["path"], row["topic"]) == (path, TOPIC)
+        assert row["code"] == ("TXL-601" if path in live else "predecessor")
+
+
+# --- components that disagree ----------------------------------------------------------------
+
+
+def edited(bench: Bench, kind: str, a: int | None, change: Callable[[Any], None]) -> None:
+    """Write the newest checkpoint anew with one state changed: every checksum is right.
+
+    a: its number; None: there is one only, whose number depends on the user
+    """
+    disk = PosixDisk(bench.path)
+    salt = bench.client._store.identity.salt
+    generation = generations(disk)[-1]
+    manifest = read_manifest(disk, generation, salt)
+    at = next(n for n, ref in enumerate(manifest.dumps) if ref.kind == kind and a in (None, ref.a))
+    ref = manifest.dumps[at]
+    path = Path(bench.path, ref.path)
+    data = path.read_bytes()
+    state = FOLDS[kind].load(data[ref.offset : ref.offset + ref.length])
+    change(state)
+    blob = FOLDS[kind].dump(state)
+    manifest.dumps[at] = msgspec.structs.replace(
+        ref, offset=len(data), length=len(blob), crc=crc32c(blob)
+    )
+    path.write_bytes(data + blob)
+    Path(bench.path, manifest_path(generation)).write_bytes(encode_manifest(manifest, salt))
+    disk.close()
+
+
+def _messages(state: Topic) -> None:
+    state.ledgers[-1].messages += 1
+
+
+def _marker(state: Buffer) -> None:
+    for known in state.markers.values():
+        known[0].sequence += 1
+
+
+def _lost_marker(state: Buffer) -> None:
+    state.markers.clear()
+
+
+def _range(state: Buffer) -> None:
+    for held in state.held.values():
+        for one in held.values():
+            ledger, row, rows, index = one.ranges[0]
+            one.ranges[0] = (ledger, row, rows, index + 1)
+
+
+def _mark_delete(state: Cursor) -> None:
+    state.mark_delete = (1, 99, 0)
+
+
+def _acked(state: Cursor) -> None:
+    state.acked.add((1, 50, 51, 0, 0))
+
+
+def _pending(state: Cursor) -> None:
+    for one in state.pending.values():
+        one.count += 1
+
+
+def _in_hand(state: Cursor) -> None:
+    state.hands.lease(77, [(1, 2, 2, 0, 0)], None)
+
+
+def _ended(state: Coordinator) -> None:
+    for txn in list(state.unfinished.values()):
+        txn.status = "ABORTED"
+        state.ended[txn.sequence] = state.unfinished.pop(txn.sequence)
+
+
+def _markers_of_txn(state: Coordinator) -> None:
+    for txn in state.ended.values():
+        txn.markers = [(number, ledger, entry, count + 1)
+                       for number, ledger, entry, count in txn.markers]  # fmt: skip
+
+
+def _bound(state: Keys) -> None:
+    for named in state.of.values():
+        for one in named.values():
+            one.sequence = -1
+
+
+def _delayed(state: Delayed) -> None:
+    state.mutable.at[0] += 1
+
+
+def _not_indexed(state: Delayed) -> None:
+    state.mutable.cut(1)
+
+
+def _watermark(state: Watermark) -> None:
+    known = state.state.active["till"]
+    state.state.active["till"] = Active(1001, known.ledger, known.entry, known.time_ms)
+
+
+DISAGREE: list[tuple[str, int | None, Callable[[Any], None], str]] = [
+    ("topic", 1, _messages, r"ledger 1 has \d messages, and \d are counted"),
+    ("buffer", 1, _marker, r"the marker 1:\d is of 0:0 with 2 messages, the sidecar says 0:1"),
+    ("buffer", 1, _lost_marker, "ledger 1 has 1 markers, and 0 are known"),
+    ("buffer", 1, _range, "has txn_index 1, and 2 is expected of transaction"),
+    ("cursor", 1, _mark_delete, "subscription s: mark-delete 1:99 is no place"),
+    ("cursor", 1, _acked, "subscription s: 1:50 to 1:51 is acknowledged and does not exist"),
+    ("cursor", 1, _pending, "holds 2 acknowledgements, its ids are 1"),
+    ("cursor", 1, _in_hand, "consumer 77 has messages in hand and does not exist"),
+    ("coordinator", 1, _ended, "it has ended and has messages without an end"),
+    ("coordinator", 0, _markers_of_txn, "with 2 messages, transaction 0:0 says 3"),
+    ("key", None, _bound, "is open under key nightly, which does not know of it"),
+    ("delayed", 1, _delayed, "each is not in the index, the first is 1:"),
+    ("delayed", 1, _not_indexed, "1 delayed messages: each is not in the index"),
+    ("watermark", 1, _watermark, "the watermark is 1001, and its rows say 1000"),
+]  # fmt: skip
+
+
+def full_store(bench: Bench) -> None:
+    """One of each component."""
+    client = bench.client
+    client.create_topic("t")
+    client.create_subscription("t", "s", type="shared")
+    send(client, b"a", b"b", b"c")
+    _, ids = send_txn(client, b"x", b"y")
+    client.topic("t").watermarks.set(1000, "till")
+    at = bench.clock.now().wall_ms + 3_600_000
+    for number in range(2):
+        client.producer("t").send(b"later%d" % number, deliver_at=at + number)
+    open_one = begin(client, 600_000)
+    client.producer("t").send(b"held", txn=open_one)
+    client.acknowledge("t", "s", [ids[0]], txn=open_one)
+    client.begin(600_000, key="nightly")
+    client.checkpoint()
+    send(client, b"tail")
+    client.checkpoint()
+
+
+@pytest.mark.parametrize(("kind", "a", "change", "message"), DISAGREE)
+def test_components_that_disagree_are_found(
+    made: tuple[Bench, dict[str, bytes]], kind: str, a: int | None, change: Callable[[Any], None],
+    message: str,
+) -> None:  # fmt: skip
+    """A state that is not what the rows, the journal or another state says; Laws 1 and 4."""
+    bench = restored(made)
+    edited(bench, kind, a, change)
+    fast = txlog.verify(bench.path, clock=bench.clock)
+    assert fast["errors"] == 0, "every checksum is right"
+    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    said = [row["message"] for row in found["problem_list"]]
+    assert any(re.search(message, one) for one in said), said
+    assert {row["code"] for row in found["problem_list"]} == {"TXL-604"}
+
+
+def test_a_state_that_the_journal_does_not_lead_to_is_found(
+    made: tuple[Bench, dict[str, bytes]],
+) -> None:
+    """Law 1: what no other component contradicts, the older checkpoint does."""
+    bench = restored(made)
+
+    def change(state: Topic) -> None:
+        state.dedup_dropped += 1
+
+    edited(bench, "topic", 1, change)
+    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    [row] = found["problem_list"]
+    assert "the state of topic 1 in manifest/0000000002.manifest is not what" in row["message"]
+
+
+def test_rows_that_are_others_are_found(made: tuple[Bench, dict[str, bytes]]) -> None:
+    """A part with the right checksums and a wrong order: every entry is looked at."""
+    bench = restored(made)
+    disk = PosixDisk(bench.path)
+    salt = bench.client._store.identity.salt
+    generation = generations(disk)[-1]
+    manifest = read_manifest(disk, generation, salt)
+    ref = manifest.files[1][0]
+    file = disk.open(ref.path)
+    table = SegmentReader(file, ref).rows(0, ref.rows)
+    file.close()
+    turned = pa.concat_tables([table.slice(0, 1), table.slice(2, 1), table.slice(1, 1),
+                               table.slice(3)])  # fmt: skip
+    buffers = encode_part(turned)
+    Path(bench.path, ref.path).write_bytes(b"".join(buffers))
+    manifest.files[1][0] = make_ref(ref.path, 1, buffers, turned, form="part")
+    Path(bench.path, manifest_path(generation)).write_bytes(encode_manifest(manifest, salt))
+    disk.close()
+    assert txlog.verify(bench.path, clock=bench.clock)["errors"] == 0
+    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert "row 1 of ledger 1 is entry 2" in [row["message"] for row in found["problem_list"]]
+    assert str(found["problem_list"][0]["first"]) == "1:1"
+
+
+def test_only_what_a_topic_has_is_read(made: tuple[Bench, dict[str, bytes]]) -> None:
+    """--topic leaves the files of others alone; a topic that is none is refused."""
+    bench = restored(made)
+    path = next(name for name in made[1] if name.endswith(".arrow") and "/t/" in name)
+    Path(bench.path, path).write_bytes(b"x" + made[1][path][1:])
+    assert txlog.verify(bench.path, topics=["t"], clock=bench.clock)["errors"] == 1
+    with pytest.raises(TopicNotFound):
+        txlog.verify(bench.path, topics=["none"], clock=bench.clock)
+
+
+def test_what_stands_around_is_named(made: tuple[Bench, dict[str, bytes]]) -> None:
+    """Files that nobody names, temporaries of the dead, foreign ones, an unfinished frame."""
+    bench = restored(made)
+    part = next(name for name in made[1] if name.endswith(".arrow") and "/t/" in name)
+    left = {
+        re.sub(r"\d{10}\.arrow", "0000000009.arrow", part): "unnamed",
+        f"{part.rpartition('/')[0]}/.tmp-0011": "temporary",
+        "state/notes.txt": "foreign",
+        "quarantine/00000000000000000009-00000000.tail": "quarantine",
+    }
+    for name in left:
+        Path(bench.path, name).write_bytes(b"left")
+    journal = max(name for name in made[1] if name.endswith(".journal"))
+    data = made[1][journal]
+    end = max(512, len(data.rstrip(b"\0")) // 8 * 8 + 8)
+    Path(bench.path, journal).write_bytes(data[:end] + b"TXLF garbage" + data[end + 12 :])
+    found = txlog.verify(bench.path, clock=bench.clock)
+    told = {row["path"]: row["code"] for row in found["problem_list"]}
+    assert told == {**left, journal: "tail"}
+    assert (found["errors"], found["warnings"]) == (0, len(told))
+    for name in left:
+        Path(bench.path, name).unlink()
+
+
+def test_a_store_at_work_has_no_findings(tmp_path: Path) -> None:
+    """Checkpoints, seals, trims and a thread that sends: what moves meanwhile is no damage."""
+    bench = Bench(tmp_path / "store", reader_grace_ms=0)
+    client, done = bench.client, threading.Event()
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for turn in range(16):
+                send(client, b"a" * 100, b"b")
+                last = send_txn(client, b"x", b"y")[0]
+                client.acknowledge("t", "s", [last])
+                client.checkpoint(roll_all=turn % 4 == 0)
+                if turn % 8 == 7:
+                    client.admin.compact("t")
+                    client.admin.gc(apply=True, keep_ms=0)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    looks = 0
+    while not done.is_set() or not looks:
+        found = txlog.verify(bench.path, deep=True, clock=bench.clock)
+        assert [row for row in found["problem_list"] if row["severity"] == "error"] == []
+        looks += 1
+    thread.join()
+    assert not errors
+    assert looks
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, dict[str, bytes]]]:
+    bench = Bench(tmp_path_factory.mktemp("verify") / "store")
+    full_store(bench)
+    bench.client.close()
+    yield bench, contents(bench.path)
+
+
+def restored(made: tuple[Bench, dict[str, bytes]]) -> Bench:
+    bench, files = made
+    for name, data in files.items():
+        Path(bench.path, name).write_bytes(data)
+    return bench
