@@ -7,6 +7,7 @@ What is plain runs in this process, what a shell has to read runs in one bash.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -67,9 +68,10 @@ INSTEAD: Final = {
     "txlog demo": "txlog demo -h",
     "s3://bucket/txlog?region=eu-central-1": "data",
     "--max-wait 1m": "--max-wait 10ms",
+    "/data/orders.ndjson": "in.ndjson",
 }
 PLACES: Final = ("/data/", "/mnt/", "/var/lib/node_exporter/")
-OF_SHELL: Final = re.compile(r"[|<>$]|&&|^[A-Z_]+=|^(?!txlog )|^txlog shell$|bash -c")
+OF_SHELL: Final = re.compile(r"[|<>$*]|&&|^[A-Z_]+=|^(?!txlog )|^txlog shell$|bash -c")
 STUBS: Final = {"spark-submit": "exit 0", "uv": "exit 0", "duckdb": "exit 0", "jq": "exec cat"}
 FILES: Final = {
     "lines.ndjson": '{"id":1}\n{"id":2}\n',
@@ -106,6 +108,7 @@ produce orders/0 many.ndjson --in envelope
 admin checkpoint --roll orders
 produce orders/0 nine.txt
 query "FROM orders" --out some.parquet
+query "SELECT text(value) AS value, publish_time AS at FROM orders LIMIT 9" --out part-1.parquet
 watermark set orders 2026-11-20T09:05:00Z --producer till-7
 txn connect nightly
 """
@@ -116,6 +119,8 @@ def fill(folder: Path) -> None:
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
+    (folder / "days").mkdir()
+    (folder / "days" / "1.csv.gz").write_bytes(gzip.compress(b"id,amount\n1,2\n", mtime=0))
     (folder / "nine.txt").write_text("".join(f"{number}\n" for number in range(9)))
     now = parse_time(NOW, 0)
     (folder / "many.ndjson").write_text("".join(

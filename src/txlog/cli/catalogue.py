@@ -189,13 +189,13 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   begin      init  status  demo          make a store, look at it, see it work
   topics     topic create|list|describe|update|delete  policy KIND VERB
   messages   produce  consume  peek      write, read, look
-  files      export  report  views       into files; a page; SQL for a duckdb
+  files      import  export  report      rows of files in and out; charts
   consumers  sub create|list|describe|ack|seek|skip|delete
   time       delay list|next|promote|cancel  watermark set|idle|show|history
   process    run  transform  txn run     a function, a command, exactly once
   atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
-  look       inspect  query  job NAME    any id, file; SQL; bulk work, Spark
-  upkeep     admin VERB  metrics  wait   space, keys, figures; until it is so
+  look       inspect query views job     any id, file; SQL; bulk work, Spark
+  upkeep     verify wait metrics admin   is it whole; figures; space, keys
   ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
 
   txlog init shop && cd shop && txlog topic create orders
