@@ -39,7 +39,13 @@ def test_root_help_is_short_and_ends_with_zero() -> None:
     done = run()
     assert (done.returncode, done.stderr) == (0, b"")
     assert len(done.stdout.splitlines()) <= 24
-    assert max(len(line) for line in done.stdout.decode().splitlines()) <= 80
+    text = done.stdout.decode()
+    assert max(len(line) for line in text.splitlines()) <= 80
+    # what it names as a command is one
+    for line in text.partition("\n\n")[2].partition("\n\n")[0].splitlines():
+        words = line[13:39].replace("|", " ").split()
+        firsts = {path.split()[0] for path in PATHS}
+        assert words[0] in firsts, line
 
 
 def test_the_table_and_the_modules_agree() -> None:

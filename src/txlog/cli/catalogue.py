@@ -194,19 +194,19 @@ VERB_ALIASES: Final[dict[str, str]] = {"txn status": "txn show"}
 
 ROOT_HELP: Final = """\
 txlog: a transactional message log for one machine, in one directory
-
 usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
 
-  begin       init  status  demo          make a store, look at it, see it work
-  topics      topic create|list|describe|update|delete
-  messages    produce  consume  peek      write, read, look
-  consumers   sub create|list|describe|ack|seek|skip|delete
-  time        delay list|next|promote|cancel  watermark set|idle|show|history
-  process     run  transform              a function, a command, exactly once
-  atomic      txn connect|begin|commit|abort|list|show|wait|log|run
-  look        inspect query report job    any id, file; SQL; charts; bulk work
-  upkeep      admin VERB  metrics  wait   space, keys, figures; until it is so
-              txn expire|find-hanging     what does not end by itself
+  begin      init  status  demo          make a store, look at it, see it work
+  topics     topic create|list|describe|update|delete  policy KIND VERB
+  messages   produce  consume  peek      write, read, look
+  files      import  export  report      rows of files in and out; charts
+  consumers  sub create|list|describe|ack|seek|skip|delete
+  time       delay list|next|promote|cancel  watermark set|idle|show|history
+  process    run  transform  txn run     a function, a command, exactly once
+  atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
+  look       inspect query views job     any id, file; SQL; bulk work, Spark
+  upkeep     verify wait metrics admin   is it whole; figures; space, keys
+  ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
 
   txlog init shop && cd shop && txlog topic create orders
   seq 3 | txlog produce orders --txn      one transaction: all or nothing

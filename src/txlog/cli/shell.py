@@ -57,11 +57,16 @@ def shell(
     A script ends with its first error and that exit code. A transaction that is still open at the
     end is aborted.
     """
+    before = dict(os.environ)
     session = _Session(call)
-    if file is None and is_terminal(0):
-        _talk(call, session)
-    else:
-        _run_script(call, session, _lines_of(file), keep_going)
+    try:
+        if file is None and is_terminal(0):
+            _talk(call, session)
+        else:
+            _run_script(call, session, _lines_of(file), keep_going)
+    finally:  # what was set is the shell's, also when it is called inside another program
+        os.environ.clear()
+        os.environ.update(before)
 
 
 class _Session:
