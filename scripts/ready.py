@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 _STREAMS = 3
+_THREADED = ("txlog.spark", "txlog.jobs.export_delta")
 # What commands load late and not by our modules.
 _USED = (
     "typer", "pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset", "pyarrow.csv", "duckdb",
@@ -79,21 +80,23 @@ def _started() -> str:
 
 
 def _modules() -> list[str]:
-    """Our own modules but for what needs Spark: a command loads late what it may not need."""
+    """Our own modules, but for Spark and Delta, whose libraries have threads of their own.
+
+    A thread does not outlive a fork; pyarrow's allocator is prepared for that.
+    """
     import txlog
 
     found = pkgutil.walk_packages(txlog.__path__, "txlog.", onerror=lambda name: None)
     return [
         module.name for module in found
-        if not module.name.startswith("txlog.spark") and not module.name.endswith("__main__")
+        if not module.name.startswith(_THREADED) and not module.name.endswith("__main__")
     ]  # fmt: skip
 
 
 def serve(path: str) -> NoReturn:
     """Fork a process for each client, for ever."""
     for name in [*_modules(), *_USED]:
-        importlib.import_module(name)
-    # The one thread that there is now is of pyarrow's allocator, which is prepared for a fork.
+        vars(importlib.import_module(name))  # ours run when they are used
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
