@@ -66,7 +66,7 @@ def _compile(text: str, watermarks: bool) -> list[Part]:
             parts.append(_constant(literal[0].encode("utf-8", "surrogateescape")))
             at = literal.end()
         elif text[at] == "\\":
-            data, at = _escape(text, at)
+            data, at = escape(text, at)
             parts.append(_constant(data))
         else:
             part, at = _verb(text, at, watermarks)
@@ -74,7 +74,8 @@ def _compile(text: str, watermarks: bool) -> list[Part]:
     return parts
 
 
-def _escape(text: str, at: int) -> tuple[bytes, int]:
+def escape(text: str, at: int) -> tuple[bytes, int]:
+    """The byte of the escape at `at`, and what is behind it. Raises Usage."""
     letter = text[at + 1 : at + 2]
     if letter in _ESCAPES and letter:
         return _ESCAPES[letter], at + 2
@@ -90,10 +91,10 @@ def _verb(text: str, at: int, watermarks: bool) -> tuple[Part, int]:
         return _constant(letter.encode()), at
     options = []
     while letter not in ("h",) and text[at : at + 1] == "{":
-        inner, at = _braces(text, at)
+        inner, at = braces(text, at)
         options.append(inner)
     if letter == "h":
-        inner, at = _braces(text, at) if text[at : at + 1] == "{" else ("%k=%v ", at)
+        inner, at = braces(text, at) if text[at : at + 1] == "{" else ("%k=%v ", at)
         return _properties(Format(inner)), at
     if letter == "w" and not watermarks:
         raise Usage("%w, the watermark, is of consume -s SUB --watermarks")
@@ -128,7 +129,8 @@ def _part(letter: str, options: list[str]) -> Part:
     raise Usage(f"no verb %{letter}" if letter else "the format ends with %", hint="%% is a %")
 
 
-def _braces(text: str, at: int) -> tuple[str, int]:
+def braces(text: str, at: int) -> tuple[str, int]:
+    """What stands in the braces at `at`, and what is behind them. Raises Usage."""
     depth = 0
     for stop in range(at, len(text)):
         escaped = stop > 0 and text[stop - 1] == "%"
