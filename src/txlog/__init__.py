@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from txlog.ids import Position as Position
     from txlog.ids import TopicName as TopicName
     from txlog.ids import TxnId as TxnId
+    from txlog.integrity import repair as repair
     from txlog.integrity import verify as verify
     from txlog.message import Message as Message
     from txlog.message import messages as messages
@@ -57,6 +58,7 @@ _HOMES = {
     "MultiTopicsConsumer": "multi_consumer", "NonDurableConsumer": "nondurable",
     "MessageBuilder": "message_builder", "WatermarkBuilder": "asserting",
     "WatermarkId": "asserting", "verify": "integrity",
+    "repair": "integrity",
 }  # fmt: skip
 
 __all__ = [
@@ -64,7 +66,7 @@ __all__ = [
     "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range", "Reader",
     "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
     "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
-    "verify",
+    "repair", "verify",
 ]  # fmt: skip
 
 

@@ -8,10 +8,9 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from typer import Option
-
 from txlog.bounds import parse_size
 from txlog.cli.command import command
+from txlog.cli.declared import Option
 from txlog.cli.jobbing import Progress
 from txlog.cli.options import Call
 from txlog.errors import InvalidArgument, NotFound, StoreNotFound

@@ -8,10 +8,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from typer import Option
-
 from txlog.cli import fields, tables
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Option
 from txlog.cli.options import Call
 from txlog.engine.storage.outside import replace_file
 from txlog.errors import Corruption, TxlogError, Usage

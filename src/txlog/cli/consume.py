@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import Range, parse_bound, parse_duration, parse_range
 from txlog.cli.command import command, exclusive
 from txlog.cli.consume_request import Request, Target
+from txlog.cli.declared import Argument, Option
 from txlog.cli.fields import RECORD_FIELDS
 from txlog.cli.options import Call
 from txlog.cli.percent import Format

@@ -8,9 +8,8 @@ import shlex
 import sys
 from typing import Annotated, Final
 
-from typer import Argument, Option
-
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call, is_terminal
 from txlog.errors import InvalidArgument, ReadOnlyStore
 

@@ -8,10 +8,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 
-from typer import TyperException
-
-from txlog.cli.flags import as_told
-from txlog.errors import InternalError, TxlogError, Usage, printable
+from txlog.errors import InternalError, TxlogError, printable
 
 
 @dataclass
@@ -36,12 +33,6 @@ class Report:
         except (OSError, AttributeError, ValueError):
             pass  # nobody listens; the exit code still says it
         return error.exit if self.always is None else self.always
-
-
-def usage(error: TyperException) -> Usage:
-    """Return Typer's complaint as ours."""
-    message = as_told(error.format_message()).strip().rstrip(".")
-    return Usage(message[:1].lower() + message[1:])
 
 
 def bug(error: Exception) -> InternalError:

@@ -7,11 +7,10 @@ import os
 import re
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_duration, parse_size, parse_time
 from txlog.cli import percent, percentin
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.produce_request import Request
 from txlog.errors import InvalidArgument, Usage

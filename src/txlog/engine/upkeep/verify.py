@@ -72,6 +72,7 @@ class Known:
     view: View | None
     bad_dumps: list[DumpRef] = field(default_factory=list)
     bad_history: list[HistoryRef] = field(default_factory=list)
+    bad_files: list[FileRef] = field(default_factory=list)
 
     @property
     def newest(self) -> Manifest | None:
@@ -190,7 +191,7 @@ def _manifests(
         path = manifest_path(witnessed.generation)
         findings.error(
             601, f"{path} is missing: its predecessor is used", path=path,
-            hint="txlog admin checkpoint writes a new one",
+            hint="txlog admin repair writes a new one",
         )  # fmt: skip
         bad.append(witnessed.generation)
     out: list[Manifest] = []
@@ -235,8 +236,9 @@ def _check_files(
             continue
         chunked = _chunked(view, ref, partition)
         with findings.lowered(not is_wanted.by_newest(ref.path)):
-            check_segment(disk, ref, findings, is_wanted, deep=deep, chunked=chunked,
-                          partition=partition)  # fmt: skip
+            if not check_segment(disk, ref, findings, is_wanted, deep=deep, chunked=chunked,
+                                 partition=partition):  # fmt: skip
+                known.bad_files.append(ref)
     _check_states(disk, known, findings, is_wanted, deep=deep)
     history = {ref.path: ref for manifest in known.manifests for ref in manifest.history}
     for one in history.values():
@@ -282,7 +284,14 @@ def _check_states(
 
 
 def _unavailable(view: View, findings: Findings) -> None:
-    """Partitions that are away."""
+    """Partitions that are away, and what was accepted as lost."""
+    for one in view.catalog.losses:
+        what = f"entries {one.first} to {one.last} of ledger {one.ledger}"
+        findings.warning(
+            "loss", f"{one.messages} messages were accepted as lost: "
+            f"{what if one.ledger else f'LSN {one.first} to {one.last}'}, {one.reason}",
+            partition=one.partition or None, ledger=one.ledger or None,
+        )  # fmt: skip
     for number, why in sorted(view.catalog.unavailable.items()):
         topic = topic_of(view.catalog, number)
         name = f"{TopicName.parse(topic.name).short}/{index_of(topic, number)}"

@@ -31,7 +31,7 @@ from txlog.engine.storage.witness import (
 from txlog.engine.upkeep.findings import Findings
 from txlog.errors import Corruption, MissingFile, TxlogError
 
-HINT: Final = "restore the file from a copy of the store"
+HINT: Final = "restore the file from a copy of the store, or txlog admin repair"
 _SCAN_BYTES: Final = 1 << 20
 _LOOKS_MAX: Final = 5
 _WITNESS_BYTES: Final = 8192
