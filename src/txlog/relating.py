@@ -6,7 +6,6 @@ It is the lightest handle there is: a command that only asks SQL loads no more t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from txlog.engine.flow import adopt
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.identity import read_identity
 from txlog.engine.storage import far
-from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk import PosixDisk, absolute
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.store import Store
 from txlog.engine.view import View
@@ -39,7 +38,7 @@ def open_relations(
     lock_timeout_ms: int = 30_000,
 ) -> RelationReader:  # fmt: skip
     """Open a store that exists, for its relations; raises as txlog.open."""
-    disk = PosixDisk(str(Path(path).absolute()), read_only=read_only)
+    disk = PosixDisk(absolute(path), read_only=read_only)
     try:
         store = Store(
             disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,

@@ -6,7 +6,7 @@ commands that the modules define.
 
 from __future__ import annotations
 
-import difflib
+import importlib
 from typing import Final, NamedTuple
 
 from txlog.errors import Usage
@@ -111,6 +111,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "segment show": Entry("segment", "show", "a ledger or file, its columns and row groups"),
     "segment cat": Entry("segment", "cat", "stored rows as they are"),
     "wait": Entry("waiting", "wait", "until there are messages, a watermark, no backlog"),
+    "check": Entry("check", "check", "whether it is well, for a monitor"),
     "metrics": Entry("metrics", "metrics", "figures for Prometheus"),
     "admin offline": Entry("adminpartitions", "offline", "take a partition away"),
     "admin online": Entry("adminpartitions", "online", "bring a partition back"),
@@ -139,7 +140,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "job lateness": Entry("job", "lateness", "how late messages come, and what waiting saves"),
     "spark submit-args": Entry("spark", "submit_args", "arguments for spark-submit"),
     "spark example": Entry("spark", "example", "a job to begin with"),
+    "bench": Entry("bench", "bench", "how fast a store is on this disk"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
+    "shell": Entry("shell", "shell", "many commands in one process, from terminal or script"),
     "config show": Entry("config", "show", "settings of user and store, and where they are from"),
     "config get": Entry("config", "get", "the value of a setting"),
     "config set": Entry("config", "set_", "set one of the store, or of the user"),
@@ -191,19 +194,19 @@ VERB_ALIASES: Final[dict[str, str]] = {"txn status": "txn show"}
 
 ROOT_HELP: Final = """\
 txlog: a transactional message log for one machine, in one directory
-
 usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
 
-  begin       init  status  demo          make a store, look at it, see it work
-  topics      topic create|list|describe|update|delete
-  messages    produce  consume  peek      write, read, look
-  consumers   sub create|list|describe|ack|seek|skip|delete
-  time        delay list|next|promote|cancel  watermark set|idle|show|history
-  process     run  transform              a function, a command, exactly once
-  atomic      txn connect|begin|commit|abort|list|show|wait|log|run
-  look        inspect query report job    any id, file; SQL; charts; bulk work
-  upkeep      admin VERB  metrics  wait   space, keys, figures; until it is so
-              txn expire|find-hanging     what does not end by itself
+  begin      init  status  demo          make a store, look at it, see it work
+  topics     topic create|list|describe|update|delete  policy KIND VERB
+  messages   produce  consume  peek      write, read, look
+  files      import  export  report      rows of files in and out; charts
+  consumers  sub create|list|describe|ack|seek|skip|delete
+  time       delay list|next|promote|cancel  watermark set|idle|show|history
+  process    run  transform  txn run     a function, a command, exactly once
+  atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
+  look       inspect query views job     any id, file; SQL; bulk work, Spark
+  upkeep     verify wait metrics admin   is it whole; figures; space, keys
+  ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
 
   txlog init shop && cd shop && txlog topic create orders
   seq 3 | txlog produce orders --txn      one transaction: all or nothing
@@ -256,6 +259,7 @@ def _verb(noun: str, words: list[str], used: int) -> tuple[str, int]:
 
 def _unknown(word: str, before: str, known: list[str]) -> Usage:
     shown = word if len(word) <= 40 else f"{word[:37]}..."
+    difflib = importlib.import_module("difflib")  # for mistakes only
     near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
     hint = f"did you mean: {before}{near[0]}" if near else "txlog lists the commands"
     return Usage(f'no command "{before.removeprefix("txlog ")}{shown}"', hint=hint)

@@ -21,7 +21,7 @@ _STRINGS: Final = frozenset(
     "topic namespace subscription producer owner transaction_key key path file state type kind "
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
-    "output holder by marker_type job engine dest origin was crc32c fix".split()
+    "output holder by marker_type mode job engine dest origin was crc32c fix".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -141,6 +141,14 @@ MEANINGS: Final[dict[str, str]] = {
     "skipped": "left out",
     "dead_lettered": "written to the dead-letter topic",
     "transactions": "transactions committed",
+    "mode": "what an operation is",
+    "operations": "calls that were measured",
+    "per_second": "operations a second",
+    "p50_us": "microseconds that half of them took at most",
+    "p99_us": "microseconds that 99 of 100 took at most",
+    "max_us": "microseconds that the slowest took",
+    "before_per_second": "operations a second in the file of --compare",
+    "ratio": "now to before",
     "from_time": "when the span begins",
     "elapsed_ms": "time taken",
     "job": "its name",
@@ -271,6 +279,8 @@ def type_of(name: str) -> str:
         return "array"
     if name.endswith(("_time", "_at")) or name in _INSTANTS:
         return "instant"
+    if name in ("per_second", "before_per_second", "ratio"):
+        return "number"
     if name in ("txn", "fenced_txn", "last_txn"):
         return "TxnID"
     for kind, names in (

@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_range, parse_size
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 
 _FIELDS = (
@@ -54,7 +53,10 @@ def list_segments(
 def show(
     call: Call,
     what: Annotated[
-        str, Argument(metavar="LEDGER|FILE", help="number, or path", show_default=False)
+        str,
+        Argument(
+            metavar="LEDGER|FILE", show_default=False, help="a ledger, or a path in the store"
+        ),
     ],
 ) -> None:
     """Show a ledger or a file: its columns and row groups, their codecs and sizes."""
@@ -73,7 +75,10 @@ def show(
 def cat(
     call: Call,
     what: Annotated[
-        str, Argument(metavar="LEDGER|FILE", help="number, or path", show_default=False)
+        str,
+        Argument(
+            metavar="LEDGER|FILE", show_default=False, help="a ledger, or a path in the store"
+        ),
     ],
     row_group: Annotated[
         int | None, Option("--row-group", metavar="N", help="only this one, from 0")

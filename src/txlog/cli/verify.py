@@ -6,10 +6,9 @@ import importlib
 import os
 from typing import Annotated, Any
 
-from typer import Option
-
 from txlog.cli import fields, tables
 from txlog.cli.command import command
+from txlog.cli.declared import Option
 from txlog.cli.options import Call
 from txlog.cli.tables import counted
 from txlog.errors import ReadOnlyStore

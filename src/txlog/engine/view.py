@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from txlog.clock import Instant
 from txlog.engine.files import Files
@@ -47,6 +46,7 @@ from txlog.engine.model.routes import CATALOG, FILES, ROUTES, Component
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage import far
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.journal import Journal, JournalMoved
 from txlog.engine.storage.journal_file import RawFrame

@@ -7,7 +7,6 @@ gaps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,12 +17,13 @@ from txlog.engine.model.ops import LedgerRolled, Op, WatermarkSnapshot
 from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.settings import Settings
+from txlog.values import record
 
 if TYPE_CHECKING:
     from txlog.engine.flow.acksets import Settled
 
 
-@dataclass(slots=True)
+@record
 class Decision:
     """The outcome of a decision; Law 3: it is appended, applied, flushed, then answered.
 

@@ -10,8 +10,6 @@ index_last): with index_first 0 the entries first..last as wholes, else the mess
 index_first..index_last of the transaction whose marker is entry `first`.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from txlog.engine.model.bulk_ops import Adopted as Adopted

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
-from crc32c import crc32c
 
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.tail import TailRun
 from txlog.engine.pins import pinned
 from txlog.engine.space import RESERVE_PATH
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.far import is_far
 from txlog.engine.storage.journal_file import list_journals

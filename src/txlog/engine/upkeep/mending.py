@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.folds.buffer import Held, Marker
 from txlog.engine.model.ops import LedgerSealed, decode_ops
 from txlog.engine.model.routes import Component

@@ -17,12 +17,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from crc32c import crc32c
-
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.folds.catalog import has_partition, index_of, numbers, topic_of
 from txlog.engine.identity import IDENTITY_PATH, Identity, read_identity
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.storage.manifest import (

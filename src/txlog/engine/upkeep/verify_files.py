@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.liveness import WRITE_LOCK, holder_of
@@ -20,6 +19,7 @@ from txlog.engine.space import RESERVE_PATH
 from txlog.engine.storage.bucket import BucketFile
 from txlog.engine.storage.checked import damaged
 from txlog.engine.storage.chunks import reassembled
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.far import is_far, open_file
 from txlog.engine.storage.manifest import DumpRef, HistoryRef
