@@ -122,6 +122,25 @@ def test_a_lost_row_is_an_error(kind: str) -> None:
         assert row["code"] == ("TXL-601" if path in live else "predecessor")
 
 
+def test_a_durable_frame_is_an_error_and_an_unfinished_one_is_not() -> None:
+    """Promise 6: torn and rotten are told apart, by what was known to be durable."""
+    clock = open_client(sample().copy())._store.clock
+    path = max(files_of("journal"))
+    data = sample().read(path)
+    used = len(data.rstrip(b"\0"))
+    for at in (560, used // 2, used - 20):
+        disk = sample().copy()
+        disk.damage(path, data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :])
+        [row] = [one for one in verify_disk(disk, clock)["problem_list"] if one["path"] == path]
+        assert (row["severity"], row["code"]) == ("error", "TXL-602"), at
+        assert "were durable and cannot be read" in row["message"]
+    disk = sample().copy()
+    end = (used + 7) // 8 * 8
+    disk.damage(path, data[:end] + b"TXLF" + bytes(8) + b"half" + data[end + 16 :])
+    found = verify_disk(disk, clock)
+    assert (found["errors"], [one["code"] for one in found["problem_list"]]) == (0, ["tail"])
+
+
 # --- components that disagree ----------------------------------------------------------------
 
 

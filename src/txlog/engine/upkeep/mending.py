@@ -173,11 +173,12 @@ def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generati
     else:
         path = sealed_path(directory, ref.ledger, generation)
         has_keys = table.column("key").null_count < table.num_rows
-        buffers = encode_sealed(table, has_keys=has_keys)
+        in_rows = ref.ledger if role == "p" and ref.form == "sealed" else None
+        buffers = encode_sealed(table, has_keys=has_keys, ledger=in_rows)
         made = make_ref(path, ref.ledger, buffers, table, form="sealed", clean=ref.clean)
         made = msgspec.structs.replace(
             made, form=ref.form, first=ref.first, last=ref.last, lsn_first=ref.lsn_first,
-            lsn_last=ref.lsn_last,
+            lsn_last=ref.lsn_last, messages=made.messages if ref.form == "sealed" else -1,
         )  # fmt: skip
     disk.publish(path, buffers)
     return made
@@ -212,7 +213,10 @@ def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | No
             table = _stand_ins(view, ref, start, stop, reason)
             first = start if ref.form == "sealed" else ref.first + start
             lost.append((first, first + stop - start - 1))
-            messages += int(pc.sum(pc.equal(table["kind"], KIND_DATA)).as_py() or 0)
+            is_lost = pc.and_(
+                pc.equal(table["kind"], KIND_DATA), pc.is_valid(table["properties"])
+            )  # fmt: skip
+            messages += int(pc.sum(is_lost).as_py() or 0)
         pieces.append(table)
     return Salvaged(pa.concat_tables(pieces) if pieces else MESSAGE.empty_table(), lost, messages)
 
@@ -301,8 +305,11 @@ def _known_messages(
             made["publish_time"][at] = held[1].first_ms
         places.pop(row)
     for at in places.values():
-        made["kind"][at] = W_SNAPSHOT
         made["properties"][at] = None
+        if ref.clean:  # of a trimmed marker: engines leave it out by that, and look at no kind
+            made["marker_ledger"][at] = made["marker_entry"][at] = 0
+        else:
+            made["kind"][at] = W_SNAPSHOT
 
 
 def _in_ledger(

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.liveness import WRITE_LOCK, holder_of
+from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.pins import PINS_LOCK, pins
 from txlog.engine.space import RESERVE_PATH
 from txlog.engine.storage.bucket import BucketFile
@@ -86,6 +88,7 @@ def check_segment(
                 reassembled(file, ref, chunked.value_bytes, chunked.crc)
         else:
             reader.verify()
+            _check_counted(reader)
     except TxlogError as error:
         findings.caught(error, path=ref.path, ledger=ref.ledger or None, partition=partition,
                         hint=error.hint if is_far(ref.path) else HINT)  # fmt: skip
@@ -93,6 +96,22 @@ def check_segment(
     finally:
         file.close()
     return True
+
+
+def _check_counted(reader: SegmentReader) -> None:
+    """What a FileRef says of the rows, by which engines leave out what they need not look at."""
+    ref = reader.ref
+    if ref.messages < 0:
+        return
+    kinds = reader.rows(0, ref.rows, ["kind"]).column("kind")
+    found = int(pc.sum(pc.equal(kinds, KIND_DATA)).as_py() or 0)
+    if found != ref.messages:
+        raise damaged(ref.path, 0, ref.bytes, f"{ref.messages} messages", f"{found}", HINT)
+    if "/_txnlog/" in ref.path:
+        return
+    said = {reader.statistics(number, "ledger") for number in range(len(ref.groups))}
+    if said - {(ref.ledger, ref.ledger)}:
+        raise damaged(ref.path, 0, ref.bytes, f"ledger {ref.ledger} in each row", "others", HINT)
 
 
 def check_state(
