@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from txlog.bounds import parse_duration, parse_time
@@ -29,6 +28,7 @@ from txlog.errors import (
     printable,
 )
 from txlog.ids import TxnId
+from txlog.values import record
 
 if TYPE_CHECKING:
     from txlog.client import Client
@@ -42,7 +42,7 @@ _USUAL: Final[dict[str, str | bool | None]] = {
 _LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (0, 1)}
 
 
-@dataclass
+@record
 class Globals:
     """The global flags as they were given."""
 

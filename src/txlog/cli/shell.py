@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Annotated, Final
 
-from typer import Argument, Option
-
 from txlog.cli import dispatch, signals
-from txlog.cli.command import GLOBAL_FLAGS, command
+from txlog.cli.command import command
+from txlog.cli.declared import GLOBAL_FLAGS, Argument, Option
 from txlog.cli.finding import STORE_FILE
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.prompting import prompted
