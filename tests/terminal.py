@@ -25,6 +25,10 @@ def typed(argv: list[str], env: dict[str, str], keys: list[tuple[str, str]]) -> 
                 assert time.monotonic() < deadline, shown
                 if select.select([terminal], [], [], 1)[0]:
                     shown += os.read(terminal, 65536).decode(errors="replace")
+                elif text == "\x03":
+                    # Python looks for signals when its wait for a key is interrupted; one that
+                    # comes just before that wait is seen with the next.
+                    os.write(terminal, text.encode())
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -313,8 +313,8 @@ def test_the_examples_of_the_first_page_run_in_order(world: Path) -> None:
         assert '"value":"3"' in done.stdout
 
 
-def test_every_command_has_two_to_four_examples_that_name_it() -> None:
+def test_every_command_has_a_few_examples_that_name_it() -> None:
     for path in catalogue.COMMANDS:
         examples = load(path).examples
-        assert 1 <= len(examples) <= 5, path
+        assert 1 <= len(examples) <= 6, path
         assert all(path in " ".join(example.split()) for example in examples), path

@@ -177,12 +177,14 @@ def test_a_person_at_the_shell(tmp_path: Path, shell: Shell) -> None:
         [("topic li\t", "list "), ("-f names\n", "orders\r\nshop> "),
          ("begin\n", "\r\nshop 0:0> "),
          ("produce or\t-m a\n", "\r\nshop 0:0> "),
-         ("half a line\x03", "\r\nshop 0:0> "),
+         ("half a line", "half a line"), ("\x03", "\r\nshop 0:0> "),
          ("commit\n", "\r\nshop> "),
-         ("select text(value) as v from orders\n", "V"), ("nothing\n", "no command"),
+         ("select text(value) as v from orders\n", "1 row"), ("nothing\n", "no command"),
          ("\x04", "")],
     )  # fmt: skip
     assert "began 0:0" in shown
+    # the table, then what is said of it
+    assert shown.index("\r\na\r\n") < shown.index("1 row")
     assert "committed 0:0: 1 message" in shown
     with txlog.open(str(tmp_path / "shop")) as client:
         assert client.describe_topic("orders")["messages"] == 1

@@ -205,7 +205,8 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   process    run  transform  txn run     a function, a command, exactly once
   atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
   look       inspect query views job     any id, file; SQL; bulk work, Spark
-  upkeep     verify wait metrics admin   is it whole; figures; space, keys
+  upkeep     admin  segment  wait        space, keys, ledgers; until it is so
+  health     verify doctor check metrics bench    whole, well, quick; figures
   ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
 
   txlog init shop && cd shop && txlog topic create orders
@@ -215,7 +216,6 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   -S, --store PATH  the store       -f, --format FMT  json table tsv csv names …
   --json            as -f json      --read-only       write nothing
   -q, -v            less, more      --now TIME        the clock stands still
-
 txlog COMMAND -h: examples and flags; --help: the global flags too
 """
 

@@ -302,6 +302,8 @@ class Call:
                 with open(self.flags.log_file, "a", encoding="utf-8") as file:
                     file.write(line + "\n")
                 return
+            if is_terminal(1) and is_terminal(2):
+                self.output.out.flush()  # on one screen what is said of data stands behind it
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
         except (BrokenPipeError, AttributeError, ValueError):
