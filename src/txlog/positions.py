@@ -6,17 +6,18 @@ Pulsar's words are taken as well: `earliest` and `latest`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from txlog.bounds import END, START, Bound
-from txlog.engine.flow.acknowledge import Find
-from txlog.engine.flow.bounds import last_message
-from txlog.engine.flow.seek import seek
+from txlog.engine.flow import bounds, seek
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound
 from txlog.ids import MessageId, TopicName
+
+if TYPE_CHECKING:
+    from txlog.engine.flow.acknowledge import Find
 
 Where: TypeAlias = Bound | MessageId | int | str
 _WORDS = {"earliest": START, "latest": END}
@@ -51,7 +52,7 @@ def seek_to(store: Store, find: Find, to: Where, partitions: Sequence[int] | Non
     """
     bound, uid = bound_of(to), store.disk.owner()[0]
     store.write(
-        lambda view, now: seek(
+        lambda view, now: seek.seek(
             view, store.settings, now, uid, *find(view), bound, partitions, force=False
         )
     )
@@ -82,7 +83,7 @@ def last_ids(
 ) -> dict[int, MessageId | None]:
     """The last visible message of these partitions (None: all); None where there is none."""
     chosen = range(topic.partitions) if indexes is None else indexes
-    return {index: last_message(view, number_of(topic, index)) for index in chosen}
+    return {index: bounds.last_message(view, number_of(topic, index)) for index in chosen}
 
 
 def only_one(topic: str, known: Mapping[int, MessageId | None]) -> MessageId | None:

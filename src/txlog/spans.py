@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from txlog import compute as pc
 from txlog.bounds import Range
-from txlog.engine.flow.bounds import end_of, resolve_range, start_of, stop_behind
+from txlog.engine.flow import bounds
 from txlog.engine.folds.buffer import Buffer, Marker
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.ops import Mark
@@ -108,17 +108,17 @@ def spans_of(view: View, topic: Topic, wanted: Wanted, indexes: list[int]) -> di
             f"there is no LSN {wanted.at_lsn}, the last one is {view.lsn}", code=203
         )
     out: dict[int, Span] = {}
-    for index, place in resolve_range(view, topic, wanted.range, indexes).items():
-        stop = end_of(view, topic, index) if place.stop is None else place.stop
+    for index, place in bounds.resolve_range(view, topic, wanted.range, indexes).items():
+        stop = bounds.end_of(view, topic, index) if place.stop is None else place.stop
         if wanted.at_lsn is not None:
             stop = min(stop, above_lsn(view, number_of(topic, index), wanted.at_lsn))
-        out[index] = Span(stop_behind(place.behind), stop)
+        out[index] = Span(bounds.stop_behind(place.behind), stop)
     return out
 
 
 def above_lsn(view: View, number: int, lsn: int) -> Mark:
     """The first position of a partition that a later frame than this wrote."""
-    above = stop_behind(start_of(view, number))
+    above = bounds.stop_behind(bounds.start_of(view, number))
     for end in view.topic(number).ledgers:
         if end.entries and last_lsn(view, end.ledger) > lsn:
             at = 0

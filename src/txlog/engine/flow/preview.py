@@ -8,18 +8,21 @@ Source: PIP-31 "Isolation level", spec/transactions 8.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from txlog import compute as pc
-from txlog.engine.flow.dispatch import RECEIVED
-from txlog.engine.folds.buffer import Buffer, find_held
+from txlog.engine.flow import dispatch
+from txlog.engine.folds import buffer
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument
 from txlog.ids import TxnId
 from txlog.settings import RECEIVE_BYTES_MAX
+
+if TYPE_CHECKING:
+    from txlog.engine.folds.buffer import Buffer
 
 ISOLATIONS = ("committed", "uncommitted")
 PREVIEW_ROWS = 4096
@@ -88,7 +91,7 @@ def preview(
         size += known.payload_bytes
         if limit <= 0:
             break
-    return (pa.concat_tables(out) if out else RECEIVED.empty_table()), place
+    return (pa.concat_tables(out) if out else dispatch.RECEIVED.empty_table()), place
 
 
 def _large(
@@ -202,7 +205,7 @@ def _received(state: Buffer, rows: pa.Table, topic: str, partition_number: int) 
     for pair in pairs:
         if pair not in names:
             txn = TxnId.from_halves(*pair)
-            held = find_held(state, txn.coordinator, txn.sequence)
+            held = buffer.find_held(state, txn.coordinator, txn.sequence)
             names[pair] = "aborted" if held is None else "open"
         states.append(names[pair])
     total = rows.num_rows
@@ -216,6 +219,6 @@ def _received(state: Buffer, rows: pa.Table, topic: str, partition_number: int) 
         made[field.name] if field.name in made
         else rows.column(field.name) if field.name in _READ
         else pa.nulls(total, field.type)
-        for field in RECEIVED
+        for field in dispatch.RECEIVED
     ]  # fmt: skip
-    return pa.Table.from_arrays(columns, schema=RECEIVED)
+    return pa.Table.from_arrays(columns, schema=dispatch.RECEIVED)
