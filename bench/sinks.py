@@ -2,9 +2,10 @@
 
     PYTHONPATH=src python bench/sinks.py [--rows N] [--rounds N]
 
-1. A batch of rows of 100 bytes with a key, from a cached frame with one task a partition, so that
-   only writing is measured: Spark's Parquet writer, with its default codec and with zstd, and the
-   sink with its commit; interleaved, medians, each to a place of its own.
+1. A batch of rows of 100 bytes with a key, from a cached frame with one task a partition:
+   Spark's Parquet writer, with its default codec, with zstd, and with zstd where each key has its
+   task; `bulk_load`, which routes by the key, checks and commits; the sink of the data source,
+   which is told where each row goes. Interleaved, medians, each to a place of its own.
 2. The same batch again: what is stored is not written.
 3. Micro-batches of 20,000 rows, as Spark reports their duration.
 """
@@ -28,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 
 import txlog  # noqa: E402
-from txlog.spark import session  # noqa: E402
+from txlog.spark import bulk_load, session  # noqa: E402
 
 PARTITIONS = 2
 MICRO_ROWS = 20_000
@@ -82,45 +83,53 @@ def batches(spark: SparkSession, folder: Path, count: int, rounds: int) -> None:
         client.create_topic("t", partitions=PARTITIONS)
     plain = frame.drop("partition")
 
-    def parquet(codec: str, number: int) -> None:
-        plain.write.option("compression", codec).parquet(str(folder / f"{codec}-{number}"))
+    def parquet(codec: str, number: int, *, is_routed: bool = False) -> None:
+        name = f"{codec}{'-routed' * is_routed}-{number}"
+        given = plain.repartition(PARTITIONS, "key") if is_routed else plain
+        given.write.option("compression", codec).parquet(str(folder / name))
 
     def sink(number: int) -> None:
         frame.write.format("txlog").mode("append").options(
             topic="t", txnKey="k", batchId=str(number)
         ).save(str(store))
 
-    names = ("snappy", "zstd", "sink", "again")
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    def load(number: int) -> None:
+        bulk_load(plain, str(store), "t", txn_key="loads", batch_id=str(number))
+
+    works: dict[str, Callable[[int], None]] = {
+        "snappy": lambda at: parquet("snappy", at),
+        "zstd": lambda at: parquet("zstd", at),
+        "routed": lambda at: parquet("zstd", at, is_routed=True),
+        "bulk_load": load,
+        "again": load,
+        "sink": sink,
+    }
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     for number in range(rounds + 1):
-        made = {
-            "snappy": timed(lambda at=number: parquet("snappy", at)),  # type: ignore[misc]
-            "zstd": timed(lambda at=number: parquet("zstd", at)),  # type: ignore[misc]
-            "sink": timed(lambda at=number: sink(at)),  # type: ignore[misc]
-            "again": timed(lambda at=number: sink(at)),  # type: ignore[misc]
-        }
-        for name, seconds in made.items():
+        for name, work in works.items():
+            seconds = timed(lambda: work(number))  # noqa: B023
             if number:  # the first one starts workers and compiles
                 found[name].append(seconds)
-        sizes = {
-            "snappy": size(folder / f"snappy-{number}"), "zstd": size(folder / f"zstd-{number}"),
-        }  # fmt: skip
-        for codec in ("snappy", "zstd"):
-            shutil.rmtree(folder / f"{codec}-{number}")
+        sizes = {name: size(folder / f"{name}-{number}") for name in ("snappy", "zstd")}
+        for path in folder.glob(f"*-{number}"):
+            shutil.rmtree(path)
     print(f"{count:,} rows, medians of {rounds}: seconds, and of the processor")
     median: dict[str, list[float]] = {}
     for name, each in found.items():
         median[name] = [statistics.median(one) for one in zip(*each, strict=True)]
         wall, used = median[name]
-        print(f"  {name:8} {wall:6.2f} {used:6.2f}   {' '.join(f'{a:.2f}' for a, _ in each)}")
+        print(f"  {name:9} {wall:6.2f} {used:6.2f}   {' '.join(f'{a:.2f}' for a, _ in each)}")
     print(f"  bytes: snappy {sizes['snappy']:,}, zstd {sizes['zstd']:,}, "
-          f"sink {size(store / 'topics') // (rounds + 1):,}")  # fmt: skip
-    for name in ("snappy", "zstd"):
-        wall, used = (ours / theirs for ours, theirs in zip(median["sink"], median[name],
-                                                            strict=True))  # fmt: skip
-        print(f"sink / Spark's writer with {name}: {wall:.2f}; of processor time {used:.2f}")
-    wall, used = (a / b for a, b in zip(median["again"], median["sink"], strict=True))
-    print(f"the same batch again / its write: {wall:.2f}; of processor time {used:.2f}")
+          f"a batch {size(store / 'topics') // (2 * rounds + 2):,}")  # fmt: skip
+    for ours, theirs in (("bulk_load", "snappy"), ("bulk_load", "zstd"), ("bulk_load", "routed"),
+                         ("sink", "snappy"), ("sink", "zstd"), ("again", "bulk_load")):  # fmt: skip
+        # The two of a round had the same neighbours: the median of the ratios, not a ratio of two.
+        of = [
+            [a / b for a, b in zip(one, two, strict=True)]
+            for one, two in zip(found[ours], found[theirs], strict=True)
+        ]
+        wall, used = (statistics.median(one) for one in zip(*of, strict=True))
+        print(f"{ours} / {theirs}: {wall:.2f}; of processor time {used:.2f}")
 
 
 def streams(spark: SparkSession, folder: Path, rounds: int) -> None:

@@ -76,6 +76,12 @@ def test_nothing_is_guessed_of_a_csv(client: Client, tmp_path: Path, text: str) 
     assert sorted(row["value"] for row in rows(client)) == [b"#x", b"y;z"]
 
 
+def test_csv_with_a_row_of_megabytes(client: Client, tmp_path: Path) -> None:
+    """A message may be that large; kills DuckDB's own limit of a line, 2 MB."""
+    (tmp_path / "long.csv").write_text(f"value\n{'x' * 4_000_000}\n")
+    assert load(client, tmp_path / "long.csv")["size_bytes"] == 4_000_000
+
+
 def test_parquet_with_the_columns_of_messages(client: Client, tmp_path: Path) -> None:
     """Types and nulls arrive as they were; kills an empty value for none."""
     table = pa.table({

@@ -104,13 +104,6 @@ class TestConformance:
         disk.unlink("stage/one")
         assert disk.read("ledgers/1") == b"rows"
 
-    def test_what_another_wrote_is_taken(self, disk: Disk) -> None:
-        disk.write_fresh("stage/one", b"rows")
-        disk.take("stage/one")
-        assert disk.read("stage/one") == b"rows"
-        with pytest.raises(MissingFile):
-            disk.take("stage/two")
-
     def test_only_an_empty_directory_is_removed(self, disk: Disk) -> None:
         disk.publish("stage/job/one", [b"rows"])
         assert not disk.remove_dir("stage/job")
@@ -367,24 +360,6 @@ class TestPosix:
             0o600,
             0o600,
         ]
-
-    def test_file_of_another_program_becomes_private_and_durable(
-        self, root: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """What Spark wrote has the mode of its umask, and was flushed by nobody."""
-        disk = PosixDisk(root)
-        path = Path(root) / "f"
-        path.write_bytes(b"rows")
-        path.chmod(0o664)
-        disk.take("f")
-        assert _mode(path) == 0o600 and disk.read("f") == b"rows"
-
-        def fail(fd: int) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
-        monkeypatch.setattr(os, "fdatasync", fail)
-        with pytest.raises(DiskFailed):
-            disk.take("f")
 
     def test_shared_store_says_so_by_its_mode(self, tmp_path: Path) -> None:
         import grp
@@ -935,13 +910,6 @@ class TestPowerLoss:
             data = image.read("f")
             assert data[100:1000] == b"a" * 900
             assert data[:10] in (b"b" * 10, bytes(10)) or data[:1] == b"b"
-
-    def test_taken_file_is_in_every_image(self) -> None:
-        disk = MemoryDisk()
-        disk.publish("f", [])
-        disk.open("f", write=True).pwrite(0, b"a" * 900)
-        disk.take("f")
-        assert all(image.read("f") == b"a" * 900 for image in _images(disk))
 
     def test_published_file_is_in_every_image(self) -> None:
         """R3: whole and durable once publish has returned, its directories too."""

@@ -20,14 +20,7 @@ from txlog.engine.flow.adopt import Recorded, check_token, recorded
 from txlog.engine.flow.delay_policy import delay_policy
 from txlog.engine.flow.lookup import live_topic
 from txlog.engine.flow.lookup import topic as find_topic
-from txlog.engine.flow.staging import (
-    Staged,
-    StagePlan,
-    Stager,
-    Written,
-    describe_written,
-    job_name,
-)
+from txlog.engine.flow.staging import Staged, StagePlan, Stager, job_name
 from txlog.engine.folds.catalog import has_partition, index_of, topic_of
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.store import Store
@@ -126,21 +119,6 @@ class Bulk:
         if self.stored is not None:
             return []
         return _staged(Stager(self._store.disk, self.plan, task), rows)
-
-    def prepare(self) -> None:
-        """Make the directory of the batch, for a writer of its own; see `describe`."""
-        self._store.disk.make_dirs(self.plan.directory)
-
-    def describe(self, written: Iterable[Written]) -> list[Staged]:
-        """What `commit` wants of files that another writer left in the batch's directory.
-
-        written: each with the columns of MESSAGE, `entry` from 0, `publish_time` the plan's, and
-                 the checksums of Hadoop's local file system beside it; all are made durable
-        raises:  Corruption: a file is not what its writer wrote, or not what readers rely on
-        """
-        disk, plan = self._store.disk, self.plan
-        found = (describe_written(disk, plan, one) for one in written)
-        return [one for one in found if one is not None]
 
     def commit(self, staged: Sequence[Staged]) -> Answer:
         """Store all of it, by one frame; durable when it returns. Without files nothing is stored.

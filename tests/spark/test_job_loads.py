@@ -20,7 +20,7 @@ from tests.test_export_delta import WITHOUT_TRIMS, step
 from tests.test_querying import STEPS, History
 from txlog import Client
 from txlog.bounds import Range
-from txlog.errors import BadRecord, CommandFailed, InvalidArgument
+from txlog.errors import BadRecord, CommandFailed, InvalidArgument, SqlError
 from txlog.jobs.bulk_load import bulk_load
 from txlog.jobs.engine import Engine
 from txlog.jobs.local import Local
@@ -102,9 +102,14 @@ def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Pat
     (tmp_path / "a.csv").write_text("value,event_time\na,2026-11-20\na,soon\n")
     with pytest.raises(CommandFailed, match="soon"):
         load(client, tmp_path / "a.csv", Columns(), "there", engine())
-    for text in ("value,b\na\n", "value,b\na,b,c\n"):  # of another length, b is not wanted
+    for text in (
+        "value,b\na\n",
+        "value,b\na,b,c\n",  # of another length, b is not wanted
+        'value\na\n"b\nc\n',
+        'value,b\na,"b\nc,d\n',
+    ):  # Spark takes it for a long value
         (tmp_path / "b.csv").write_text(text)
-        with pytest.raises(CommandFailed, match=r"b\.csv"):
+        with pytest.raises(SqlError, match=r"b\.csv|unterminated quote"):
             load(client, tmp_path / "b.csv", Columns(), "there", engine())
     with pytest.raises(InvalidArgument, match="no column nope"):
         load(client, tmp_path / "a.csv", Columns("nope"), "there", engine())

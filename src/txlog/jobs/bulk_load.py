@@ -10,6 +10,7 @@ from typing import Any
 
 from txlog.client import Client
 from txlog.jobs.engine import Engine, Tell, silent
+from txlog.jobs.local import Local, check_csv
 from txlog.loads import Files
 
 Answer = dict[str, Any]
@@ -27,8 +28,11 @@ def bulk_load(
     """
     tell("reading the source for its name")
     batch = source.name()
+    already = client.has_batch(topic, key, batch)
+    if source.form == "csv" and engine.name != Local.name and not already:
+        tell("looking for open quotes")
+        check_csv(source)
     if dry_run:
-        already = client.has_batch(topic, key, batch)
         messages = 0 if already else engine.count(source)
         return {"topic": topic, "files": len(source.paths), "messages": messages,
                 "size_bytes": None, "ledgers": None, "txn": None, "already": already}  # fmt: skip

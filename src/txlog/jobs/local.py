@@ -19,7 +19,14 @@ from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.exporting import write_files
 from txlog.jobs.replaying import Replayed
-from txlog.jobs.rows import ARROW, as_message, check_lines, count_rows, message_rows
+from txlog.jobs.rows import (
+    ARROW,
+    as_message,
+    check_lines,
+    count_csv,
+    count_rows,
+    message_rows,
+)
 from txlog.loads import Files, Transform
 from txlog.querying import Query
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
@@ -138,6 +145,15 @@ def _scan(client: Client, sources: Sequence[Source]) -> str:
     paths = (path.replace("'", "''") for path in map(_unglobbed, paths_below(client.path, sources)))
     listed = ", ".join(f"'{path}'" for path in paths)
     return f"read_parquet([{listed}], filename = true, hive_partitioning = false)"
+
+
+def check_csv(source: Files) -> None:
+    """Raises SqlError when a csv file is not whole: a row of another length, an open quote.
+
+    For an engine that takes what stands behind an open quote for one long value.
+    """
+    with Session(paths=_both(source.paths)) as session:
+        count_csv(session, source)
 
 
 def _both(paths: Sequence[str]) -> list[str]:

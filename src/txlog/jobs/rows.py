@@ -61,6 +61,11 @@ def count_rows(session: Session, source: Files) -> int:
     return int(str(row["n"]))
 
 
+def count_csv(session: Session, source: Files) -> int:
+    """How many rows csv files have, whatever is in them; raises SqlError."""
+    return int(str(session.row(f"SELECT count(*) AS n FROM {_scan(source)}")["n"]))
+
+
 def as_message(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows with the types of messages; instants lose what is below a millisecond."""
     columns = [
@@ -152,7 +157,7 @@ def _scan(source: Files) -> str:
         return (
             f"read_csv([{paths}], header = true, all_varchar = true, delim = ',', quote = '\"',"
             " escape = '\"', comment = '', skip = 0, strict_mode = true,"
-            " allow_quoted_nulls = false) AS source"
+            " max_line_size = 16777216, allow_quoted_nulls = false) AS source"
         )
     return (
         f"read_csv([{paths}], columns = {{'line': 'VARCHAR'}}, header = false, delim = '\\x01',"

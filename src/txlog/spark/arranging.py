@@ -31,7 +31,9 @@ def arranged(
     """The rows of sealed files and others where places put them; see upkeep.compact.Arrange."""
     rows = local_frame(spark, other)
     if sealed:
-        schema = ", ".join(f"`{field.name}` {sql_type(field.type)}" for field in MESSAGE)
+        schema = ", ".join(
+            f"`{field.name}` {_SQL_TYPES.get(field.type, 'timestamp')}" for field in MESSAGE
+        )
         escaped = (_GLOB.sub(r"\\\1", f"{root}/{ref.path}") for ref in sealed)
         scan = spark.read.schema(schema).options(**_STRICT)
         rows = rows.unionByName(scan.parquet(*(f"file:{path}" for path in escaped)))
@@ -52,11 +54,6 @@ def arranged(
         for field in MESSAGE
     ]
     return pa.Table.from_arrays(columns, schema=MESSAGE), data
-
-
-def sql_type(kind: pa.DataType) -> str:
-    """The type of a column of MESSAGE as Spark names it."""
-    return _SQL_TYPES.get(kind, "timestamp")
 
 
 def delayed_ids(frame: DataFrame) -> pa.Table:

@@ -1,42 +1,62 @@
-"""Owns `bulk_load`: a data frame of any shape becomes messages of a topic, once."""
+"""Owns `bulk_load`: a data frame of any shape becomes messages of a topic, once.
+
+    driver   plan: is the batch stored? then nothing runs
+    task     gets its rows as Arrow batches and stages a file for each partition that it has rows of
+    driver   commit: one frame with the files of the attempts whose answers Spark took
+
+A task answers with what it staged; a second attempt stages files of its own, and of two attempts
+Spark takes one answer. What the others left goes with the directory of the job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+import pyarrow as pa
+from pyspark import RDD, TaskContext
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType
 
+from txlog.bulk import stage
 from txlog.client import open_store
-from txlog.errors import InvalidArgument, TxlogError
-from txlog.spark.writing import stored_columns, write_files, written_files
+from txlog.engine.flow.staging import ROWS_AT_ONCE, Staged, StagePlan
+from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
+from txlog.spark.sink import conformed
 
+SMALL_BYTES: Final = 4 << 20
+"""A file below this costs a reader more to open than to read."""
+# What the optimizer says of a source that it knows nothing of is larger.
+_KNOWN_BYTES: Final = 1 << 60
+# Bytes that Spark reads in a task if nothing else says how many tasks there are.
+_TASK_BYTES: Final = 128 << 20
 _CASTS: Final = {
     "properties": "map<string,string>", "event_time": "timestamp", "deliver_at": "timestamp",
     "deliver_after": "bigint", "sequence_id": "bigint", "partition": "int",
 }  # fmt: skip
-FILE_ROWS: Final = 1_000_000
 _COLUMNS: Final = ("value", "key", *_CASTS)
 
 
 def bulk_load(
     frame: DataFrame, store: str, topic: str, *, txn_key: str, batch_id: str,
-    order_by: Sequence[str | Column] = (), file_rows: int = FILE_ROWS,
+    order_by: Sequence[str | Column] = (), shuffle: bool | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Store a data frame as messages, once for this key and batch; the fields of Bulk.commit.
 
-    Spark's own Parquet writer makes the files, in the store; this process looks at each before
-    it commits. Of a batch that is stored nothing is computed.
-
-    frame:     value, and if they are there key, properties, event_time, deliver_at, deliver_after,
-               sequence_id, partition; they are cast. Messages of a key go where a producer sends
-               them, those without a key where the row's own partition of the frame says
-    order_by:  of the messages in each partition; without it they come in no order
-    file_rows: of the largest file; a partition has as many files as it takes
-    raises:    InvalidArgument, TopicNotFound, NotAllowed; an error of the job as Spark's
+    frame:    value, and if they are there key, properties, event_time, deliver_at, deliver_after,
+              sequence_id, partition; they are cast. Messages of a key go where a producer sends
+              them, those without a key where the row's own partition of the frame says
+    order_by: of the messages in each partition; without it they come in no order
+    shuffle:  bring the rows of a partition to one task, which makes one file of them, before they
+              are written; False: each task has files of its own. None: when that would make small
+              files, or with order_by, which needs it
+    raises:   InvalidArgument, InvalidMessage, TopicNotFound, NotAllowed; an error of the job as
+              Spark's. Warns of files that are small without need
     """
     unknown = sorted(set(frame.columns) - set(_COLUMNS))
     if unknown or "value" not in frame.columns:
@@ -44,45 +64,116 @@ def bulk_load(
             f"a message has no column {unknown[0]}" if unknown else "there is no column value",
             hint=f"select and rename: {', '.join(_COLUMNS)}",
         )
-    if file_rows < 1:
-        raise InvalidArgument(f"file_rows is {file_rows}, it must be positive", code=203)
+    if order_by and shuffle is False:
+        raise InvalidArgument("an order needs the rows of a partition in one task: shuffle")
     with open_store(store) as client:
         bulk = client.bulk(topic, key=txn_key, batch=batch_id)
         known = bulk.stored
         if known is not None:
             return known
-        bulk.prepare()
         plan = bulk.plan
     try:
-        rows = _routed(frame, plan.partitions)
-        if order_by:
-            rows = rows.sortWithinPartitions(*order_by)
-        write_files(stored_columns(rows, plan, file_rows), plan, file_rows)
+        staged = _staged(_arranged(frame, plan.partitions, order_by, shuffle), plan)
         with open_store(store) as client:
-            bulk = client.bulk_of(plan)
-            return bulk.commit(bulk.describe(written_files(plan)))
+            answer = client.bulk_of(plan).commit(staged)
     except BaseException:
         with suppress(TxlogError), open_store(store) as client:  # what stays goes by its age
             client.bulk_of(plan).abort()
         raise
+    warn_of_small(staged)
+    return answer
 
 
-def _routed(frame: DataFrame, count: int) -> DataFrame:
-    """Messages with the types that they have, each in the task with the number of its partition."""
+def warn_of_small(staged: Sequence[Staged]) -> None:
+    """Warn when files are small, and a partition has several of them."""
+    small = [one for one in staged if one.file.bytes < SMALL_BYTES]
+    partitions = {one.partition for one in small}
+    if len(small) > len(partitions):
+        warnings.warn(
+            f"{len(small)} of {len(staged)} files of this batch are below {SMALL_BYTES >> 20} MiB,"
+            f" for {len(partitions)} partitions: bring the rows to fewer tasks, or shuffle them",
+            RuntimeWarning, stacklevel=3,
+        )  # fmt: skip
+
+
+class _Task:
+    """What a task does with its rows, which come as Arrow batches in their encapsulated form."""
+
+    def __init__(self, plan: StagePlan, schema: pa.Schema) -> None:
+        self._plan = plan
+        self._schema = schema
+
+    def __call__(self, items: Iterable[Any]) -> Iterator[list[Staged] | TxlogError]:
+        context = TaskContext.get()
+        assert context is not None
+        try:
+            yield stage(self._plan, self._tables(items), context.partitionId())
+        except (InvalidArgument, InvalidMessage, LimitExceeded) as error:
+            # No attempt will do better: it is an answer, not a failure that Spark tries again.
+            yield error
+
+    def _tables(self, items: Iterable[bytes]) -> Iterator[pa.Table]:
+        """The rows, as many at a time as are routed at once: each time costs as much as rows."""
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for item in items:
+            batch = conformed(pa.ipc.read_record_batch(pa.py_buffer(item), self._schema))
+            waiting.append(batch)
+            rows += batch.num_rows
+            if rows >= ROWS_AT_ONCE // 2:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows = [], 0
+        if waiting:
+            yield pa.Table.from_batches(waiting)
+
+
+def _staged(rows: DataFrame, plan: StagePlan) -> list[Staged]:
+    """Have each task of a frame stage its rows.
+
+    raises: InvalidArgument, InvalidMessage, LimitExceeded: what a producer refuses
+    """
+    is_large = rows.sparkSession.conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true"
+    schema = to_arrow_schema(rows.schema, timezone="UTC", prefers_large_types=is_large)
+    batches = rows._jdf.toArrowBatchRdd().toJavaRDD()
+    task = _Task(plan, schema)
+    found = RDD(batches, rows.sparkSession.sparkContext, NoOpSerializer()).mapPartitions(task)
+    staged: list[Staged] = []
+    for answer in found.collect():
+        if isinstance(answer, TxlogError):
+            raise answer
+        staged += answer
+    return staged
+
+
+def _arranged(
+    frame: DataFrame, count: int, order_by: Sequence[str | Column], shuffle: bool | None
+) -> DataFrame:
+    """Messages with the types that they have, in the tasks and the order that are wanted."""
     cast = {name: _cast(frame, name) for name in frame.columns}
     rows = frame.select(*(column.alias(name) for name, column in cast.items()))
-    if "partition" in frame.columns:
-        wrong = F.concat(
-            F.lit("partition "), F.coalesce(F.col("partition").cast("string"), F.lit("null")),
-            F.lit(f" is not one of 0 to {count - 1}"),
-        )  # fmt: skip
-        known = F.col("partition").between(0, count - 1)
-        home: Column = F.when(known, F.col("partition")).otherwise(F.raise_error(wrong))
-    else:
-        home = F.pmod(F.spark_partition_id(), F.lit(count))
+    if not (order_by or (_is_small(frame, count) if shuffle is None else shuffle)):
+        return rows
+    if "partition" not in frame.columns:
+        home: Column = F.pmod(F.spark_partition_id(), F.lit(count))
         if "key" in frame.columns:
             home = F.coalesce(F.pmod(F.crc32("key"), F.lit(count)), home)
-    return rows.withColumn("partition", home.cast("int")).repartitionById(count, F.col("partition"))
+        rows = rows.withColumn("partition", home.cast("int"))
+    rows = rows.repartitionById(count, F.col("partition"))
+    return rows.sortWithinPartitions(*order_by) if order_by else rows
+
+
+def _is_small(frame: DataFrame, count: int) -> bool:
+    """True when tasks would make small files of their rows, or when nobody knows."""
+    execution = frame._jdf.queryExecution()
+    size: int = execution.optimizedPlan().stats().sizeInBytes()
+    if size > _KNOWN_BYTES:
+        return True
+    tasks: int = execution.sparkPlan().outputPartitioning().numPartitions()
+    if tasks < 1:  # a scan of files says no number
+        least = frame.sparkSession.sparkContext.defaultParallelism
+        tasks = max(least, -(-size // _TASK_BYTES))
+    files = tasks * count if {"key", "partition"} & {*frame.columns} else tasks
+    return files > count and size < files * SMALL_BYTES
 
 
 def _cast(frame: DataFrame, name: str) -> Column:

@@ -72,7 +72,7 @@ class BatchSink(DataSourceArrowWriter):
         """Stage the rows of one task."""
         if self._is_stored:
             return Written([])
-        return Written(stage(self._plan, map(_conformed, iterator), _task()))
+        return Written(stage(self._plan, map(conformed, iterator), _task()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Store what the tasks staged, by one frame."""
@@ -98,7 +98,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         query = None if context is None else context.getLocalProperty(_QUERY_ID)
         if self._app is None and not query:
             raise InvalidArgument("the query has no id", hint="set the option txnAppId")
-        staged = stage(self._plan, map(_conformed, iterator), _task())
+        staged = stage(self._plan, map(conformed, iterator), _task())
         return Written(staged, self._plan, query or "")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -193,7 +193,7 @@ def _need(options: Mapping[str, str], name: str) -> str:
     return found
 
 
-def _conformed(rows: pa.RecordBatch) -> pa.RecordBatch:
+def conformed(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of Spark with the types of messages; instants lose what is below a millisecond."""
     arrays = [
         column if name not in COLUMNS or column.type == COLUMNS[name]

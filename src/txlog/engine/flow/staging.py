@@ -18,7 +18,6 @@ from txlog.engine.flow.route import COLUMNS, route, user_batch
 from txlog.engine.model.delay_ops import NO_TIME
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.storage.disk_protocol import Disk
-from txlog.engine.storage.foreign import check_sums, describe
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.staged import StagedFile, times_bytes
 from txlog.settings import INSTANT_MS_MAX
@@ -159,40 +158,6 @@ class Stager:
                 made.payload_bytes, times_bytes(made.times, NO_TIME),
             )
         )  # fmt: skip
-
-
-class Written(msgspec.Struct, frozen=True, gc=False):
-    """A file that another writer left in the directory of a job; its name there, and its place."""
-
-    name: str
-    partition: int
-    task: int
-    number: int
-
-
-def describe_written(disk: Disk, plan: StagePlan, written: Written) -> Staged | None:
-    """Describe a file of another writer, and make it durable; None: there is no row in it.
-
-    It has the columns of MESSAGE, `publish_time` the plan's, and beside it `.NAME.crc`.
-    raises: Corruption (it is not what its writer wrote, or not what readers rely on), MissingFile,
-            DiskFailed
-    """
-    path = f"{plan.directory}/{written.name}"
-    sums = disk.read(f"{plan.directory}/.{written.name}.crc")
-    disk.take(path)
-    file = disk.open(path)
-    try:
-        check_sums(file, path, sums)
-        found = describe(file, path, plan.time_ms)
-    finally:
-        file.close()
-    if not found.ref.rows:
-        return None
-    return Staged(
-        plan.directory, plan.number, plan.partitions, written.partition, written.task,
-        written.number, plan.time_ms, found.ref, found.payload_bytes,
-        times_bytes(found.times, NO_TIME),
-    )  # fmt: skip
 
 
 def job_name(time_ms: int, tag: str, chance: bytes) -> str:

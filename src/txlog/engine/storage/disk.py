@@ -275,14 +275,6 @@ class PosixDisk:
         ):
             os.link(own, name, src_dir_fd=of, dst_dir_fd=fd, follow_symlinks=False)
 
-    def take(self, path: str) -> None:
-        with closing(self.open(path, write=True)) as file:
-            try:
-                os.fchmod(file.fd, 0o660 if self._is_shared else 0o600)
-            except OSError as error:
-                raise failure(error, "take", path) from error
-            file.datasync()
-
     def remove_dir(self, path: str) -> bool:
         self._need_writable(path)
         parent, name = split(path)

@@ -157,12 +157,6 @@ class Disk(Protocol):
         raises: NameTaken, MissingFile (no source), StoreFull, DiskFailed
         """
 
-    def take(self, path: str) -> None:
-        """Make a file that another program wrote private, and every byte of it durable.
-
-        raises: MissingFile, Corruption (of another user), DiskFailed, which is final (R13)
-        """
-
     def remove_dir(self, path: str) -> bool:
         """Remove an empty directory, or none; False when there is something in it."""
 

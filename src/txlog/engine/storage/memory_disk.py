@@ -255,11 +255,6 @@ class MemoryDisk:
             raise failure(FileExistsError(errno.EEXIST, "File exists"), "publish", path)
         self._directory(parent).name(name, node, self.machine.tick())
 
-    def take(self, path: str) -> None:
-        file = self.open(path, write=True)
-        file.datasync()
-        file.close()
-
     def remove_dir(self, path: str) -> bool:
         parent, name = split(path)
         self._need_writable(path)

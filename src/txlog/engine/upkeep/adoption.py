@@ -31,7 +31,7 @@ from txlog.engine.upkeep.checkpoint import maintenance_lock
 from txlog.engine.upkeep.paths import ledger_dir, sealed_path, topic_dir
 from txlog.engine.upkeep.sweep import unlink_unnamed
 from txlog.engine.view import View
-from txlog.errors import Corruption, MissingFile, NotAllowed, OutcomeUnknown, TryAgain, TxlogError
+from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, TxlogError
 
 # Above this only length and footer are compared: the task has read back what it wrote.
 CHECK_BYTES_MAX = 4 << 30
@@ -158,21 +158,13 @@ def stage_dir(view: View, topic: int) -> str:
 
 
 def remove_job(disk: Disk, directory: str) -> int:
-    """Remove the directory of a job with everything in it; returns the bytes.
-
-    A job of Spark has directories in it while it runs, and its dead tasks may make them anew.
-    """
+    """Remove the directory of a job with everything in it; returns the bytes."""
     size = 0
     for name in disk.listdir(directory):
         path = f"{directory}/{name}"
-        try:
-            held = disk.size(path)
+        with suppress(MissingFile):
+            size += disk.size(path)
             disk.unlink(path)
-            size += held
-        except MissingFile:
-            continue
-        except Corruption:  # a directory
-            size += remove_job(disk, path)
     disk.remove_dir(directory)
     return size
 
