@@ -321,7 +321,7 @@ KILLED: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    "stride", [pytest.param(13, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+    "stride", [pytest.param(31, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize(("path", "change"), KILLED, ids=[one[0] for one in KILLED])
 def test_a_repair_that_is_killed_anywhere_is_done_by_the_next(
