@@ -16,6 +16,7 @@ import txlog
 from scripts import ready
 from tests.source_tree import SOURCE
 from tests.terminal import typed
+from txlog import relating
 from txlog.cli import candidates as completion
 from txlog.cli import catalogue
 from txlog.cli.candidates import FILES, answer, candidates, split_line
@@ -174,15 +175,24 @@ def test_completion_is_silent_about_what_goes_wrong(
     assert capfd.readouterr() == ("", "")
 
 
-def test_completion_neither_locks_nor_writes(here: Path) -> None:
+def test_completion_neither_locks_nor_writes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def state() -> dict[str, tuple[int, bytes]]:
         files = (path for path in here.rglob("*") if path.is_file())
         return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
+    opened = []
+
+    def spied(path: str, *, read_only: bool) -> relating.RelationReader:
+        opened.append(read_only)
+        return open_relations(path, read_only=read_only)
+
+    open_relations = relating.open_relations
+    monkeypatch.setattr(relating, "open_relations", spied)
     before = state()
     for line in ("consume ", "sub describe ", "txn show ", "txn connect "):
         assert words(*line.split(" "))
     assert state() == before
+    assert opened == [True] * 4
 
 
 def test_verbs_are_completed_without_loading_commands() -> None:
