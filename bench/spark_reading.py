@@ -2,37 +2,127 @@
 
     PYTHONPATH=src python bench/spark_reading.py [--messages N] [--rounds N]
 
-In one run on one store: `spark.read.parquet` of the same bytes, without a rule; `txlog.spark.read`;
-the data source `txlog`, with all columns and with the one that is asked for; and a stream of it.
+In one run on one store: `spark.read.parquet` of the same bytes, without a rule; `txlog.spark.read`,
+also without the checksums of pages; the data source `txlog`, with all columns and with the one that
+is asked for; and a stream of it. `same` is the floor of any data source in Python: one that reads
+nothing, and gives a batch of those messages again and again, until they are as many.
 Four fifths of the messages are transactional, of so many a marker, a twentieth aborted. The same
 store is read clean, and with an open transaction that kept its sidecars from being so. Figures are
-medians of rounds that turn through the plans; a first round is not counted.
+medians of rounds that turn through the plans; a first round is not counted. CPU is that of the JVM
+and its workers, which other programs on the machine disturb less.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 import txlog
-from txlog.spark import read, session
-from txlog.spark.reading import _STORED
+from txlog.scanning import scans_of
+from txlog.spark import reading, session
+from txlog.spark.reading import _STORED, read
+from txlog.spark.source import read_share, shares_of
 
 PARTITIONS = 8
 SENT = 50_000  # messages a frame, or a plain batch
 POOL = 20_000
+TASKS = 16  # of `same`; the data source makes about as many
+TICKS = os.sysconf("SC_CLK_TCK")
 Plan = Callable[[], object]
+
+
+class Same(DataSource):
+    """One batch in an Arrow file, given again and again; options: path, rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format(…)`."""
+        return "same"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of so many rows."""
+        return SameReader(self.options["path"], int(self.options["rows"]))
+
+
+class SameReader(DataSourceReader):
+    """Gives the batch."""
+
+    def __init__(self, path: str, rows: int) -> None:
+        self.path = path
+        self.rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        """Numbers."""
+        return [InputPartition(number) for number in range(TASKS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The share of one task."""
+        with pa.OSFile(self.path) as file, pa.ipc.open_stream(file) as stored:
+            batch = stored.read_next_batch()
+        left = self.rows // TASKS
+        while left > 0:
+            yield batch.slice(0, left)
+            left -= batch.num_rows
+
+
+def same(spark: SparkSession, path: str, folder: Path, like: DataFrame) -> DataFrame:
+    """As many rows as the store has, with these columns, from one batch of them."""
+    with txlog.open(path, read_only=True) as client:
+        shares = shares_of(path, scans_of(client.relation("t")), {})
+        rows = sum(scan.stop - scan.start for share in shares for scan in share.scans)
+    batch = next(read_share(shares[-1], like.schema))
+    file = folder / f"same-{len(like.columns)}-{like.columns[0]}.arrow"
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    spark.dataSource.register(Same)
+    chosen = spark.read.format("same").schema(like.schema)
+    return chosen.options(path=str(file), rows=rows).load()
+
+
+def unchecked(spark: SparkSession, path: str) -> DataFrame:
+    """The frame of `read` without the checksums of pages."""
+    strict = reading._STRICT
+    reading._STRICT = {**strict, "parquet.page.verify-checksum.enabled": "false"}  # type: ignore[misc]
+    try:
+        return read(spark, path, "t")
+    finally:
+        reading._STRICT = strict  # type: ignore[misc]
+
+
+def cpu_seconds(root: int) -> float:
+    """What a process and all below it have used, as long as they live."""
+    used: dict[int, float] = {}
+    parent: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                text = Path("/proc", name, "stat").read_text()
+            except OSError:
+                continue
+            fields = text.rpartition(")")[2].split()
+            parent[int(name)] = int(fields[1])
+            used[int(name)] = (int(fields[11]) + int(fields[12])) / TICKS
+    total = 0.0
+    for process in used:
+        above = process
+        while above not in (root, 0, 1):
+            above = parent.get(above, 0)
+        total += used[process] if above == root else 0.0
+    return total
 
 
 def fill(path: str, messages: int, a_marker: int, *, is_clean: bool) -> None:
@@ -91,17 +181,21 @@ def by_key(frame: DataFrame) -> object:
     return frame.groupBy("key").count().agg(F.sum("count")).collect()
 
 
-def measure(plans: dict[str, Plan], rounds: int) -> dict[str, float]:
-    """The median seconds of each plan."""
-    times: dict[str, list[float]] = {name: [] for name in plans}
+def measure(plans: dict[str, Plan], rounds: int, jvm: int) -> dict[str, tuple[float, float]]:
+    """The median seconds of each plan, and of its CPU."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in plans}
     for number in range(rounds + 1):
         names = list(plans)
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            start = time.perf_counter()
+            used, start = cpu_seconds(jvm), time.perf_counter()
             plans[name]()
+            taken = time.perf_counter() - start
             if number:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(taken) for name, taken in times.items()}
+                times[name].append((taken, cpu_seconds(jvm) - used))
+    return {
+        name: (statistics.median(t for t, _ in found), statistics.median(c for _, c in found))
+        for name, found in times.items()
+    }
 
 
 def stream(
@@ -137,22 +231,32 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
     native = read(spark, path, "t")
     source = spark.read.format("txlog").option("topic", "t")
     every = source.load(path)
-    plans: dict[str, Plan] = {
-        "raw payload": lambda: payload(raw),
-        "read payload": lambda: payload(native),
-        "source payload": lambda: payload(every),
-        "source payload, its column": lambda: payload(source.schema("value binary").load(path)),
-        "raw by key": lambda: by_key(raw),
-        "read by key": lambda: by_key(native),
-        "source by key": lambda: by_key(every),
-        "source by key, its column": lambda: by_key(source.schema("key binary").load(path)),
-    }
-    found = measure(plans, rounds)
-    print("| plan | seconds | of raw | of read |\n|---|---|---|---|")
-    for name, taken in found.items():
+    bare = unchecked(spark, path)
+    flat = same(spark, path, folder, every)
+    plans: dict[str, Plan] = {}
+    for kind, query, columns in (
+        ("payload", payload, "value binary"), ("by key", by_key, "key binary")
+    ):  # fmt: skip
+        few = source.schema(columns).load(path)  # the reader keeps the schema for the next one
+        thin = same(spark, path, folder, few)
+        plans |= {
+            f"raw {kind}": lambda query=query: query(raw),  # type: ignore[misc]
+            f"read {kind}": lambda query=query: query(native),  # type: ignore[misc]
+            f"read {kind}, pages unchecked": lambda query=query: query(bare),  # type: ignore[misc]
+            f"source {kind}": lambda query=query: query(every),  # type: ignore[misc]
+            f"same {kind}": lambda query=query: query(flat),  # type: ignore[misc]
+            f"source {kind}, its column": lambda query=query, few=few: query(few),  # type: ignore[misc]
+            f"same {kind}, its column": lambda query=query, thin=thin: query(thin),  # type: ignore[misc]
+        }
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    found = measure(plans, rounds, jvm)
+    print("| plan | seconds | of raw | of read | CPU s | of raw | of read |")
+    print("|---|---|---|---|---|---|---|")
+    for name, (taken, used) in found.items():
         kind = name.split(",")[0].split(" ", 1)[1]
-        print(f"| {name} | {taken:.2f} | {taken / found[f'raw {kind}']:.2f} | "
-              f"{taken / found[f'read {kind}']:.2f} |")  # fmt: skip
+        (raw_taken, raw_used), (read_taken, read_used) = found[f"raw {kind}"], found[f"read {kind}"]
+        print(f"| {name} | {taken:.2f} | {taken / raw_taken:.2f} | {taken / read_taken:.2f} "
+              f"| {used:.2f} | {used / raw_used:.2f} | {used / read_used:.2f} |")  # fmt: skip
     for columns in (every.schema.toDDL(), "value binary"):
         count, taken = stream(
             spark, path, folder / f"c-{a_marker}-{is_clean}-{len(columns)}", columns, messages // 5

@@ -16,7 +16,9 @@ from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, v
 from tests.laws.test_laws import dumps, fresh, live_dumps
 from txlog.engine.model import frame_rows
 from txlog.engine.storage.manifest import newest_manifest
+from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep import checkpoint as checkpoint_module
+from txlog.engine.upkeep.seal import compare_rows
 from txlog.engine.view import View
 from txlog.errors import Corruption
 
@@ -106,6 +108,36 @@ def test_a_sealed_sidecar_is_clean(bench: Bench) -> None:
     times = rows.column("visible_time").cast("int64").to_pylist()
     assert times == [m.visible_time for m in found]
     assert times[1] - times[0] == 5
+
+
+def test_a_sealed_file_of_a_partition_says_its_ledger(bench: Bench) -> None:
+    """FORMAT 5: kills a column that is null or another ledger's, and messages counted wrongly.
+
+    Readers by Spark trust both: the name of the file is not asked for, nor `kind` if all is data.
+    """
+    client = bench.client
+    with client.transaction() as txn:
+        client.producer("t").send(b"a", txn=txn)
+    client.producer("t").send(b"b")
+    client.producer("t").send(b"c")
+    client.checkpoint(roll_all=True)
+    client.producer("t").send(b"d")
+    client.checkpoint(roll_all=True)
+    mixed, plain, clean = (source.ref for source in client.relation("t").direct)
+    assert [(ref.messages, ref.rows, ref.is_messages_only) for ref in (mixed, plain, clean)] == [
+        (2, 3, False), (1, 1, True), (1, 1, True),
+    ]  # fmt: skip
+    for ref, said in ((mixed, mixed.ledger), (plain, plain.ledger), (clean, None)):
+        rows = pq.read_table(Path(bench.path) / ref.path)
+        assert rows.column("ledger").to_pylist() == [said] * ref.rows
+    store = client._store
+    file = store.disk.open(plain.path)
+    rows = SegmentReader(file, plain).rows(0, 1)
+    file.close()
+    compare_rows(store, plain, rows, plain.ledger)
+    for wrong in (plain.ledger + 1, None):
+        with pytest.raises(Corruption):
+            compare_rows(store, plain, rows, wrong)
 
 
 def test_a_sidecar_of_aborted_rows_alone_is_sealed_too(bench: Bench) -> None:
@@ -363,7 +395,7 @@ def test_what_others_append_behind_the_cut_stays_behind_it(
     client.create_topic("u")
     client.create_subscription("t", "s")
     send(client, b"a")
-    real = checkpoint_module._state_at_cut
+    real = checkpoint_module.state_at_cut
 
     def late(view: View) -> checkpoint_module.Cut:
         send(other, b"b")
@@ -371,7 +403,7 @@ def test_what_others_append_behind_the_cut_stays_behind_it(
             other.producer("t").send(b"c", txn=txn)
         return real(view)
 
-    monkeypatch.setattr(checkpoint_module, "_state_at_cut", late)
+    monkeypatch.setattr(checkpoint_module, "state_at_cut", late)
     lsn = client.checkpoint()["lsn"]
     monkeypatch.undo()
     manifest = newest_manifest(client._store.disk, client._store.identity.salt, 0)[0]

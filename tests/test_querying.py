@@ -18,6 +18,7 @@ import txlog
 from txlog import Client, MessageId, TxnId
 from txlog.bounds import Bound
 from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError
+from txlog.messagesql import Messages, path_below
 from txlog.querying import Query
 from txlog.transaction import Transaction
 from txlog.views import Content, Relation
@@ -570,6 +571,21 @@ def test_a_condition_on_topic_or_partition_leaves_files_out(client: Client) -> N
         with Query(client, f"SELECT count(*) AS n FROM messages WHERE {where}") as query:
             assert (query.files, query.pruned()) == (3, pruned)
             assert query.rows().read_all().to_pylist() == [{"n": 3 - pruned}]
+
+
+def test_files_without_a_message_are_not_read(client: Client) -> None:
+    """Kills a scan of files that hold nothing but markers."""
+    for _ in range(2):
+        with client.transaction() as txn:
+            client.producer("orders").send(b"x", partition=0, txn=txn)
+        client.checkpoint(roll_all=True)
+    client.producer("orders").send(b"y", partition=1)
+    client.checkpoint(roll_all=True)
+    assert [source.ref.messages for source in client.relation("orders").direct] == [0, 0, 1, 1, 1]
+    contents = client.contents(["orders"])
+    assert Messages(contents, path_below(client.path)).committed().count(".parquet'") == 3
+    with Query(client, "SELECT text(value) AS said FROM orders ORDER BY ALL") as query:
+        assert query.rows().read_all().column("said").to_pylist() == ["x", "x", "y"]
 
 
 def test_a_file_is_read_once_for_its_checksum(client: Client) -> None:

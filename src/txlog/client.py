@@ -464,6 +464,10 @@ class Client(TransactionClient):
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
         return self.ask(lambda view: inspecting.inspect(view, self._store, what))
 
+    def locate(self, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
+        """The file below the store that has each message, and its row; none in journal frames."""
+        return self.ask(lambda view: inspecting.located(view, ids))
+
     def flush(self) -> None:
         """Make everything written so far durable, by whichever process."""
         self._store.flush()

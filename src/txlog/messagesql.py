@@ -1,8 +1,9 @@
 """Owns views.Relation written as SQL: the SELECT of the messages of topics, for DuckDB.
 
-Nothing is decided here. All topics of a query are one SELECT: their files are one scan, where topic
-and partition follow from the name of a file, which is looked at once a file and leaves files out;
-their tables are one table each, with the name of the topic as a column.
+Nothing is decided here. All topics of a query are one SELECT: their files are one scan, and those
+with other rows than messages another, where topic and partition follow from the name of a file,
+which is looked at once a file and leaves files out; their tables are one table each, with the name
+of the topic as a column.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.identity import read_identity
 from txlog.engine.storage import far
 from txlog.engine.storage.disk import PosixDisk, absolute
-from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.ids import TopicName
@@ -184,6 +184,13 @@ class RelationReader:
         """
         uid = self._disk.owner()[0]
         return self.ask(lambda view: names.names(view, uid, kind, topic))
+
+    def open(self, path: str) -> File:
+        """A file of the store, or outside of it, by the path that a view has for it.
+
+        raises: MissingFile, DiskFailed; who reads it compares checksums and closes it
+        """
+        return far.open_file(self._disk, path)
 
     def ask(self, question: Callable[[View], T]) -> T:
         """The answer of a function of the newest view."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -20,7 +22,7 @@ from txlog import Client, MessageId
 from txlog.bounds import END, Range
 from txlog.errors import InvalidArgument, PartitionUnavailable, StoreNotFound, TopicNotFound
 from txlog.spark import read, reading, release
-from txlog.spark.reading import local_frame
+from txlog.spark.reading import frame_of, local_frame
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 SEEDS = (19, 34)  # at the end their rows lie in all places
@@ -195,6 +197,27 @@ def test_sealed_files_are_scanned_once_and_pruned_by_partition(
     assert "value" not in plan
     assert "Join" not in plan
     assert len(frame.collect()) == 4
+
+
+def test_files_whose_messages_nobody_counted_are_known_by_name(
+    spark: SparkSession, client: Client
+) -> None:
+    """FORMAT 7: kills a frame that takes a column for granted which such files do not have."""
+    for partition in (0, 1):
+        with client.transaction() as txn:
+            client.producer("orders").send(b"x", partition=partition, txn=txn)
+        client.producer("orders").send(b"y", partition=partition)
+    client.checkpoint(roll_all=True)
+    content = client.content("orders")
+    direct = [
+        replace(source, ref=msgspec.structs.replace(source.ref, messages=-1))
+        for source in content.relation.direct
+    ]
+    assert len(direct) == 4
+    uncounted = replace(content, relation=replace(content.relation, direct=direct))
+    frame = frame_of(spark, client.path, uncounted)
+    assert "file_name" in frame._jdf.queryExecution().executedPlan().toString()
+    assert in_order(frame) == in_order(read(spark, client.path, "orders"))
 
 
 def test_damaged_page_is_an_error(spark: SparkSession, client: Client) -> None:

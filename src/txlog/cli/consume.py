@@ -187,7 +187,7 @@ def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:
 def _check_format(call: Call, *, watermarks: bool = False) -> None:
     """Refuse %w where there are no watermarks, before a store is opened."""
     if "%" in call.output.form:
-        Format(call.output.form, watermarks=watermarks)
+        Format(call.output.form, watermarks=watermarks, stored=True)
 
 
 def _refuse(why: str, **given: object) -> None:

@@ -38,7 +38,7 @@ def merge(
     "delay rebuild",
     examples=(
         "txlog delay rebuild orders",
-        "txlog delay rebuild orders --from 17:0 --to 21:0 --dry-run",
+        "txlog delay rebuild orders --from 17:0 --to 17:900 --dry-run",
     ),
     fields="topic partitions messages_read indexed missing surplus buckets",
     changes=True,

@@ -68,6 +68,8 @@ def _dispatch(words: list[str], report: failures.Report) -> int:
         sys.stderr.write(text)
         return 2
     report.json = report.json or flags.wants_json(path, split.rest[used:])
+    if path == "check":
+        report.always = 3
     command = load(path)
     return command.invoke([*split.leading, *split.rest[used:]], report)
 

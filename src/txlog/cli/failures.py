@@ -17,6 +17,7 @@ class Report:
 
     json: bool
     store: str | None
+    always: int | None = None  # what a command of monitors ends with, whatever went wrong
 
     def show(self, error: TxlogError, cause: BaseException | None = None) -> int:
         """Print error on stderr and return its exit code."""
@@ -32,7 +33,7 @@ class Report:
             sys.stderr.flush()
         except (OSError, AttributeError, ValueError):
             pass  # nobody listens; the exit code still says it
-        return error.exit
+        return error.exit if self.always is None else self.always
 
 
 def bug(error: Exception) -> InternalError:

@@ -28,6 +28,7 @@ class Request:
     batch_messages: int = 1000
     batch_bytes: int | None = None
     flush_every_ms: int = 1000
+    rate: float | None = None
     durability: str | None = None
     own_txn: bool = False
     txn_every_messages: int | None = None
@@ -39,6 +40,7 @@ class Request:
     expect: int | None = None
     trailer: bytes | None = None
     skip_bad: bool = False
+    dead_letter_topic: str | None = None
     require_newline: bool = False
     ack_format: str | None = None
     keep_partition: bool = False

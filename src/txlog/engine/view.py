@@ -135,8 +135,9 @@ class View:
 
     @classmethod
     def open(cls, disk: Disk, salt: bytes, boot_id: str, *, generation: int | None = None) -> View:
-        """A view at the newest checkpoint (or a named one); frames are not read yet.
+        """A view at the newest checkpoint, or a named one; frames are not read yet.
 
+        generation: 0: before the first checkpoint
         raises: Corruption, SnapshotExpired when checkpoints overtook every try
         """
         for _ in range(RELOADS_MAX):
@@ -160,7 +161,7 @@ class View:
             known = 0 if witnessed is None else witnessed.generation
             self.files.manifest, reports = newest_manifest(self.disk, self.salt, known)
             self.reports.extend(reports)
-        else:
+        elif generation:
             self.files.manifest = read_manifest(self.disk, generation, self.salt)
         self.journal.open_at(self.manifest.cut_lsn, self.manifest.chain_crc)
         self.lsn = self.manifest.cut_lsn

@@ -63,6 +63,11 @@ class Draft:
         self.sync = True
         return self._next_ledger - 1
 
+    def skip_ledgers(self, first: int) -> None:
+        """Take the next ledger ids from this one on; it is above every one that was used."""
+        assert first >= max(self._next_ledger, self.view.catalog.next_ledger)  # Law 6
+        self._next_ledger = first
+
     def take_entries(self, partition: int, role: str, rows: int) -> tuple[int, int]:
         """(ledger, first entry) for the next rows of a partition (p) or its sidecar (s).
 

@@ -36,6 +36,7 @@ from txlog.engine.model.delay_ops import DelaysCounted as DelaysCounted
 from txlog.engine.model.delay_ops import NamespacePolicySet as NamespacePolicySet
 from txlog.engine.model.delay_ops import Promoted as Promoted
 from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
+from txlog.engine.model.loss_ops import LossAccepted as LossAccepted
 from txlog.engine.model.place_ops import Offloaded as Offloaded
 from txlog.engine.model.place_ops import PlaceAdded as PlaceAdded
 from txlog.engine.model.watermark_ops import BufferWatermark as BufferWatermark
@@ -447,7 +448,7 @@ Op = (
     | BucketSealed | BucketsMerged | BucketDeleted | Promoted | NamespacePolicySet
     | DelaysCounted
     | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark | WatermarkEmitted
-    | Adopted | BatchRecorded | PlaceAdded | Offloaded
+    | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -67,6 +67,7 @@ def _compare(
                 604, f"the state of {name} in {manifest_path(new.generation)} is not what "
                 f"{manifest_path(old.generation)} and the journal lead to",
                 path=manifest_path(new.generation) if ref is None else ref.path,
+                hint="txlog admin repair --rebuild state",
             )  # fmt: skip
 
 
