@@ -28,7 +28,7 @@ from txlog.clock import Instant
 from txlog.engine.flow import acknowledge
 from txlog.engine.flow.acknowledge import AckAnswer
 from txlog.engine.flow.deadletter import Moved, Postponed
-from txlog.engine.flow.dispatch import RECEIVED
+from txlog.engine.flow.dispatch import NO_MESSAGES
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import (
     SHARED_TYPES,
@@ -188,7 +188,7 @@ class Consumer:
             return receiving.take(limit), False
         take = partial(self.batch, limit, session.is_current)
         found, has_moved = session.turn(take, self.is_refused)
-        table = session.marked(RECEIVED.empty_table() if found is None else found)
+        table = session.marked(NO_MESSAGES if found is None else found)
         receiving.stands_for(table)
         return table, has_moved
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from txlog.engine.flow.acksets import is_trimmed
 from txlog.engine.flow.damage import find_damage
-from txlog.engine.flow.dispatch import RECEIVED, Piece, received, requests_of
+from txlog.engine.flow.dispatch import NO_MESSAGES, Piece, received, requests_of
 from txlog.engine.flow.lease import Handed, Part, give_back_parts
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.buffer import find_marker
@@ -50,7 +50,7 @@ def read_handed(
                 raise
             break
     store.tally.handed_out += sum(table.num_rows for table in tables)
-    return (pa.concat_tables(tables) if tables else RECEIVED.empty_table()), runs
+    return (pa.concat_tables(tables) if tables else NO_MESSAGES), runs
 
 
 def _give_back(store: Store, member: Membership, parts: list[Part]) -> None:

@@ -20,7 +20,7 @@ from txlog.acknowledging import Acknowledgeable, runs_of
 from txlog.engine.flow.acknowledge import AckAnswer, by_partition, runs_of_table
 from txlog.engine.flow.acksets import messages_in, through
 from txlog.engine.flow.bounds import start_of
-from txlog.engine.flow.dispatch import RECEIVED
+from txlog.engine.flow.dispatch import NO_MESSAGES
 from txlog.engine.flow.fetch import fetch, first_of, rows_in, taken_apart, without
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Topic, index_of
@@ -105,7 +105,7 @@ class NonDurableConsumer:
         table = until(lambda: self._batch(max_messages), timeout_ms)
         if table is not None:
             return table
-        empty = RECEIVED.empty_table()
+        empty = NO_MESSAGES
         return empty if self._session is None else self._session.marked(empty)
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
@@ -123,7 +123,7 @@ class NonDurableConsumer:
                 return self._poll(limit)
             table, has_moved = session.turn(lambda: self._poll(limit))
             if table is None:
-                return session.marked(RECEIVED.empty_table()) if has_moved else None
+                return session.marked(NO_MESSAGES) if has_moved else None
             ground.moved()
             if ground.is_ahead:  # what was given back unseen
                 for index in pc.unique(table.column("partition")).to_pylist():

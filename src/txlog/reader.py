@@ -19,7 +19,7 @@ from txlog.engine.flow.bounds import (
 )
 from txlog.engine.flow.damage import damage_error, find_damage, quarantine_wall
 from txlog.engine.flow.damage import wall as damage_wall
-from txlog.engine.flow.dispatch import RECEIVED, Plan, plan, received, requests_of
+from txlog.engine.flow.dispatch import NO_MESSAGES, Plan, plan, received, requests_of
 from txlog.engine.flow.lookup import live_topic
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
@@ -166,7 +166,7 @@ class Reader:
         if session is None:
             return self.take(max_messages)
         table, _ = session.turn(partial(self._some, max_messages))
-        return session.marked(RECEIVED.empty_table() if table is None else table)
+        return session.marked(NO_MESSAGES if table is None else table)
 
     def _some(self, limit: int) -> pa.Table | None:
         table = self.take(limit)
@@ -215,7 +215,7 @@ class Reader:
         if failed is not None and not tables:
             raise failed
         self._store.tally.handed_out += sum(table.num_rows for table in tables)
-        return pa.concat_tables(tables) if tables else RECEIVED.empty_table()
+        return pa.concat_tables(tables) if tables else NO_MESSAGES
 
     def _take_of(
         self, view: View, partition: int, number: int, limit: int, *, is_gone: bool
@@ -251,7 +251,7 @@ class Reader:
     def _preview(self, view: View, partition: int, number: int, limit: int) -> pa.Table:
         """The next rows that are not committed, if this reader wants them."""
         if partition not in self._previews:
-            return RECEIVED.empty_table()
+            return NO_MESSAGES
         rows, self._previews[partition] = preview(
             view, self.short, partition, number, self._previews[partition], limit,
             through_lsn=self._through_lsn, only=self._of_txn,

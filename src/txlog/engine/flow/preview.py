@@ -91,7 +91,7 @@ def preview(
         size += known.payload_bytes
         if limit <= 0:
             break
-    return (pa.concat_tables(out) if out else dispatch.RECEIVED.empty_table()), place
+    return (pa.concat_tables(out) if out else dispatch.NO_MESSAGES), place
 
 
 def _large(
