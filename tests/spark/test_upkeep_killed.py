@@ -1,0 +1,122 @@
+"""A driver of Spark that dies by SIGKILL amid compact or rebuild-delayed: nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.test_export_delta import in_topic
+from txlog import Client
+from txlog.jobs.audit import audit
+from txlog.jobs.compact import compact
+from txlog.jobs.local import Local
+from txlog.jobs.rebuild_delayed import rebuild_delayed
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+LATER = 32_503_680_000_000
+# The first file with what Spark computed: before it has its name, or behind, where the frame that
+# names it is still to come.
+JOB = """
+import os
+import signal
+import sys
+
+import txlog
+from txlog.engine.storage.disk import PosixDisk
+from txlog.jobs.compact import compact
+from txlog.jobs.rebuild_delayed import rebuild_delayed
+from txlog.spark import Spark, engine as computing
+
+store, job, moment = sys.argv[1:]
+publish = PosixDisk.publish
+
+
+def watched(compute):
+    def computed(*given):
+        found = compute(*given)
+        PosixDisk.publish = die
+        return found
+    return computed
+
+
+def die(disk, path, parts):
+    if moment == "behind":
+        publish(disk, path, parts)
+    print(path, flush=True)
+    os.killpg(0, signal.SIGKILL)  # the JVM with it
+
+
+with txlog.open(store) as client:
+    client.checkpoint_automatically = False
+    engine = Spark("local[1]", {"spark.driver.memory": "512m", "spark.testing.memory": "536870912"})
+    computing.arranged = watched(computing.arranged)
+    computing.delayed_ids = watched(computing.delayed_ids)
+    {"compact": compact, "rebuild-delayed": rebuild_delayed}[job](client, "t", engine)
+"""
+
+
+def files(store: str) -> set[str]:
+    """Every file of topics, below the store."""
+    return {str(path.relative_to(store)) for path in Path(store, "topics").rglob("*.*")
+            if path.is_file()}  # fmt: skip
+
+
+def fill(client: Client) -> None:
+    """Sidecars with dead rows and rows of an open transaction, and delayed messages."""
+    client.create_topic("t", partitions=1)
+    client.create_subscription("t", "s", type="shared")
+    producer = client.producer("t")
+    for number in range(12):
+        txn = client.transaction(timeout_ms=600_000)
+        for piece in range(4):
+            at = LATER + number if piece % 2 else None
+            producer.send(b"%d %d" % (number, piece), deliver_at=at, txn=txn)
+        if number % 3 == 0:
+            txn.abort()
+        elif number != 5:
+            txn.commit()
+
+
+@pytest.mark.parametrize(
+    ("job", "moment"),
+    [("compact", "before"), ("compact", "behind"), ("rebuild-delayed", "behind")],
+)
+def test_driver_that_is_killed_amid_its_work(tmp_path: Path, job: str, moment: str) -> None:
+    """Kills: a file that is taken for real without its frame, or one that stays for ever."""
+    store = str(tmp_path / "store")
+    txlog.init(store, mutable_ids_max=3, ledger_entries_max=20)
+    with txlog.open(store) as client:
+        client.checkpoint_automatically = False
+        fill(client)
+        client.checkpoint()
+        messages = in_topic(client, "t")
+        delayed = client.topic("t").delayed(limit=500)
+    before = files(store)
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, store, job, moment], check=False, capture_output=True,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    new = files(store) - before
+    assert bool(new) == (moment == "behind") and new <= {done.stdout.strip()}
+    with txlog.open(store) as client:
+        client.checkpoint_automatically = False
+        assert in_topic(client, "t") == messages
+        assert audit(client, ["t"], Local())["failed"] == 0
+        assert client.topic("t").delayed(limit=500).equals(delayed) and delayed.num_rows > 10
+        if job == "compact":
+            assert compact(client, "t", Local())["aborted_dropped"] > 0
+        else:
+            answer = rebuild_delayed(client, "t", Local())
+            # What the dead one had set aside is missing from the index, and is there again.
+            assert (answer["missing"], answer["surplus"]) == (answer["indexed"], 0)
+            assert answer["indexed"] > 0
+        client.checkpoint()
+        assert in_topic(client, "t") == messages
+        assert client.topic("t").delayed(limit=500).equals(delayed)
+        assert not new & files(store)
