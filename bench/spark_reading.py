@@ -1,6 +1,6 @@
 """The bench of reading by Spark: what visibility costs, and what Python costs.
 
-    PYTHONPATH=src python bench/spark_reading.py [--messages N] [--rounds N]
+    PYTHONPATH=src python bench/spark_reading.py [--messages N] [--rounds N] [--results]
 
 In one run on one store: `spark.read.parquet` of the same bytes, without a rule; `txlog.spark.read`,
 also without the checksums of pages; the data source `txlog`, with all columns and with the one that
@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -42,6 +43,9 @@ SENT = 50_000  # messages a frame, or a plain batch
 POOL = 20_000
 TASKS = 16  # of `same`; the data source makes about as many
 TICKS = os.sysconf("SC_CLK_TCK")
+RESULTS = Path(__file__).parent / "RESULTS.md"
+HEADING = "## Reading by Spark"
+LOAD = f"{os.getloadavg()[0]:.1f}"
 Plan = Callable[[], object]
 
 
@@ -214,8 +218,8 @@ def stream(
 
 
 def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker: int,
-        is_clean: bool) -> None:  # fmt: skip
-    """Make a store, measure, print a table."""
+        is_clean: bool) -> Iterator[str]:  # fmt: skip
+    """Make a store, measure; the lines of a table."""
     path = str(folder / f"store-{a_marker}-{is_clean}")
     start = time.perf_counter()
     fill(path, messages, a_marker, is_clean=is_clean)
@@ -223,9 +227,11 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
         relation = client.relation("t")
     files = [source.ref.path for source in (*relation.direct, *relation.unclean)]
     made = time.perf_counter() - start
-    print(f"\n{messages} messages, {a_marker} a marker, {'clean' if is_clean else 'unclean'}: "
-          f"{len(relation.direct)} files direct, {len(relation.unclean)} joined with "
-          f"{relation.markers.num_rows} markers; made in {made:.0f} s")  # fmt: skip
+    yield ""
+    yield (f"{messages:,} messages, {a_marker} a marker, {'clean' if is_clean else 'unclean'}: "
+           f"{len(relation.direct)} files direct, {len(relation.unclean)} joined with "
+           f"{relation.markers.num_rows:,} markers; made in {made:.0f} s.")  # fmt: skip
+    yield ""
     paths = [f"file:{path}/{name}" for name in files]
     raw = spark.read.schema(_STORED).parquet(*paths)
     native = read(spark, path, "t")
@@ -250,21 +256,33 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
         }
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     found = measure(plans, rounds, jvm)
-    print("| plan | seconds | of raw | of read | CPU s | of raw | of read |")
-    print("|---|---|---|---|---|---|---|")
+    yield "| plan | seconds | of raw | of read | CPU s | of raw | of read |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
     for name, (taken, used) in found.items():
         kind = name.split(",")[0].split(" ", 1)[1]
         (raw_taken, raw_used), (read_taken, read_used) = found[f"raw {kind}"], found[f"read {kind}"]
-        print(f"| {name} | {taken:.2f} | {taken / raw_taken:.2f} | {taken / read_taken:.2f} "
-              f"| {used:.2f} | {used / raw_used:.2f} | {used / read_used:.2f} |")  # fmt: skip
+        yield (f"| {name} | {taken:.2f} | {taken / raw_taken:.2f} | {taken / read_taken:.2f} "
+               f"| {used:.2f} | {used / raw_used:.2f} | {used / read_used:.2f} |")  # fmt: skip
     for columns in (every.schema.toDDL(), "value binary"):
         count, taken = stream(
             spark, path, folder / f"c-{a_marker}-{is_clean}-{len(columns)}", columns, messages // 5
         )
         if taken:
-            print(f"stream of {columns[:12].split()[0] if len(columns) < 20 else 'all columns'}: "
-                  f"{count / taken:,.0f} messages/s")  # fmt: skip
+            what = columns if len(columns) < 20 else "all columns"
+            yield f"| stream of {what}, {count / taken:,.0f} messages/s | {taken:.2f} | | | | | |"
     shutil.rmtree(path)
+
+
+def put(lines: list[str]) -> None:
+    """Put the section into RESULTS.md, in the place of the one before."""
+    before, _, behind = RESULTS.read_text().partition(f"{HEADING}\n")
+    _, mark, rest = behind.partition("\n## ")
+    said = (f"`PYTHONPATH=src python bench/spark_reading.py {' '.join(sys.argv[1:])}`; pyspark "
+            f"{pyspark.__version__}, pyarrow {pa.__version__}; load of the machine before and "
+            f"behind {LOAD}, {os.getloadavg()[0]:.1f}. `same` reads nothing: the floor of any "
+            "data source in Python.")  # fmt: skip
+    text = "\n".join([HEADING, "", said, *lines, ""])
+    RESULTS.write_text(f"{before.rstrip()}\n\n{text}" + (f"\n## {rest}" if mark else ""))
 
 
 def main() -> int:
@@ -275,15 +293,22 @@ def main() -> int:
     parser.add_argument(
         "--only", help="a number of messages a marker, and clean or unclean: 1000,clean"
     )
+    parser.add_argument("--results", action="store_true", help="write into bench/RESULTS.md")
     given = parser.parse_args()
+    lines: list[str] = []
     spark = session("local[2]", {"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "2g",
                                  "spark.log.level": "ERROR"})  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="txlog-bench-") as folder:
         for a_marker, is_clean in ((1000, True), (1000, False), (25, True), (25, False)):
             state = "clean" if is_clean else "unclean"
             if given.only in (None, f"{a_marker},{state}"):
-                run(spark, Path(folder), given.messages, given.rounds, a_marker, is_clean)
+                for line in run(spark, Path(folder), given.messages, given.rounds, a_marker,
+                                is_clean):  # fmt: skip
+                    print(line, flush=True)
+                    lines.append(line)
     spark.stop()
+    if given.results:
+        put(lines)
     return 0
 
 
