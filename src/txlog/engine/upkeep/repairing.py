@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from crc32c import crc32c
-
 from txlog.clock import Clock
 from txlog.engine.flow.availability import partition_number, set_online
 from txlog.engine.flow.buckets import lose
 from txlog.engine.flow.draft import Decision
 from txlog.engine.liveness import WRITE_LOCK
 from txlog.engine.model.ops import LossAccepted
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.manifest import (
     DumpRef,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txlog import compute as pc
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.liveness import WRITE_LOCK, holder_of
 from txlog.engine.model.schema import KIND_DATA
