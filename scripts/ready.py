@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import array
 import atexit
+import importlib
 import os
+import pkgutil
 import shlex
 import signal
 import socket
@@ -24,6 +26,12 @@ from typing import Any, NoReturn
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 _STREAMS = 3
+_THREADED = ("txlog.spark", "txlog.jobs.export_delta")
+# What commands load late and not by our modules.
+_USED = (
+    "typer", "pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset", "pyarrow.csv", "duckdb",
+    "prometheus_client",
+)  # fmt: skip
 _MESSAGE_MAX = 1 << 20
 # Everything here costs 10 ms a command: nothing but what the interpreter has built in.
 _CLIENT = """
@@ -71,15 +79,24 @@ def _started() -> str:
     return path
 
 
+def _modules() -> list[str]:
+    """Our own modules, but for Spark and Delta, whose libraries have threads of their own.
+
+    A thread does not outlive a fork; pyarrow's allocator is prepared for that.
+    """
+    import txlog
+
+    found = pkgutil.walk_packages(txlog.__path__, "txlog.", onerror=lambda name: None)
+    return [
+        module.name for module in found
+        if not module.name.startswith(_THREADED) and not module.name.endswith("__main__")
+    ]  # fmt: skip
+
+
 def serve(path: str) -> NoReturn:
     """Fork a process for each client, for ever."""
-    import importlib
-    import pkgutil
-
-    cli = importlib.import_module("txlog.cli")
-    for module in pkgutil.iter_modules(cli.__path__, "txlog.cli."):
-        importlib.import_module(module.name)
-    # The one thread that there is now is of pyarrow's allocator, which is prepared for a fork.
+    for name in [*_modules(), *_USED]:
+        vars(importlib.import_module(name))  # ours run when they are used
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)

@@ -395,7 +395,7 @@ def test_what_others_append_behind_the_cut_stays_behind_it(
     client.create_topic("u")
     client.create_subscription("t", "s")
     send(client, b"a")
-    real = checkpoint_module._state_at_cut
+    real = checkpoint_module.state_at_cut
 
     def late(view: View) -> checkpoint_module.Cut:
         send(other, b"b")
@@ -403,7 +403,7 @@ def test_what_others_append_behind_the_cut_stays_behind_it(
             other.producer("t").send(b"c", txn=txn)
         return real(view)
 
-    monkeypatch.setattr(checkpoint_module, "_state_at_cut", late)
+    monkeypatch.setattr(checkpoint_module, "state_at_cut", late)
     lsn = client.checkpoint()["lsn"]
     monkeypatch.undo()
     manifest = newest_manifest(client._store.disk, client._store.identity.salt, 0)[0]

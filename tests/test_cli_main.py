@@ -39,7 +39,13 @@ def test_root_help_is_short_and_ends_with_zero() -> None:
     done = run()
     assert (done.returncode, done.stderr) == (0, b"")
     assert len(done.stdout.splitlines()) <= 24
-    assert max(len(line) for line in done.stdout.decode().splitlines()) <= 80
+    text = done.stdout.decode()
+    assert max(len(line) for line in text.splitlines()) <= 80
+    # what it names as a command is one
+    for line in text.partition("\n\n")[2].partition("\n\n")[0].splitlines():
+        words = line[13:39].replace("|", " ").split()
+        firsts = {path.split()[0] for path in PATHS}
+        assert words[0] in firsts, line
 
 
 def test_the_table_and_the_modules_agree() -> None:
@@ -84,6 +90,29 @@ def imported_by(args: list[str], light: bool = False) -> str:
         timeout=60,
     )
     return done.stderr.decode().strip()
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_process_ends_with_what_was_registered(thread: bool) -> None:
+    """The interpreter is not taken apart, but exit functions, output and threads are not lost."""
+    code = f"""
+import atexit, sys, threading
+from txlog.cli.main import script
+atexit.register(lambda: print("at exit"))
+if {thread}:
+    worker = threading.Thread(target=lambda: (threading.main_thread().join(), print("worker")))
+    worker.start()
+sys.argv = ["txlog", "--version", "--json"]
+print("before", end=" ")
+script()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        env={"PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "before" in done.stdout
+    assert ("at exit" in done.stdout, "worker" in done.stdout) == (True, thread)
 
 
 def test_version_does_not_import_typer() -> None:
@@ -283,7 +312,7 @@ def test_field_help_needs_no_store(
             "policy retention get": [], "policy retention remove": [],
             "policy retention set": ["--acked"],
             "policy watermark remove": [], "policy watermark set": ["--producers-max", "1"],
-            "wait": [], "views": [], "job export-delta": ["x", "x"],
+            "wait": [], "views": [], "check": [], "bench": [], "job export-delta": ["x", "x"],
             "job bulk-load": ["x", "x", "--key", "k"], "job replay": ["x", "x", "--key", "k"],
             "spark example": [], "spark submit-args": [], "verify": [], "doctor": [],
             "admin repair": [],
@@ -294,7 +323,7 @@ def test_field_help_needs_no_store(
         }  # fmt: skip
         words = needed.get(path, ["x"])
         bare = ("list", "begin", "status", "checkpoint", "expire", "find-hanging", "gc")
-        if path not in ("sub expire", "delay list") and path.split()[-1] in bare:
+        if path not in ("sub expire", "delay list", "segment list") and path.split()[-1] in bare:
             words = []
         assert main([*path.split(), *words, "-f", "help"]) == 0, path
         lines = capfd.readouterr().out.splitlines()

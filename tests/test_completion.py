@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import re
-import select
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +15,7 @@ import pytest
 import txlog
 from scripts import ready
 from tests.source_tree import SOURCE
+from tests.terminal import typed
 from txlog.cli import candidates as completion
 from txlog.cli import catalogue
 from txlog.cli.candidates import FILES, answer, candidates, split_line
@@ -276,7 +272,7 @@ def test_bash_replaces_what_it_should(on_path: dict[str, str], tmp_path: Path) -
 def test_a_person_at_bash(on_path: dict[str, str], tmp_path: Path) -> None:
     """A real terminal: Tab completes behind a pipe, and what is completed runs."""
     (tmp_path / "script").write_text(script("bash"))
-    shown = _typed(
+    shown = typed(
         ["bash", "--norc", "--noprofile", "-i"], on_path,
         [(f"source {tmp_path}/script\n", "> "), ("true | txlog top\tli\t-f na\t", "names "),
          ("\n", "orders")],
@@ -288,7 +284,7 @@ def test_a_person_at_bash(on_path: dict[str, str], tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh here")
 def test_a_person_at_zsh(on_path: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "_txlog").write_text(script("zsh"))
-    shown = _typed(
+    shown = typed(
         ["zsh", "-f", "-i"], on_path,
         [(f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D\n", "> "),
          ("txlog top\tli\t-f na\t", "names"), ("\n", "orders")],
@@ -317,25 +313,3 @@ def test_the_answer_of_a_start_of_its_own(here: Path) -> None:
 
 def _quoted(line: str) -> str:
     return "'" + line.replace("'", "'\\''") + "'"
-
-
-def _typed(argv: list[str], env: dict[str, str], keys: list[tuple[str, str]]) -> str:
-    """What a terminal shows while keys are typed, each once the text before has come."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execvpe(argv[0], argv, env)
-    shown = ""
-    try:
-        for typed, awaited in [("", "> "), *keys]:
-            os.write(terminal, typed.encode())
-            since = len(shown)
-            deadline = time.monotonic() + 60
-            while awaited not in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown[since:]):
-                assert time.monotonic() < deadline, shown
-                if select.select([terminal], [], [], 1)[0]:
-                    shown += os.read(terminal, 65536).decode(errors="replace")
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(terminal)
-    return shown

@@ -397,14 +397,14 @@ def test_a_deletion_while_a_checkpoint_is_written(
     bench = bench_of(tmp_path)
     client, other = bench.client, bench.another()
     client.acknowledge("t", "s", send(client, b"0", b"1")[:1])
-    write_state = checkpoint._write_state
+    write_state = checkpoint.write_state
 
     def delete_then(*given: object) -> object:
         if [row["topic"] for row in other.topics()] == ["t"]:
             other.admin.delete_topic("t", force=True)
         return write_state(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(checkpoint, "_write_state", delete_then)
+    monkeypatch.setattr(checkpoint, "write_state", delete_then)
     client.checkpoint()
     for one in (client, other, bench.another()):
         one.create_topic("u", if_not_exists=True)

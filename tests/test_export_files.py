@@ -17,9 +17,9 @@ import pytest
 
 from tests.engine_kit import Bench, begin, send
 from tests.test_cli_store import ROOT, Tool, tool
-from txlog import Client
+from txlog import Bound, Client, MessageId
 from txlog.bounds import Range, parse_range
-from txlog.errors import AlreadyExists, InvalidArgument, NotAllowed
+from txlog.errors import AlreadyExists, InvalidArgument, MessageNotFound, NotAllowed
 from txlog.jobs.export_files import LOCK, STATE, export_directory, export_file
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -231,3 +231,24 @@ def test_a_killed_export_gives_each_message_once(tmp_path: Path, steps: list[int
     ids = [row[0] for row in below(out)]
     assert sorted(ids) == sorted(row[0] for row in shown(bench.client))
     assert not list(out.rglob(".*"))
+
+
+def test_what_was_trimmed_before_it_was_exported_is_told(tmp_path: Path) -> None:
+    """What went is in no file; what was exported before it went is no matter."""
+    bench = Bench(tmp_path / "store", coordinators=1, ledger_entries_max=2)
+    bench.client.create_topic("t")
+    send(bench.client, b"0", b"1", b"2")
+    out = tmp_path / "out"
+    export_directory(bench.client, "t", str(out))
+    send(bench.client, b"3")
+    bench.client.admin.trim("t", Bound("id", shown_ids(bench)[2]))
+    assert export_directory(bench.client, "t", str(out), append=True)["messages"] == 1
+    send(bench.client, b"4", b"5", b"6")
+    bench.client.admin.trim("t", Bound("id", shown_ids(bench)[-1]))
+    with pytest.raises(MessageNotFound):
+        export_directory(bench.client, "t", str(out), append=True)
+    assert [row[2] for row in below(out)] == [b"0", b"1", b"2", b"3"]
+
+
+def shown_ids(bench: Bench) -> list[MessageId]:
+    return [one.message_id for one in bench.client.reader("t") if one.message_id is not None]

@@ -107,9 +107,9 @@ def test_the_verbs_of_formatting_are_those_that_are_written() -> None:
     page = manual.read("formatting")
     (out,) = [blocks for heading, blocks in page.sections if heading == "OUT"]
     verbs = [verb for block in out for term, _ in block.terms for verb in term.split(", ")]
-    assert {verb[1] for verb in verbs} == set("vktVKTHhopidxPqw[]")
+    assert {verb[1] for verb in verbs} == set("vktVKTHhopidxPqw[]gr")
     for verb in verbs:
-        Format(verb, watermarks=True)
+        Format(verb, watermarks=True, stored=True)
 
 
 def test_the_lists_of_sql_are_those_that_there_are() -> None:

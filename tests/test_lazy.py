@@ -114,3 +114,24 @@ print(sorted(ran & {"pyarrow.compute", "pyarrow.parquet", *(f"txlog.{one}" for o
         env={"PYTHONPATH": str(SOURCE)},
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_command_loads_what_it_needs(tmp_path: Path) -> None:
+    """One message sent: no Typer, nothing of Python's that only tells of code or packages."""
+    txlog.init(str(tmp_path / "s"))
+    with txlog.open(str(tmp_path / "s")) as client:
+        client.create_topic("orders")
+    code = """
+import sys
+from txlog.cli.main import main
+sys.argv = ["txlog", "produce", "orders", "-m", "hello", "-q"]
+code = main()
+heavy = {"typer", "rich", "inspect", "dataclasses", "importlib.metadata", "pathlib", "difflib",
+         "typing_extensions", "argparse", "pyarrow.compute", "duckdb", "orjson"}
+print(code, sorted(heavy & set(sys.modules)), "msgspec" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        env={"PYTHONPATH": str(SOURCE), "TXLOG_STORE": str(tmp_path / "s")},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("0 [] True\n", "")

@@ -80,6 +80,12 @@ def test_figures_are_those_of_the_other_answers(
         assert {name: row[name] for name in ("status", "watermark", "lag_ms", "holder")} == {
             name: shown[name] for name in ("status", "watermark", "lag_ms", "holder")
         }
+        for name in ("orders", "invoices", "refunds"):
+            counts = {one["from_time"]: one for one in client.topic(name).stats(since_ms=START_MS)}
+            for span in found["throughput"]["row_list"]:
+                if span["topic"] == name:
+                    assert counts.pop(span["from_time"]).items() >= span.items()
+            assert not [one for one in counts.values() if one["messages"]]
         history = client.topic("orders").watermarks.history(partition=0)
         assert [(move["time"], move["event_time"]) for move in row["move_list"]] == [
             (move["publish_time"], move["event_time"])
@@ -128,6 +134,31 @@ def test_throughput_ends_at_the_moment_of_the_overview(tmp_path: Path) -> None:
         after = throughput(client, client.overview()["lsn"])[0]["row_list"]
     assert sum(row["messages"] for row in before) == 1
     assert sum(row["messages"] for row in after) == 3
+
+
+def test_a_message_counts_when_its_transaction_was_committed(tmp_path: Path) -> None:
+    """Kills: the time at which it was sent."""
+    path, clock = str(tmp_path / "store"), ManualClock(START_MS)
+    txlog.init(path, clock=clock, durability="os")
+    with txlog.open(path, clock=clock) as client:
+        client.create_topic("t")
+        with client.transaction(timeout_ms=3 * HOUR_MS) as txn:
+            client.producer("t").send(b"x", txn=txn)
+            clock.advance(2 * HOUR_MS)
+        known = figures(client, by_ms=HOUR_MS)["throughput"]["row_list"]
+    assert [row["from_time"] for row in known] == [START_MS + 2 * HOUR_MS]
+
+
+def test_a_time_that_falls_moves_no_watermark(tmp_path: Path) -> None:
+    """It is stored without effect, so the line of its producer does not fall."""
+    path, clock = str(tmp_path / "store"), ManualClock(START_MS)
+    txlog.init(path, clock=clock, durability="os")
+    with txlog.open(path, clock=clock) as client:
+        client.create_topic("t")
+        for time in (5000, 3000, 7000):
+            client.topic("t").watermarks.set(time, "p")
+        (row,) = client.overview()["watermark_list"]
+    assert [move["event_time"] for move in row["move_list"]] == [5000, 7000]
 
 
 def test_a_time_to_begin_and_a_span_are_kept(store: tuple[str, ManualClock]) -> None:
@@ -353,6 +384,21 @@ def test_the_command_writes_one_file_and_replaces_none(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["shop.html"]
     assert main(["report", "-S", path, "-", "--read-only", *now]) == 0
     assert capfd.readouterr().out.encode() == data
+
+
+def test_a_file_that_comes_meanwhile_is_not_replaced(
+    store: tuple[str, ManualClock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "shop.html"
+
+    def slow(*given: Any) -> Figures:
+        target.write_text("theirs")
+        return figures(*given)
+
+    monkeypatch.setattr("txlog.reporting.figures.figures", slow)
+    assert main(["report", "-S", store[0], str(target), "-q"]) == 4
+    assert target.read_text() == "theirs"
+    assert [file.name for file in tmp_path.iterdir()] == ["shop.html"]
 
 
 @pytest.mark.parametrize(

@@ -392,3 +392,27 @@ def restored(made: tuple[Bench, dict[str, bytes]]) -> Bench:
     for name, data in files.items():
         Path(bench.path, name).write_bytes(data)
     return bench
+
+
+def test_files_outside_of_the_store_are_read_too(tmp_path: Path) -> None:
+    """What was offloaded is compared where it is; a place that is gone is an error."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    client.create_topic("t")
+    send(client, b"a", b"b")
+    client.checkpoint(roll_all=True)
+    place = tmp_path / "archive"
+    place.mkdir()
+    assert client.admin.offload("t", str(place))["files"] == 1
+    assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
+    far = next(place.rglob("*.parquet"))
+    data = far.read_bytes()
+    far.write_bytes(data[:50] + b"x" + data[51:])
+    [row] = txlog.verify(bench.path, clock=bench.clock)["problem_list"]
+    assert (row["code"], row["path"], row["topic"]) == ("TXL-601", f"file://{far}", "t")
+    far.unlink()
+    [row] = txlog.verify(bench.path, clock=bench.clock)["problem_list"]
+    assert row["severity"] == "error"
+    plan = txlog.repair(bench.path, clock=bench.clock)
+    assert [one["action"] for one in plan["action_list"]] == ["restore"]
+    bench.close()

@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from txlog.client import init as init
     from txlog.client import open_store as open
     from txlog.consumer import Consumer as Consumer
+    from txlog.doctor import doctor as doctor
     from txlog.ids import MessageId as MessageId
     from txlog.ids import Position as Position
     from txlog.ids import TopicName as TopicName
     from txlog.ids import TxnId as TxnId
+    from txlog.integrity import repair as repair
     from txlog.integrity import verify as verify
     from txlog.message import Message as Message
     from txlog.message import messages as messages
@@ -57,6 +59,7 @@ _HOMES = {
     "MultiTopicsConsumer": "multi_consumer", "NonDurableConsumer": "nondurable",
     "MessageBuilder": "message_builder", "WatermarkBuilder": "asserting",
     "WatermarkId": "asserting", "verify": "integrity",
+    "repair": "integrity", "doctor": "doctor",
 }  # fmt: skip
 
 __all__ = [
@@ -64,7 +67,7 @@ __all__ = [
     "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range", "Reader",
     "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
     "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
-    "verify",
+    "doctor", "repair", "verify",
 ]  # fmt: skip
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from txlog.cli.main import main
+from txlog.cli.main import script
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script()

@@ -12,6 +12,7 @@ from typing import Any
 
 from txlog import (
     figures,
+    health,
     keyreport,
     locks,
     partitionstats,
@@ -45,6 +46,7 @@ from txlog.policyadmin import PolicyAdmin
 from txlog.settings import HOUR_MS
 
 Answer = dict[str, Any]
+Limits = tuple[int | None, int | None]
 HANGING_MS = 900_000
 _REPAIRS = {
     "unavailable": "txlog admin online {place}",
@@ -333,6 +335,22 @@ class Admin(PolicyAdmin):
             return [_row(view, one) for one in found]
 
         return self._store.read(look)
+
+    def check(
+        self, topics: Sequence[str] = (), *, backlog: Limits = (None, None),
+        txn_age_ms: Limits = (None, None), lag_ms: Limits = (None, None),
+    ) -> Answer:  # fmt: skip
+        """Whether the store is well, or some topics; the fields of `txlog check`, see health.
+
+        backlog, txn_age_ms, lag_ms: (warning, critical): above it; None: never
+        returns: {status, check_list: [{name, status, value, warn, crit, detail}]}, status one of
+                 ok, warning, critical
+        raises:  TopicNotFound, InvalidArgument
+        """
+        self._store.settle()
+        self._store.sweep_if_due()
+        bounds = [health.Bounds(*one) for one in (backlog, txn_age_ms, lag_ms)]
+        return look(self._store, lambda view: health.check(view, self._store, topics, *bounds))
 
     # --- space -------------------------------------------------------------------------------
 

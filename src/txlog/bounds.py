@@ -11,13 +11,13 @@ message a bound means is decided by whoever knows the log.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from txlog.errors import InvalidArgument
 from txlog.ids import MessageId, TxnId, check_name
 from txlog.settings import DAY_MS, HOUR_MS, INSTANT_MS_MAX, MINUTE_MS, SECOND_MS
+from txlog.values import value
 
 _DURATION = re.compile(r"(?:[0-9]{1,15}(?:ms|s|m|h|d))+")
 _DURATION_TERM = re.compile(r"([0-9]+)(ms|s|m|h|d)")
@@ -48,7 +48,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 INSTANT_MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Bound:
     """One end of a range.
 
@@ -84,7 +84,7 @@ START: Final = Bound("start")
 END: Final = Bound("end")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Range:
     """What to read.
 

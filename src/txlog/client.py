@@ -7,7 +7,6 @@ and MessageId, instants are milliseconds since 1970 UTC.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -35,7 +34,7 @@ from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
-from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk import PosixDisk, absolute, is_there
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.upkeep.service import due, run_checkpoint
@@ -76,9 +75,9 @@ def init(
     raises:   AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed (a network file system)
     """
     checked = Settings.from_mapping(settings)
-    path = str(Path(path).absolute())
+    path = absolute(path)
     created = False
-    there = Path(path, IDENTITY_PATH).exists()
+    there = is_there(path, IDENTITY_PATH)
     if not (if_not_exists and there):
         if there:
             raise AlreadyExists(f"{path} is a store already", path=path)
@@ -111,7 +110,7 @@ def open_store(
     """
     if durability not in (None, "sync", "os"):
         raise InvalidArgument(f"durability is {durability!r}, it must be sync or os")
-    disk = PosixDisk(str(Path(path).absolute()), read_only=read_only or dry_run)
+    disk = PosixDisk(absolute(path), read_only=read_only or dry_run)
     try:
         store = Store(
             disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,
@@ -464,6 +463,10 @@ class Client(TransactionClient):
     def inspect(self, what: str | None = None) -> Answer:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
         return self.ask(lambda view: inspecting.inspect(view, self._store, what))
+
+    def locate(self, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
+        """The file below the store that has each message, and its row; none in journal frames."""
+        return self.ask(lambda view: inspecting.located(view, ids))
 
     def flush(self) -> None:
         """Make everything written so far durable, by whichever process."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from txlog.errors import InvalidArgument, NotAllowed
+from txlog.values import value
 
 COORDINATORS_MAX: Final = 32_768
 SEQUENCE_STOP: Final = 1 << 63
@@ -49,7 +49,7 @@ def txn_halves(coordinator: int, sequence: int) -> tuple[int, int]:
     return coordinator << 48 | sequence >> 64, sequence & _HALF_MASK
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value(order=True)
 class TxnId:
     """A transaction: the coordinator that issued it and its number there."""
 
@@ -98,7 +98,7 @@ class TxnId:
         return f"{self.coordinator}:{self.sequence}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value(order=True)
 class Position:
     """An entry of a ledger."""
 
@@ -109,7 +109,7 @@ class Position:
         return f"{self.ledger}:{self.entry}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value(order=True)
 class MessageId:
     """A message, or with index 0 a plain message or a marker itself."""
 
@@ -150,7 +150,7 @@ class MessageId:
         return f"{self.ledger}:{self.entry}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value(order=True)
 class TopicName:
     """A topic, or one partition of it; partition None means the topic as a whole."""
 

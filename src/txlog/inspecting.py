@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,24 @@ def _message(view: View, wanted: MessageId) -> Answer:
         said["messages"] = 0 if marker is None else marker.count
     return {"kind": "message", "record": table, **said, "acknowledged_list": done,
             "file": file, "row": row}  # fmt: skip
+
+
+def located(view: View, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
+    """The file that has each message, and which row of it; none for rows in journal frames.
+
+    ids: of visible messages; of one that was trimmed or is none (None, None)
+    """
+    out: list[tuple[str | None, int | None]] = []
+    for one in ids:
+        owner = view.catalog.owners.get(one.ledger)
+        marker = None
+        if owner is not None and owner[1] == "p" and one.index:
+            marker = find_marker(view.buffer(owner[0]), one.ledger, one.entry)
+        if marker is not None:
+            out.append(_place_inside(view, marker, one.index))
+        else:
+            out.append((None, None) if one.index else _place(view, one.ledger, one.entry))
+    return out
 
 
 def _place(view: View, ledger: int, row: int) -> tuple[str | None, int | None]:

@@ -6,7 +6,8 @@ Source: RELIABILITY 2.3, promise 5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,15 @@ from txlog.engine.folds.catalog import has_partition, index_of, topic_of
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.upkeep.findings import Findings, Problem
+from txlog.engine.upkeep.repair import ROUNDS_MAX, Action, make_plan
+from txlog.engine.upkeep.repairing import perform
 from txlog.engine.upkeep.verify import verify as look_over
 from txlog.engine.view import View
+from txlog.errors import InvalidArgument, Refused
 from txlog.ids import MessageId, TopicName
 
 Answer = dict[str, Any]
+REBUILD = ("state", "delayed", "all")
 
 
 def verify(
@@ -86,3 +91,83 @@ def _row(problem: Problem, view: View | None) -> Answer:
 
 def _id(place: tuple[int, int] | None) -> MessageId | None:
     return None if place is None else MessageId(place[0], max(0, place[1]))
+
+
+def repair(
+    path: str, *, apply: bool = False, rebuild: str | None = None, ledger: int | None = None,
+    accept_loss: bool = False, lock_timeout_ms: int = 30_000, clock: Clock | None = None,
+) -> Answer:  # fmt: skip
+    """Say what a damaged store can be made to be again, or make it so; exported as txlog.repair.
+
+    What the journal or older files still lead to is made again without loss. Of what they do not,
+    the rest can be kept: the journal up to the damage, and the row groups of a file that are good.
+    Messages that are lost then are counted, and recorded for every later reader: those of a file
+    stay at their ids without key and value, with the property `txlog.lost`.
+
+    apply:       do it; else only a plan, which locks and changes nothing
+    rebuild:     "state", "delayed" or "all": make this anew though its checksums are right
+    ledger:      only files of this one
+    accept_loss: also do what loses messages
+    returns:     {applied, messages_lost, action_list}; an action has action, path, ledger, first,
+                 last (entries of the ledger, or LSNs), messages_lost, detail, done
+    raises:      Refused (902: it would lose messages, and nothing was done), StoreNotFound,
+                 StoreLocked, StoreFull, InvalidArgument
+    """
+    if rebuild is not None and rebuild not in REBUILD:
+        raise InvalidArgument(f"rebuild is {rebuild!r}, it must be one of {', '.join(REBUILD)}")
+    disk = PosixDisk(str(Path(path).absolute()), read_only=not apply)
+    try:
+        return repair_disk(
+            disk, clock or SystemClock(), apply=apply, rebuild=rebuild, ledger=ledger,
+            accept_loss=accept_loss, lock_timeout_ms=lock_timeout_ms,
+        )  # fmt: skip
+    finally:
+        disk.close()
+
+
+def repair_disk(
+    disk: Disk, clock: Clock, *, apply: bool, rebuild: str | None = None,
+    ledger: int | None = None, accept_loss: bool = False, lock_timeout_ms: int = 30_000,
+) -> Answer:  # fmt: skip
+    """As repair, on a disk."""
+    wanted: Collection[str] = REBUILD[:2] if rebuild == "all" else [rebuild] if rebuild else []
+    done: list[Action] = []
+    for _ in range(ROUNDS_MAX):
+        plan = make_plan(disk, clock, wanted, ledger)
+        try:
+            if not apply:
+                return _repaired(False, plan.actions)
+            if plan.losing and not accept_loss:
+                if not done:
+                    _refuse(plan.losing)
+                return _repaired(True, done, plan.losing)
+            step = perform(disk, clock, plan, lock_timeout_ms)
+            if step is None:
+                continue
+            if not step:
+                return _repaired(True, done, plan.actions)
+            done += step
+            wanted = [name for name in wanted if f"rebuild-{name}" not in {a.action for a in step}]
+        finally:
+            plan.close()
+    return _repaired(True, done, make_plan(disk, clock).actions)
+
+
+def _refuse(losing: Sequence[Action]) -> None:
+    lost = sum(one.messages_lost for one in losing)
+    what = "; ".join(f"{one.action} {one.path}" for one in losing)
+    raise Refused(
+        f"it would lose {lost} messages that are counted, and what cannot be read: {what}",
+        code=902, hint="restore the file from a copy of the store, or say --accept-loss",
+        path=losing[0].path,
+    )  # fmt: skip
+
+
+def _repaired(applied: bool, actions: Sequence[Action], left: Sequence[Action] = ()) -> Answer:
+    """What was done, then what is left to somebody else: a copy of the store, a consent."""
+    rows = [{**asdict(one), "done": applied} for one in actions]
+    rows += [{**asdict(one), "done": False} for one in left]
+    return {
+        "applied": applied, "messages_lost": sum(one.messages_lost for one in actions),
+        "action_list": rows,
+    }  # fmt: skip

@@ -22,7 +22,7 @@ def names(view: View, uid: int, kind: str, topic: str | None = None) -> list[tup
     topic: only its subscriptions; a name that is none has none
     """
     if kind == "topic":
-        return [(name, f"{len(numbers)} partitions") for name, numbers in _topics(view)]
+        return [(name, _counted(len(numbers))) for name, numbers in _topics(view)]
     if kind == "partition":
         return [(f"{name}/{n}", "partition") for name, numbers in _topics(view) for n in numbers]
     if kind == "subscription":
@@ -35,6 +35,10 @@ def names(view: View, uid: int, kind: str, topic: str | None = None) -> list[tup
 def _topics(view: View) -> list[tuple[str, range]]:
     found = view.catalog.topics.values()
     return sorted((TopicName.parse(one.name).short, range(one.partitions)) for one in found)
+
+
+def _counted(partitions: int) -> str:
+    return "1 partition" if partitions == 1 else f"{partitions} partitions"
 
 
 def _subscriptions(view: View, topic: str | None) -> list[tuple[str, str]]:

@@ -6,7 +6,6 @@ It is the lightest handle there is: a command that only asks SQL loads no more t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -18,8 +17,8 @@ from txlog.engine.flow import adopt
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.identity import read_identity
 from txlog.engine.storage import far
-from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.disk import PosixDisk, absolute
+from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.ids import TopicName
@@ -39,7 +38,7 @@ def open_relations(
     lock_timeout_ms: int = 30_000,
 ) -> RelationReader:  # fmt: skip
     """Open a store that exists, for its relations; raises as txlog.open."""
-    disk = PosixDisk(str(Path(path).absolute()), read_only=read_only)
+    disk = PosixDisk(absolute(path), read_only=read_only)
     try:
         store = Store(
             disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,
@@ -185,6 +184,13 @@ class RelationReader:
         """
         uid = self._disk.owner()[0]
         return self.ask(lambda view: names.names(view, uid, kind, topic))
+
+    def open(self, path: str) -> File:
+        """A file of the store, or outside of it, by the path that a view has for it.
+
+        raises: MissingFile, DiskFailed; who reads it compares checksums and closes it
+        """
+        return far.open_file(self._disk, path)
 
     def ask(self, question: Callable[[View], T]) -> T:
         """The answer of a function of the newest view."""

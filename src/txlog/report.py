@@ -360,7 +360,23 @@ def status(view: View, store: Store) -> Answer:
         ],
         "problem_list": [
             {"code": "recovery", "message": line, "hint": None} for line in store.reports
-        ] + [_problem(view, number) for number in sorted(view.catalog.unavailable)],
+        ] + [_problem(view, number) for number in sorted(view.catalog.unavailable)]
+        + [loss(view, one) for one in view.catalog.losses],
+    }  # fmt: skip
+
+
+def loss(view: View, one: catalogs.Loss) -> Answer:
+    """What somebody accepted as lost: {code, message, hint}."""
+    where = f"LSN {one.first} to {one.last}"
+    if one.ledger:
+        where = f"ledger {one.ledger}, entries {one.first} to {one.last}"
+        if catalogs.has_partition(view.catalog, one.partition):
+            found = catalogs.topic_of(view.catalog, one.partition)
+            where = f"{short(found)}/{catalogs.index_of(found, one.partition)}, {where}"
+    return {
+        "code": "loss",
+        "message": f"{one.messages} messages were accepted as lost in {where}: {one.reason}",
+        "hint": None,
     }  # fmt: skip
 
 

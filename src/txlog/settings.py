@@ -8,11 +8,12 @@ names the setting, its bound and the value asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from typing import Final
 
+from txlog import values as value_classes
 from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.ids import COORDINATORS_MAX
+from txlog.values import as_dict, names_of
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -48,7 +49,7 @@ UNLIMITED: Final = -1
 CHOICES: Final = {"durability": DURABILITIES, "ttl_from": TTL_FROM}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_classes.value(kw_only=True)
 class Settings:
     """The settings of one store (spec/transactions 3, CLI 8.1)."""
 
@@ -147,7 +148,7 @@ class Settings:
 
     def to_mapping(self) -> dict[str, int | str | float]:
         """Return all settings by name, in the order of the fields; switches as 0 and 1."""
-        return {k: int(v) if k in SWITCHES else v for k, v in asdict(self).items()}
+        return {k: int(v) if k in SWITCHES else v for k, v in as_dict(self).items()}
 
     def _check_together(self) -> None:
         if self.txn_timeout_default_ms > self.txn_timeout_max_ms:
@@ -221,7 +222,7 @@ SWITCHES: Final = ("delayed_delivery_active", "deliver_at_time_strict", "retenti
 # settings that are shares, above 0 and at most 1
 SHARES: Final = ("sidecar_garbage_ratio",)
 
-assert {f.name for f in fields(Settings)} == {
+assert set(names_of(Settings)) == {
     *CHOICES,
     *BOUNDS,
     *SHARES,

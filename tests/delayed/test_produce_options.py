@@ -97,8 +97,8 @@ def test_a_flag_fills_only_what_says_nothing(columns: dict[str, Any]) -> None:
     table = pa.table({"value": [b"a", b"b"], **columns})
     said = bool(columns)
     for request, name, value in (
-        (Request("t", [], None, deliver_at=99), "deliver_at", 99),
-        (Request("t", [], None, deliver_after_ms=99), "deliver_after", 99),
+        (Request("t", [], None, {}, deliver_at=99), "deliver_at", 99),
+        (Request("t", [], None, {}, deliver_after_ms=99), "deliver_after", 99),
     ):
         out = filled(request, table, 0)
         got = out[name].cast(pa.int64()).to_pylist()

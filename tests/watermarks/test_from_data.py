@@ -140,7 +140,7 @@ def test_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """By time: not sooner, not without need, and also when no message comes."""
     now = [100.0]
     monkeypatch.setattr("txlog.cli.marking.time.monotonic", lambda: now[0])
-    request = Request("t", [], None, watermarks=True, watermark_every_ms=5000)
+    request = Request("t", [], None, {}, watermarks=True, watermark_every_ms=5000)
     told = Told()
     marks = Marks(request, told)  # type: ignore[arg-type]
 

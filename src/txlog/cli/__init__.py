@@ -2,7 +2,9 @@
 
 main        entry: version, root help, dispatch, errors, signals, exit codes
 catalogue   the table of commands, from which help and did-you-mean come without loading them
-command     a command over Typer: its own parameters and the global ones
+command     a command: its function, its fields, how a line of words is run
+declared    what it takes: Option, Argument; plain: lines that are plainly right; typed: all others,
+            and help, by Typer
 options     one call: the global flags, the environment, the store, the clock, diagnostics
 output      listings and single objects in every format; the writer of stdout
 records     messages out (JSON record, envelope, lines, raw); percent: the %-formats

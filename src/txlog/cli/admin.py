@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Option
-
 from txlog.cli.command import command
+from txlog.cli.declared import Option
 from txlog.cli.options import Call
 from txlog.cli.tables import size
 

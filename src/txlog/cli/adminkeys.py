@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call, split_key
 from txlog.errors import Usage
 

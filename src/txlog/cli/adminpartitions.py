@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from typer import Argument
-
 from txlog.cli.command import command
+from txlog.cli.declared import Argument
 from txlog.cli.options import Call
 from txlog.cli.tables import counted
 

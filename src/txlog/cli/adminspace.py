@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_bound
 from txlog.cli.command import command, exclusive
 from txlog.cli.consent import confirm
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.tables import counted, size
 from txlog.errors import Usage

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_duration
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.txn import LIST_FIELDS
 from txlog.ids import MessageId, TxnId

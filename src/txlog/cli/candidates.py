@@ -183,7 +183,7 @@ def _takes_value(words: list[str]) -> bool:
 
 def _global_flags() -> list[Candidate]:
     told: dict[str, tuple[tuple[str, ...], str | None, str]]
-    told = importlib.import_module("txlog.cli.command").GLOBAL_FLAGS
+    told = importlib.import_module("txlog.cli.declared").GLOBAL_FLAGS
     return [(names[0], text) for names, _, text in told.values()] + [("--help", "the whole help")]
 
 

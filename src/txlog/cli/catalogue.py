@@ -6,7 +6,7 @@ commands that the modules define.
 
 from __future__ import annotations
 
-import difflib
+import importlib
 from typing import Final, NamedTuple
 
 from txlog.errors import Usage
@@ -106,13 +106,19 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "admin locks": Entry("adminstats", "locks", "who holds which lock"),
     "verify": Entry("verify", "verify", "read every byte, and say what is wrong"),
+    "doctor": Entry("verify", "doctor", "is the store well, and the machine under it"),
+    "segment list": Entry("segment", "list_segments", "the files of a topic"),
+    "segment show": Entry("segment", "show", "a ledger or file, its columns and row groups"),
+    "segment cat": Entry("segment", "cat", "stored rows as they are"),
     "wait": Entry("waiting", "wait", "until there are messages, a watermark, no backlog"),
+    "check": Entry("check", "check", "whether it is well, for a monitor"),
     "metrics": Entry("metrics", "metrics", "figures for Prometheus"),
     "admin offline": Entry("adminpartitions", "offline", "take a partition away"),
     "admin online": Entry("adminpartitions", "online", "bring a partition back"),
     "admin compact": Entry("adminspace", "compact", "rewrite a sidecar without aborted messages"),
     "admin offload": Entry("adminspace", "offload", "move sealed files to a directory or to S3"),
     "admin trim": Entry("adminspace", "trim", "let the oldest messages go"),
+    "admin repair": Entry("verify", "repair", "make damaged files again, or say how"),
     "admin gc": Entry("adminspace", "gc", "files that no manifest names"),
     "policy delayed set": Entry("policy", "set_delayed", "how delayed messages wait"),
     "policy delayed get": Entry("policy", "get_delayed", "what holds, and where it is set"),
@@ -134,7 +140,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "job lateness": Entry("job", "lateness", "how late messages come, and what waiting saves"),
     "spark submit-args": Entry("spark", "submit_args", "arguments for spark-submit"),
     "spark example": Entry("spark", "example", "a job to begin with"),
+    "bench": Entry("bench", "bench", "how fast a store is on this disk"),
     "demo": Entry("demo", "demo", "exactly once on real invoices while workers are killed"),
+    "shell": Entry("shell", "shell", "many commands in one process, from terminal or script"),
     "config show": Entry("config", "show", "settings of user and store, and where they are from"),
     "config get": Entry("config", "get", "the value of a setting"),
     "config set": Entry("config", "set_", "set one of the store, or of the user"),
@@ -153,6 +161,7 @@ NOUNS: Final[dict[str, str]] = {
     "delay": "delayed messages",
     "watermark": "event-time watermarks",
     "txn": "transactions",
+    "segment": "files of rows",
     "admin": "administration",
     "policy": "policies",
     "policy delayed": "policies of delayed delivery",
@@ -171,6 +180,8 @@ ALIASES: Final[dict[str, str]] = {
     "subs": "sub",
     "subscription": "sub",
     "subscriptions": "sub",
+    "segments": "segment",
+    "seg": "segment",
     "jobs": "job",
     "policies": "policy",
     "watermarks": "watermark",
@@ -183,19 +194,19 @@ VERB_ALIASES: Final[dict[str, str]] = {"txn status": "txn show"}
 
 ROOT_HELP: Final = """\
 txlog: a transactional message log for one machine, in one directory
-
 usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
 
-  begin       init  status  demo          make a store, look at it, see it work
-  topics      topic create|list|describe|update|delete
-  messages    produce  consume  peek      write, read, look
-  consumers   sub create|list|describe|ack|seek|skip|delete
-  time        delay list|next|promote|cancel  watermark set|idle|show|history
-  process     run  transform              a function, a command, exactly once
-  atomic      txn connect|begin|commit|abort|list|show|wait|log|run
-  look        inspect query report job    any id, file; SQL; charts; bulk work
-  upkeep      admin VERB  metrics  wait   space, keys, figures; until it is so
-              txn expire|find-hanging     what does not end by itself
+  begin      init  status  demo          make a store, look at it, see it work
+  topics     topic create|list|describe|update|delete  policy KIND VERB
+  messages   produce  consume  peek      write, read, look
+  files      import  export  report      rows of files in and out; charts
+  consumers  sub create|list|describe|ack|seek|skip|delete
+  time       delay list|next|promote|cancel  watermark set|idle|show|history
+  process    run  transform  txn run     a function, a command, exactly once
+  atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
+  look       inspect query views job     any id, file; SQL; bulk work, Spark
+  upkeep     verify wait metrics admin   is it whole; figures; space, keys
+  ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
 
   txlog init shop && cd shop && txlog topic create orders
   seq 3 | txlog produce orders --txn      one transaction: all or nothing
@@ -248,6 +259,7 @@ def _verb(noun: str, words: list[str], used: int) -> tuple[str, int]:
 
 def _unknown(word: str, before: str, known: list[str]) -> Usage:
     shown = word if len(word) <= 40 else f"{word[:37]}..."
+    difflib = importlib.import_module("difflib")  # for mistakes only
     near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
     hint = f"did you mean: {before}{near[0]}" if near else "txlog lists the commands"
     return Usage(f'no command "{before.removeprefix("txlog ")}{shown}"', hint=hint)

@@ -271,14 +271,15 @@ CODES: Final[dict[int, Code]] = {
         "Bytes are not what was written: the checksum differs, or the file is not there. The "
         "message has path and offset.",
         "Do not delete anything. Look at all of it, then restore the file from a copy.",
-        "txlog status",
+        "txlog verify",
     ),
     602: Code(
         "the journal is damaged",
         "A frame that is known to have been durable is missing or broken. This is no crash: those "
         "are put in order without a word.",
-        "Keep a copy of the store, then look at the journal around the LSN in the message.",
-        "txlog inspect --frames",
+        "Keep a copy of the store, then see what is damaged, and what stands around the LSN in the "
+        "message: txlog inspect lsn:N.",
+        "txlog verify --deep",
     ),
     603: Code(
         "another format",
@@ -290,8 +291,8 @@ CODES: Final[dict[int, Code]] = {
     604: Code(
         "components disagree",
         "Two parts of the store that tell the same fact tell it differently.",
-        "Keep a copy of the store, then have its rows compared with what it goes by.",
-        "txlog job audit",
+        "Keep a copy of the store, then see which: txlog verify, or with all rows txlog job audit.",
+        "txlog verify --deep",
     ),
     701: Code(
         "partly done",
@@ -329,7 +330,7 @@ CODES: Final[dict[int, Code]] = {
         "a flag of consent is missing",
         "What is asked for loses something that --yes does not cover.",
         "Name the flag that the message names, if that is meant.",
-        "txlog admin trim orders --to end --dry-run",
+        "txlog admin trim orders --to end --force-unacked --dry-run",
     ),
     1001: Code(
         "the outcome is unknown",

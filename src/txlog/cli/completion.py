@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 from typing import Annotated, Final
 
-from typer import Argument
-
 from txlog.cli.command import command
+from txlog.cli.declared import Argument
 from txlog.cli.environment import config_home, data_home
 from txlog.cli.installing import install as install_file
 from txlog.cli.options import Call

@@ -6,11 +6,10 @@ import difflib
 import os
 from typing import Annotated, Any
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_duration, parse_size
 from txlog.cli import userconfig
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.environment import USER_SETTINGS
 from txlog.cli.options import Call
 from txlog.errors import InvalidArgument, NotFound, StoreNotFound

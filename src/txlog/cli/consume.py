@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import Range, parse_bound, parse_duration, parse_range
 from txlog.cli.command import command, exclusive
 from txlog.cli.consume_request import Request, Target
+from txlog.cli.declared import Argument, Option
 from txlog.cli.fields import RECORD_FIELDS
 from txlog.cli.options import Call
 from txlog.cli.percent import Format
@@ -188,7 +187,7 @@ def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:
 def _check_format(call: Call, *, watermarks: bool = False) -> None:
     """Refuse %w where there are no watermarks, before a store is opened."""
     if "%" in call.output.form:
-        Format(call.output.form, watermarks=watermarks)
+        Format(call.output.form, watermarks=watermarks, stored=True)
 
 
 def _refuse(why: str, **given: object) -> None:

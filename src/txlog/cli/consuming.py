@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.cli import beside
 from txlog.cli.consume_request import Request
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.records import Records
@@ -82,9 +83,11 @@ class Job:
         self.out = call.output.out
         self.out.each = request.unbuffered or is_terminal(1)
         columns = call.output.shown if call.flags.columns is not None else None
+        form = call.output.form
+        look_up = beside.beside_of(client, form) if "%" in form else None
         self.records = Records(
-            call.output.form, columns, raw_strings=request.raw_strings, look=call.output.look,
-            watermarks=request.watermarks,
+            form, columns, raw_strings=request.raw_strings, look=call.output.look,
+            watermarks=request.watermarks, beside=look_up,
         )  # fmt: skip
         self.out.write(self.records.begin())
         if request.grep is not None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_time
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.percent import message_id, transaction
 from txlog.errors import Usage

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
-
 from txlog.bounds import format_time, parse_time
 from txlog.cli.command import command
 from txlog.cli.consent import confirm
+from txlog.cli.declared import Argument, Option
 from txlog.cli.inputlines import words_or_stdin
 from txlog.cli.options import Call
 from txlog.cli.tables import counted

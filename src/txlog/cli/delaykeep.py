@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.tables import counted
 from txlog.ids import MessageId
@@ -39,7 +38,7 @@ def merge(
     "delay rebuild",
     examples=(
         "txlog delay rebuild orders",
-        "txlog delay rebuild orders --from 17:0 --to 21:0 --dry-run",
+        "txlog delay rebuild orders --from 17:0 --to 17:900 --dry-run",
     ),
     fields="topic partitions messages_read indexed missing surplus buckets",
     changes=True,

@@ -10,8 +10,6 @@ import os
 import sys
 from typing import cast
 
-from typer import Abort, Exit, TyperException
-
 from txlog import errors
 from txlog.cli import catalogue, failures, flags, signals
 from txlog.cli.command import Command
@@ -31,10 +29,6 @@ def run(words: list[str]) -> int:
     except (PipeGone, BrokenPipeError):
         silence_stdout()
         return 141
-    except Exit as stop:
-        return stop.exit_code
-    except Abort:
-        return 130
     except Exception as error:
         if isinstance(error, OSError):
             silence_stdout()
@@ -45,8 +39,6 @@ def as_ours(error: Exception) -> errors.TxlogError:
     """Return any exception as an error of ours; one that nobody expected is a bug (101)."""
     if isinstance(error, errors.TxlogError):
         return error
-    if isinstance(error, TyperException):
-        return failures.usage(error)
     if isinstance(error, MemoryError):
         return errors.NoResources("out of memory")
     if isinstance(error, OSError):
@@ -76,6 +68,8 @@ def _dispatch(words: list[str], report: failures.Report) -> int:
         sys.stderr.write(text)
         return 2
     report.json = report.json or flags.wants_json(path, split.rest[used:])
+    if path == "check":
+        report.always = 3
     command = load(path)
     return command.invoke([*split.leading, *split.rest[used:]], report)
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
-import traceback
-from dataclasses import dataclass
 
-from typer import TyperException
-
-from txlog.cli.flags import as_told
-from txlog.errors import InternalError, TxlogError, Usage, printable
+from txlog.errors import InternalError, TxlogError, printable
+from txlog.values import record
 
 
-@dataclass
+@record
 class Report:
     """Where an error goes and in which form; a command fills in what it learns."""
 
     json: bool
     store: str | None
+    always: int | None = None  # what a command of monitors ends with, whatever went wrong
 
     def show(self, error: TxlogError, cause: BaseException | None = None) -> int:
         """Print error on stderr and return its exit code."""
         if os.environ.get("TXLOG_DEBUG") == "1":
+            traceback = importlib.import_module("traceback")
             traceback.print_exception(cause or error, file=sys.stderr)
         fields = error.as_dict()
         if self.store is not None:
@@ -34,13 +33,7 @@ class Report:
             sys.stderr.flush()
         except (OSError, AttributeError, ValueError):
             pass  # nobody listens; the exit code still says it
-        return error.exit
-
-
-def usage(error: TyperException) -> Usage:
-    """Return Typer's complaint as ours."""
-    message = as_told(error.format_message()).strip().rstrip(".")
-    return Usage(message[:1].lower() + message[1:])
+        return error.exit if self.always is None else self.always
 
 
 def bug(error: Exception) -> InternalError:

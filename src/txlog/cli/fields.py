@@ -21,7 +21,7 @@ _STRINGS: Final = frozenset(
     "topic namespace subscription producer owner transaction_key key path file state type kind "
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
-    "output holder by marker_type job engine dest origin was".split()
+    "output holder by marker_type mode job engine dest origin was crc32c fix".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -29,7 +29,7 @@ _IDS: Final = frozenset(
     "snapshot_position".split()
 )
 _BOOLEANS: Final = frozenset(
-    "created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
+    "sidecar created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
     "online if_not_exists deleted held aborted changed applied regressed "
     "was_active holds idle met".split()
 )
@@ -141,6 +141,14 @@ MEANINGS: Final[dict[str, str]] = {
     "skipped": "left out",
     "dead_lettered": "written to the dead-letter topic",
     "transactions": "transactions committed",
+    "mode": "what an operation is",
+    "operations": "calls that were measured",
+    "per_second": "operations a second",
+    "p50_us": "microseconds that half of them took at most",
+    "p99_us": "microseconds that 99 of 100 took at most",
+    "max_us": "microseconds that the slowest took",
+    "before_per_second": "operations a second in the file of --compare",
+    "ratio": "now to before",
     "from_time": "when the span begins",
     "elapsed_ms": "time taken",
     "job": "its name",
@@ -240,9 +248,28 @@ MEANINGS: Final[dict[str, str]] = {
     "met": "it holds, or all do",
     "condition_list": "for each its name, whether it is met, and its value",
     "problem_list": "what is wrong: code, message, hint; of verify severity and place too",
+    "messages_lost": "messages that are lost for good; without --apply, that would be",
+    "action_list": "each step: action, path, ledger, first, last, messages_lost, detail, done",
+    "ledger": "number of the ledger",
+    "part": "number of the part, of a ledger that is in several files",
+    "sidecar": "it has the rows of transactions",
+    "rows": "rows stored, markers too",
+    "markers": "commit markers",
+    "first_time": "when its first row was written",
+    "last_time": "when its last row was written",
+    "crc32c": "checksum of the whole file",
+    "column_list": "its columns: name, type, codec, size_bytes",
+    "row_group_list": "its row groups: rows, size_bytes, first, last",
+    "entry": "number in the ledger, from 0",
+    "txn_most": "coordinator of the transaction, shifted by 48 bits",
+    "txn_least": "its sequence",
+    "marker_ledger": "ledger of the marker that made it visible",
+    "marker_entry": "its entry",
+    "name": "what it is called",
+    "fix": "what helps",
     "errors": "losses and contradictions",
     "warnings": "what upkeep or the next writer puts in order by itself",
-    "frames": "frames of the journal that were read",
+    "frames": "frames of the journal",
 }
 
 
@@ -252,6 +279,8 @@ def type_of(name: str) -> str:
         return "array"
     if name.endswith(("_time", "_at")) or name in _INSTANTS:
         return "instant"
+    if name in ("per_second", "before_per_second", "ratio"):
+        return "number"
     if name in ("txn", "fenced_txn", "last_txn"):
         return "TxnID"
     for kind, names in (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, Protocol
 
 from txlog.errors import InvalidArgument, NotFound, StoreNotFound
@@ -49,15 +48,19 @@ def find_store(flags: _Flags, user: UserSettings) -> tuple[str, str]:
         return os.environ["TXLOG_STORE"], "TXLOG_STORE"
     if flags.store == "":
         raise InvalidArgument("the path of the store is empty")
-    here = Path.cwd()
-    for directory in (here, *here.parents):
-        if (directory / STORE_FILE).is_file():
-            return str(directory), "directory"
+    directory = here = os.getcwd()
+    while not os.path.isfile(os.path.join(directory, STORE_FILE)):
+        above = os.path.dirname(directory)
+        if above == directory:
+            break
+        directory = above
+    else:
+        return directory, "directory"
     if "store" in user:
         value, origin = user["store"]
         return str(value), origin
     if profile_of(flags) is not None:
         raise NotFound(f"profile {profile_of(flags)} names no store", setting="store")
-    if (here / STORE_DEFAULT / STORE_FILE).is_file():
-        return str(here / STORE_DEFAULT), "built in"
+    if os.path.isfile(os.path.join(here, STORE_DEFAULT, STORE_FILE)):
+        return os.path.join(here, STORE_DEFAULT), "built in"
     raise StoreNotFound("no store here", hint="txlog init makes one; -S PATH names one")

@@ -6,10 +6,10 @@ last one wins.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 from txlog.errors import Usage
+from txlog.values import record
 
 VALUE_FLAGS: Final = frozenset(
     "--store --profile --format --columns --log-format --log-file --color --lock-timeout "
@@ -46,12 +46,12 @@ def as_told(message: str) -> str:
     return message.replace(_HIDING, "").replace(repr(_HIDING)[1:-1], "")
 
 
-@dataclass
+@record
 class Split:
     """A command line cut at its first word."""
 
-    leading: list[str] = field(default_factory=list)
-    rest: list[str] = field(default_factory=list)
+    leading: list[str]
+    rest: list[str]
     json: bool = False
     help: bool = False
     version: bool = False
@@ -62,7 +62,7 @@ def split(words: list[str]) -> Split:
 
     raises: Usage (201) for a flag that is not global, or one without its value
     """
-    out = Split(json=_json_before_end(words))
+    out = Split([], [], json=_json_before_end(words))
     at = 0
     while at < len(words):
         word = words[at]

@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from txlog import errors
+from txlog.cli import fastjson as orjson
 from txlog.cli.joblog import JobLog
 from txlog.cli.options import Call
 from txlog.cli.run_request import Request

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument
-
 from txlog.cli import catalogue, dispatch, manual
 from txlog.cli.command import command
+from txlog.cli.declared import Argument
 from txlog.cli.options import Call
 from txlog.cli.paging import show_text
 from txlog.errors import NotFound, Usage

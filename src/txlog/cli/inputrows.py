@@ -6,12 +6,14 @@ import base64
 import binascii
 import codecs
 import csv
+import io
 from collections.abc import Iterator
+from typing import NamedTuple
 
-import orjson
 import pyarrow as pa
 
 from txlog.bounds import INSTANT_MS_MIN, parse_duration, parse_time
+from txlog.cli import fastjson as orjson
 from txlog.errors import BadRecord, InvalidArgument
 from txlog.settings import INSTANT_MS_MAX
 
@@ -61,6 +63,23 @@ class Columns:
             column.clear()
 
 
+class BadRow(NamedTuple):
+    """A row that is no record, and its bytes."""
+
+    error: BadRecord
+    record: bytes
+
+
+def _joined(form: str, fields: list[str]) -> bytes:
+    """The row as a line of its form."""
+    if form == "tsv":
+        cells = (cell.replace("\t", "\\t").replace("\n", "\\n") for cell in fields)
+        return "\t".join(cells).encode()
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(fields)
+    return text.getvalue().encode()
+
+
 def envelope_row(columns: Columns, line: int, record: bytes) -> None:
     """Parse one envelope into columns.
 
@@ -96,8 +115,8 @@ def envelope_row(columns: Columns, line: int, record: bytes) -> None:
 
 def csv_rows(
     source: Iterator[bytes | None], form: str, line: int, now_ms: int, columns: Columns
-) -> Iterator[int | BadRecord | None]:
-    """Parse csv or tsv into columns; yield the line of each row, its error, or None for a pause."""
+) -> Iterator[int | BadRow | None]:
+    """Parse csv or tsv into columns; yield the line of each row, a bad one, or None for a pause."""
     header: list[str] | None = None
     try:
         for fields, at in _records(source, form, line):
@@ -112,7 +131,7 @@ def csv_rows(
                 columns.add(_csv_row(header, fields, at, now_ms))
                 yield at
             except BadRecord as error:
-                yield error
+                yield BadRow(error, _joined(form, fields))
     except UnicodeDecodeError as error:
         raise _bad(line, "not UTF-8") from error
     except csv.Error as error:

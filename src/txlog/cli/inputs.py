@@ -3,6 +3,7 @@
     lines null ndjson   cut by Arrow; with a key delimiter the key is cut off in front
     envelope csv tsv    parsed record by record into columns
     raw                 each file one message
+    %…                  as percentin says; behind a bad record there is no next one
 
 A table has `line` and `value`, and of key, properties, event_time, deliver_at, deliver_after,
 sequence_id and partition those that the format gives. A bad record ends the reading with BadRecord
@@ -13,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import orjson
 import pyarrow as pa
 
 from txlog import compute as pc
-from txlog.cli import blocks, inputrows
+from txlog.cli import blocks, inputrows, percentin
+from txlog.cli import fastjson as orjson
 from txlog.errors import BadRecord
 from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 
@@ -28,6 +29,7 @@ class Input:
     """Reads files, or stdin when there are none.
 
     skipped: bad records left out so far; with skip_bad false the first one is raised
+    aside:   takes bad records with their bytes instead, None: they are too large
     warn:    called with what a person should know
     wait_s:  how long a read may wait before None is given out
     value_bytes_max: of the longest record, without its key
@@ -40,6 +42,7 @@ class Input:
         *,
         key_delimiter: bytes | None = None,
         skip_bad: bool = False,
+        aside: Callable[[bytes | None, BadRecord], None] | None = None,
         require_newline: bool = False,
         now_ms: int = 0,
         warn: Callable[[str], None] = lambda text: None,
@@ -49,7 +52,8 @@ class Input:
         self.form = form
         self.files: list[str | None] = [*files] or [None]
         self.key_delimiter = key_delimiter
-        self.skip_bad = skip_bad
+        self.skip_bad = skip_bad or aside is not None
+        self.aside = aside
         self.require_newline = require_newline
         self.now_ms = now_ms
         self.warn = warn
@@ -57,6 +61,7 @@ class Input:
         self.record_bytes_max = value_bytes_max + KEY_BYTES_MAX
         self.skipped = 0
         self.line = 1
+        self.percent = percentin.InputFormat(form) if "%" in form else None
 
     def tables(self) -> Iterator[pa.Table | None]:
         """Yield the records as tables of any length, None when nothing came for a while.
@@ -81,13 +86,18 @@ class Input:
             yield from self._raw(source)
         elif self.form in ("csv", "tsv"):
             yield from self._delimited(source)
+        elif self.percent is not None:
+            yield from self._formatted(source, self.percent)
         else:
             yield from self._cut(source)
 
-    def bad(self, error: BadRecord) -> None:
-        """Count a bad record, or raise it."""
+    def bad(self, error: BadRecord, record: bytes | None) -> None:
+        """Count a bad record, or put it aside, or raise it."""
         if not self.skip_bad:
             raise error
+        if self.aside is not None:
+            self.aside(record, error)
+            return
         self.skipped += 1
         if self.skipped <= 10:
             self.warn(f"left out: {error.message}")
@@ -107,7 +117,7 @@ class Input:
             self.line = line + len(records)
             if not ended and separator == b"\n":
                 if self.require_newline:
-                    self.bad(_bad(line, "the last line has no newline"))
+                    self.bad(_bad(line, "the last line has no newline"), records[0].as_py())
                     continue
                 if self.form == "lines":
                     self.warn("the last line has no newline")
@@ -171,8 +181,8 @@ class Input:
         if not self.skip_bad:
             stop = bad[0][0]
             return table.slice(0, stop), None if beside is None else beside[:stop], errors[0]
-        for error in errors:
-            self.bad(error)
+        for error, (at, _) in zip(errors, bad, strict=True):
+            self.bad(error, table["value"][at].as_py())
         out = {at for at, _ in bad}
         keep = pa.array([at not in out for at in range(len(table))])
         return table.filter(keep), None if beside is None else beside.filter(keep), None
@@ -185,7 +195,7 @@ class Input:
             except BadRecord as error:
                 if not self.skip_bad and len(columns):
                     yield columns.table()
-                self.bad(error)
+                self.bad(error, record)
         if len(columns):
             yield columns.table()
 
@@ -197,15 +207,39 @@ class Input:
                     yield columns.table()
                     columns.clear()
                 yield None
-            elif isinstance(row, BadRecord):
+            elif isinstance(row, inputrows.BadRow):
                 if not self.skip_bad and len(columns):
                     yield columns.table()
-                self.bad(row)
+                self.bad(row.error, row.record)
             else:
                 self.line = row + 1
                 if len(columns) >= 4096:
                     yield columns.table()
                     columns.clear()
+        if len(columns):
+            yield columns.table()
+
+    def _formatted(
+        self, source: Iterator[bytes | None], form: percentin.InputFormat
+    ) -> Iterator[pa.Table | None]:
+        columns = inputrows.Columns()
+        for row in percentin.percent_rows(source, form, self.line, self.record_bytes_max):
+            if isinstance(row, dict):
+                columns.add(row)
+                self.line += 1
+                if len(columns) < 4096:
+                    continue
+            if len(columns):
+                yield columns.table()
+                columns.clear()
+            if row is None:
+                yield None
+            elif isinstance(row, BadRecord):
+                raise row
+            elif isinstance(row, str):
+                if self.require_newline:
+                    raise _bad(self.line, row)
+                self.warn(row)
         if len(columns):
             yield columns.table()
 

@@ -5,10 +5,10 @@ They go where the user's programs look for them, and only bytes that differ are 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from txlog.cli.options import Call
-from txlog.engine.storage.outside import replace_file
 from txlog.errors import DiskFailed
 
 
@@ -22,7 +22,10 @@ def install(call: Call, path: Path, text: str) -> bool:
         changed = not path.is_file() or path.read_bytes() != data
         if changed:
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(str(path), data)
+            # Renamed so that no reader sees half of it; not flushed, since it can be made again.
+            beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            beside.write_bytes(data)
+            os.replace(beside, path)
     except OSError as error:
         raise DiskFailed(f"{path}: {error.strerror or error}", path=str(path)) from error
     call.output.result({"path": str(path), "changed": changed})

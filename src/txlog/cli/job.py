@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.jobbing import Conf, Master, Progress, engine_of, job_of, print_listed
 from txlog.cli.options import Call
 from txlog.cli.tables import counted, duration

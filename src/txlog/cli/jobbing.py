@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
-from typer import Option
-
+from txlog.cli.declared import Option
 from txlog.cli.options import Call, is_terminal, truthy
 from txlog.cli.tables import duration
 from txlog.errors import Usage, printable

@@ -6,10 +6,9 @@ import importlib
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from typer import Argument, Option
-
 from txlog.bounds import Range, parse_range
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.jobbing import Conf, Master, Progress, engine_of, job_of, print_result
 from txlog.cli.options import Call
 from txlog.cli.tables import counted

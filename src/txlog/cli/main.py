@@ -9,9 +9,16 @@ No traceback ever, unless TXLOG_DEBUG=1.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+# New objects before the collector looks: imports make thousands, and none of them is garbage.
+OBJECTS_MAX = 20_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,8 +34,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return answer(words[1:])
     from txlog.cli.dispatch import run
+    from txlog.engine.storage import spec
 
+    if argv is not None:
+        return run(words)
+    gc.set_threshold(OBJECTS_MAX)
+    spec.load()
     return run(words)
+
+
+def script() -> NoReturn:
+    """Run the command line of this process, and end it.
+
+    Taking an interpreter apart takes a sixth of `produce`, and what is in it goes with the process
+    all the same. What was registered for the end is called; where threads are left, which may be
+    those of a user's function or of Spark, the interpreter ends as usual.
+    """
+    code = main()
+    threads = sys.modules.get("threading")
+    if threads is None or threads.active_count() == 1:
+        atexit._run_exitfuncs()
+        with suppress(OSError, AttributeError, ValueError):  # as for any text that nobody takes
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _write_plain(text: str) -> int:
@@ -44,4 +74,4 @@ def _write_plain(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script()

@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument
-
 from txlog.cli import manpages, markup
 from txlog.cli.command import command
+from txlog.cli.declared import Argument
 from txlog.cli.environment import data_home
 from txlog.cli.installing import install as install_file
 from txlog.cli.options import Call

@@ -9,7 +9,7 @@ from typing import Final
 
 from txlog.cli import catalogue, markup
 from txlog.cli.codes import CODES, EXITS, codes_of, names_of
-from txlog.cli.command import GLOBAL_FLAGS
+from txlog.cli.declared import GLOBAL_FLAGS
 from txlog.cli.environment import USER_SETTINGS, VARIABLES
 from txlog.errors import NotFound
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Annotated
 
-from typer import Option
-
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Option
 from txlog.cli.options import Call
 from txlog.engine.storage.outside import replace_file
 

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from txlog.bounds import parse_duration, parse_time
@@ -29,6 +28,7 @@ from txlog.errors import (
     printable,
 )
 from txlog.ids import TxnId
+from txlog.values import record
 
 if TYPE_CHECKING:
     from txlog.client import Client
@@ -42,7 +42,7 @@ _USUAL: Final[dict[str, str | bool | None]] = {
 _LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (0, 1)}
 
 
-@dataclass
+@record
 class Globals:
     """The global flags as they were given."""
 
@@ -245,7 +245,7 @@ class Call:
             variable = variables.get(name, "")
             if os.environ.get(variable):
                 value, origin = ("never" if name == "color" else os.environ[variable]), variable
-            if given and name not in self._taken:
+            if given and name not in self.taken:
                 value, origin = given, f"--{name.replace('_', '-')}"
             shown = str(value).lower() if isinstance(value, bool) else value
             rows.append({"name": name, "value": shown, "origin": origin})
@@ -253,7 +253,7 @@ class Call:
 
     def _take_user_settings(self) -> None:
         """Put what config.toml says where no flag and no variable says anything."""
-        self._taken: set[str] = set()
+        self.taken: set[str] = set()
         named = ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR")
         for name, (value, _) in self.user.items():
             if name in ("store", "format") or getattr(self.flags, name):
@@ -261,10 +261,10 @@ class Call:
             if name == "color" and any(os.environ.get(each) for each in named):
                 continue
             setattr(self.flags, name, value)
-            self._taken.add(name)
+            self.taken.add(name)
         if truthy("TXLOG_NO_INPUT"):
             self.flags.no_input = True
-            self._taken.add("no_input")
+            self.taken.add("no_input")
         level = os.environ.get("TXLOG_LOG")
         if level and not self.flags.quiet and not self.flags.verbose:
             self.check_choice("TXLOG_LOG", level, tuple(_LEVELS))

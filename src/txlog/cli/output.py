@@ -232,7 +232,7 @@ def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str
         known = RESULT_FORMS
     if flags.format is not None and command.records and "%" in flags.format:
         # A bad format is told before a store is opened; who has no %w says so itself.
-        percent.Format(flags.format, watermarks=True)
+        percent.Format(flags.format, watermarks=True, stored=True)
     if flags.json:
         return "json"
     if command.input_format:

@@ -1,19 +1,21 @@
 """Owns what a command takes, as data: for man pages, completion and tests; nothing is parsed here.
 
-It reads the annotations that Typer reads, so no command says anything twice.
+It reads the annotations that the parsers read, so no command says anything twice.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
 import types
 import typing
 from dataclasses import dataclass
 from typing import Any
 
-from txlog.cli.command import GLOBAL_FLAGS, Command, declared, is_option
+from txlog.cli.command import Command
+from txlog.cli.declared import GLOBAL_FLAGS, Option, declared, defaults_of, hints_of
 from txlog.cli.flagwords import argument_meaning, flag_meaning
+
+_NEEDED = object()
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,11 @@ class Parameter:
 
 def parameters_of(command: Command) -> list[Parameter]:
     """The arguments of a command, then its own flags, then the global ones; each in order."""
-    hints = typing.get_type_hints(command.function, include_extras=True)
-    own = list(inspect.signature(command.function).parameters.values())[1:]
-    found = [_own(command, each, hints[each.name]) for each in own]
+    defaults = defaults_of(command.function)
+    found = [
+        _own(command, name, hint, defaults.get(name, _NEEDED))
+        for name, hint in hints_of(command.function).items()
+    ]
     if command.dry_run:
         found.append(_switch("--dry-run", "say what would be done, change nothing"))
     found.sort(key=lambda each: each.is_flag)
@@ -68,13 +72,13 @@ def parameters_of(command: Command) -> list[Parameter]:
     ]  # fmt: skip
 
 
-def _own(command: Command, given: inspect.Parameter, hint: Any) -> Parameter:
+def _own(command: Command, name: str, hint: Any, given: Any) -> Parameter:
     kind, info = hint.__origin__, hint.__metadata__[0]
-    no_default = given.default is inspect.Parameter.empty
-    default = "" if no_default or given.default in (None, False, "") else str(given.default)
+    no_default = given is _NEEDED
+    default = "" if no_default or given in (None, False, "") else str(given)
     many = _is_list(kind)
-    if not is_option(info):
-        word = str(info.metavar or given.name.upper())
+    if not isinstance(info, Option):
+        word = str(info.metavar or name.upper())
         text = info.help or argument_meaning(command.path, word)
         return Parameter((word,), word, text, default, no_default, many, is_flag=False)
     names = declared(info)

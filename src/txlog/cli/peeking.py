@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from txlog import compute as pc
 from txlog.bounds import END, START, Bound, Range
+from txlog.cli import beside
 from txlog.cli.consume_request import Target
 from txlog.cli.options import Call
 from txlog.cli.records import Records
@@ -34,7 +35,7 @@ def some(
     if subscription is not None:
         chosen = Range(kind="unacked", subscription=subscription)
     elif which == "random":
-        _print(call, _random(client, target, count), raw)
+        _print(call, client, _random(client, target, count), raw)
         return
     else:
         chosen = Range(START if which == "first" else Bound("last", count), END)
@@ -46,7 +47,7 @@ def some(
         order = pc.sort_indices(whole["visible_time"])  # stable: ids keep their order
         picked = order[:count] if which == "first" else order[len(order) - count :]
         whole = whole.take(picked.take(pc.sort_indices(picked)))
-    _print(call, whole, raw)
+    _print(call, client, whole, raw)
 
 
 def _random(client: Client, target: Target, count: int) -> pa.Table | None:
@@ -108,7 +109,7 @@ def around(call: Call, target: Target, place: MessageId, context: int | None, ra
     if context:
         before = _before(client, target, place, context, whole["partition"][0].as_py())
         whole = pa.concat_tables([*before, whole])
-    _print(call, whole, raw)
+    _print(call, client, whole, raw)
 
 
 def _before(
@@ -144,9 +145,11 @@ def _is_at(found: MessageId, place: MessageId) -> bool:
     return found.position == place.position and place.index in (0, found.index)
 
 
-def _print(call: Call, table: pa.Table | None, raw: bool) -> None:
+def _print(call: Call, client: Client, table: pa.Table | None, raw: bool) -> None:
     columns = call.output.shown if call.flags.columns is not None else None
-    records = Records(call.output.form, columns, raw_strings=raw, look=call.output.look)
+    form = call.output.form
+    look_up = beside.beside_of(client, form) if "%" in form else None
+    records = Records(form, columns, raw_strings=raw, look=call.output.look, beside=look_up)
     call.output.out.write(records.begin())
     if table is not None:
         call.output.out.write(records.encode(table))

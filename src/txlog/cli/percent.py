@@ -22,7 +22,6 @@ Part = Callable[[Row], bytes]
 
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _MEANT: Final = {"s": "%v", "e": "%o{entry}", "y": "%q", "a": "%x{state}"}
-_LATER: Final = {"g": "segment file", "r": "row"}
 _SIZES: Final = {"": "ascii", "ascii": "ascii"}
 _INSTANTS: Final = {
     "": "publish_time",
@@ -39,7 +38,15 @@ _PLAIN: Final = {
     "q": "sequence_id",
     "[": "first_position",
     "]": "last_position",
+    "g": "file",
+    "r": "row",
 }
+# What a message does not have itself: it is looked up where a format asks for it.
+_BESIDE: Final = {
+    "g": "file", "r": "row", "[": "first_position", "]": "last_position",
+    "x{key}": "transaction_key",
+}  # fmt: skip
+_BESIDE_VERB: Final = re.compile(r"%(x\{key\}|.)", re.DOTALL)
 _LITERAL: Final = re.compile(r"[^%\\]+")
 
 
@@ -47,14 +54,22 @@ class Format:
     """A compiled format.
 
     watermarks: rows have one, for %w
+    stored:     rows have what `beside` names, for %g %r %[ %] %x{key}
     """
 
-    def __init__(self, text: str, *, watermarks: bool = False) -> None:
+    def __init__(self, text: str, *, watermarks: bool = False, stored: bool = False) -> None:
+        if not stored and beside(text):
+            raise Usage("%g %r %[ %] %x{key} are of consume and peek")
         self._parts = _compile(text, watermarks)
 
     def apply(self, row: Row) -> bytes:
         """Return the row in this format."""
         return b"".join([part(row) for part in self._parts])
+
+
+def beside(text: str) -> set[str]:
+    """The columns that a format asks for and a message does not have."""
+    return {_BESIDE[one[1]] for one in _BESIDE_VERB.finditer(text) if one[1] in _BESIDE}
 
 
 def _compile(text: str, watermarks: bool) -> list[Part]:
@@ -66,7 +81,7 @@ def _compile(text: str, watermarks: bool) -> list[Part]:
             parts.append(_constant(literal[0].encode("utf-8", "surrogateescape")))
             at = literal.end()
         elif text[at] == "\\":
-            data, at = _escape(text, at)
+            data, at = escape(text, at)
             parts.append(_constant(data))
         else:
             part, at = _verb(text, at, watermarks)
@@ -74,7 +89,8 @@ def _compile(text: str, watermarks: bool) -> list[Part]:
     return parts
 
 
-def _escape(text: str, at: int) -> tuple[bytes, int]:
+def escape(text: str, at: int) -> tuple[bytes, int]:
+    """The byte of the escape at `at`, and what is behind it. Raises Usage."""
     letter = text[at + 1 : at + 2]
     if letter in _ESCAPES and letter:
         return _ESCAPES[letter], at + 2
@@ -90,10 +106,10 @@ def _verb(text: str, at: int, watermarks: bool) -> tuple[Part, int]:
         return _constant(letter.encode()), at
     options = []
     while letter not in ("h",) and text[at : at + 1] == "{":
-        inner, at = _braces(text, at)
+        inner, at = braces(text, at)
         options.append(inner)
     if letter == "h":
-        inner, at = _braces(text, at) if text[at : at + 1] == "{" else ("%k=%v ", at)
+        inner, at = braces(text, at) if text[at : at + 1] == "{" else ("%k=%v ", at)
         return _properties(Format(inner)), at
     if letter == "w" and not watermarks:
         raise Usage("%w, the watermark, is of consume -s SUB --watermarks")
@@ -123,12 +139,11 @@ def _part(letter: str, options: list[str]) -> Part:
         return _plain(_PLAIN[letter])
     if letter in _MEANT:
         raise Usage(f"no verb %{letter}; {_MEANT[letter]} is meant", hint=_MEANT[letter])
-    if letter in _LATER:
-        raise Usage(f"%{letter}, the {_LATER[letter]}, is not available in this release")
     raise Usage(f"no verb %{letter}" if letter else "the format ends with %", hint="%% is a %")
 
 
-def _braces(text: str, at: int) -> tuple[str, int]:
+def braces(text: str, at: int) -> tuple[str, int]:
+    """What stands in the braces at `at`, and what is behind them. Raises Usage."""
     depth = 0
     for stop in range(at, len(text)):
         escaped = stop > 0 and text[stop - 1] == "%"

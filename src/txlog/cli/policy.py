@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from typer import Argument, Option
-
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.errors import Usage
 

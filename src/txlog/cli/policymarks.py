@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_size
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.policy import Namespace, Topic, report
 from txlog.errors import Usage

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_duration, parse_size, parse_time
-from txlog.cli import percent
+from txlog.cli import percent, percentin
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.produce_request import Request
 from txlog.errors import InvalidArgument, Usage
@@ -26,6 +26,7 @@ IN_FORMATS = ("lines", "ndjson", "envelope", "csv", "tsv", "raw", "null")
         "txlog produce orders -m hello -k ana -H lang=en",
         "txlog produce orders lines.ndjson --in ndjson --txn",
         "txlog produce orders -m 'pay the bill' --deliver-after 90s",
+        "printf 'ana:hello\\nbob:bye\\n' | txlog produce orders --in '%k:%v\\n' --rate 100/s",
         "txlog produce orders in.ndjson --in envelope --watermark-from event-time "
         "--watermark-lag 5m",
     ),
@@ -41,7 +42,8 @@ def produce(
     topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
     files: Annotated[list[str] | None, Argument(metavar="FILE", show_default=False)] = None,
     form: Annotated[
-        str, Option("--in", "-f", "--format", metavar="|".join(IN_FORMATS), help="the input")
+        str,
+        Option("--in", "-f", "--format", metavar=f"{'|'.join(IN_FORMATS)}|%…", help="the input"),
     ] = "lines",
     message: Annotated[list[str] | None, Option("--message", "-m", metavar="TEXT…")] = None,
     key: Annotated[str | None, Option("--key", "-k", metavar="KEY")] = None,
@@ -74,6 +76,9 @@ def produce(
     create: Annotated[bool, Option("--create", help="make the topic if need be")] = False,
     batch: Annotated[str, Option("--batch", metavar="N|SIZE")] = "1000",
     flush_every: Annotated[str, Option("--flush-every", metavar="DUR")] = "1s",
+    rate: Annotated[
+        str | None, Option("--rate", metavar="N/s", help="records a second at most")
+    ] = None,
     durability: Annotated[str | None, Option("--durability", metavar="sync|os")] = None,
     chunking: Annotated[bool, Option("--chunking", help="let messages be large")] = False,
     keep_partition: Annotated[bool, Option("--keep-partition", help="of an envelope")] = False,
@@ -87,7 +92,7 @@ def produce(
     txn_timeout: Annotated[str | None, Option("--txn-timeout", metavar="DUR")] = None,
     expect: Annotated[int | None, Option("--expect", min=0, metavar="N", help="records")] = None,
     trailer: Annotated[str | None, Option("--trailer", metavar="LINE")] = None,
-    on_error: Annotated[str, Option("--on-error", metavar="stop|skip")] = "stop",
+    on_error: Annotated[str, Option("--on-error", metavar="stop|skip|dead-letter:TOPIC")] = "stop",
     ack_format: Annotated[str | None, Option("--ack-format", metavar="ndjson|%…")] = None,
 ) -> None:
     """Write messages from stdin, files, or -m.
@@ -98,9 +103,9 @@ def produce(
     if form == "help":
         call.output.field_help()
         return
-    call.check_choice("--in", form, IN_FORMATS)
+    says_partition = _says_partition(call, form)
     call.durability(durability)
-    call.check_choice("--on-error", on_error, ("stop", "skip"))
+    letters = _dead_letters(on_error)
     exclusive(txn=txn, txn_every=txn_every, txn_id=txn_id)
     exclusive(message=message, FILE=files)
     exclusive(key=key is not None, key_delim=key_delim)
@@ -128,6 +133,7 @@ def produce(
     _check_idle(idle_on_close, producer, watermark_from)
     batch_messages, batch_bytes = _batch(batch)
     every_messages, every_ms = _every("--txn-every", txn_every)
+    per_second, most_at_once = _rate(rate)
     mark_messages, mark_ms = _every("--watermark-every", watermark_every)
     name = TopicName.parse(topic, allow_partition=True)
     if name.partition is not None and partition is not None and name.partition != partition:
@@ -148,7 +154,8 @@ def produce(
         producer=None if producer is None else check_name("producer", producer),
         sequence_from=seq_from,
         create=create,
-        batch_messages=min(batch_messages, every_messages or batch_messages),
+        batch_messages=min(batch_messages, every_messages or batch_messages, most_at_once),
+        rate=per_second,
         batch_bytes=batch_bytes,
         flush_every_ms=parse_duration(flush_every),
         durability=durability,
@@ -162,9 +169,10 @@ def produce(
         expect=expect,
         trailer=None if trailer is None else encode(trailer),
         skip_bad=on_error == "skip",
+        dead_letter_topic=letters,
         require_newline=require_newline,
         ack_format=ack_format,
-        keep_partition=keep_partition,
+        keep_partition=keep_partition or says_partition,
         keep_sequence=keep_sequence,
         chunking=chunking,
         watermarks=watermark_from is not None,
@@ -228,6 +236,33 @@ def _batch(text: str) -> tuple[int, int | None]:
     if size < 1:
         raise InvalidArgument("--batch is 1 to 1000000 records, or a size", code=203)
     return 1_000_000, size
+
+
+def _dead_letters(on_error: str) -> str | None:
+    """The topic of --on-error dead-letter:TOPIC."""
+    word, colon, topic = on_error.partition(":")
+    if word not in ("stop", "skip", "dead-letter") or bool(colon) != (word == "dead-letter"):
+        raise Usage(f"--on-error is stop, skip or dead-letter:TOPIC, not {on_error[:40]}")
+    return TopicName.parse(topic).short if colon else None
+
+
+def _says_partition(call: Call, form: str) -> bool:
+    """Refuse an input that is none; tell whether its format has a partition for each record."""
+    if "%" in form:
+        return percentin.InputFormat(form).has_partition
+    call.check_choice("--in", form, (*IN_FORMATS, "%…"))
+    return False
+
+
+def _rate(text: str | None) -> tuple[float | None, int]:
+    """N/s, N/m or N/h as records a second, and how many may go at once, that they come evenly."""
+    if text is None:
+        return None, 1_000_000
+    found = re.fullmatch(r"([0-9]{1,9})(?:/(s|m|h))?", text)
+    if found is None or int(found[1]) == 0:
+        raise InvalidArgument(f'--rate is N/s, not "{text[:40]}"', code=203)
+    rate = int(found[1]) / {"s": 1, "m": 60, "h": 3600}[found[2] or "s"]
+    return rate, max(1, int(rate / 10))
 
 
 def _every(flag: str, text: str | None) -> tuple[int | None, int | None]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from txlog.ids import TxnId
+from txlog.values import record
 
 
-@dataclass
+@record
 class Request:
     """What `produce` was asked to do, checked as far as it can be without the store."""
 
     topic: str
     files: list[str]
     messages: list[bytes] | None
+    properties: dict[str, str]
     form: str = "lines"
     key: bytes | None = None
     key_delimiter: bytes | None = None
-    properties: dict[str, str] = field(default_factory=dict)
     limit: int | None = None
     partition: int | None = None
     event_time: int | None = None
@@ -29,6 +28,7 @@ class Request:
     batch_messages: int = 1000
     batch_bytes: int | None = None
     flush_every_ms: int = 1000
+    rate: float | None = None
     durability: str | None = None
     own_txn: bool = False
     txn_every_messages: int | None = None
@@ -40,6 +40,7 @@ class Request:
     expect: int | None = None
     trailer: bytes | None = None
     skip_bad: bool = False
+    dead_letter_topic: str | None = None
     require_newline: bool = False
     ack_format: str | None = None
     keep_partition: bool = False

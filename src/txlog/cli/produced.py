@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pyarrow as pa
 
 from txlog.bounds import format_time
+from txlog.cli import fastjson as orjson
 from txlog.cli import percent
 from txlog.cli.options import Call, split_key
 from txlog.cli.produce_request import Request
@@ -47,6 +47,7 @@ class Totals:
         self.bytes = 0
         self.duplicates = 0
         self.skipped = 0
+        self.dead_lettered = 0
         self.beyond_ttl = 0
         self.durable = 0
         self.transactions = 0
@@ -110,6 +111,8 @@ class Totals:
             text += f", {self.duplicates:,} duplicate{'' if self.duplicates == 1 else 's'}"
         if self.skipped:
             text += f", {self.skipped:,} left out"
+        if self.dead_lettered:
+            text += f", {self.dead_lettered:,} dead letters"
         if watermark is not None:
             text += f", watermark {format_time(watermark)}"
         call.summary(text)
@@ -128,7 +131,7 @@ class Totals:
                 "size_bytes": self.bytes,
                 "duplicates": self.duplicates,
                 "skipped": self.skipped,
-                "dead_lettered": 0,
+                "dead_lettered": self.dead_lettered,
                 "partition_list": rows,
                 "transactions": self.transactions,
                 "txn": txn,

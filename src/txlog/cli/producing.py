@@ -19,6 +19,7 @@ from txlog import compute as pc
 from txlog.cli import blocks, chunking
 from txlog.cli.filling import filled
 from txlog.cli.inputs import Input, messages_table
+from txlog.cli.letters import Letters
 from txlog.cli.marking import Marks
 from txlog.cli.options import Call, split_key
 from txlog.cli.produce_request import Request
@@ -56,6 +57,8 @@ def run(call: Call, request: Request) -> None:
     client = call.client(write=True, durability=request.durability)
     if request.create:
         client.create_topic(request.topic, 1, if_not_exists=True)
+        if request.dead_letter_topic is not None:
+            client.create_topic(request.dead_letter_topic, 1, if_not_exists=True)
     producer = client.producer(request.topic, request.producer, chunking=request.chunking)
     if request.transaction_key is not None and request.epoch is None:
         owner, key = split_key(request.transaction_key)
@@ -74,10 +77,12 @@ class Job:
         self.totals = Totals(request)
         self.acks = Acks(call, request)
         self.marks = Marks(request, producer)
+        self.letters = Letters(request, client)
         self.txn: TxnId | None = None
         self.txn_messages = 0
         self.txn_since = 0.0
         self.read = 0
+        self.paced_since = 0.0
         self.pending_since: float | None = None
         limits = client.settings
         self._most = (
@@ -88,6 +93,7 @@ class Job:
             request.files,
             key_delimiter=request.key_delimiter,
             skip_bad=request.skip_bad,
+            aside=None if request.dead_letter_topic is None else self._aside,
             require_newline=request.require_newline,
             now_ms=call.now_ms(),
             warn=call.warn,
@@ -116,6 +122,7 @@ class Job:
             self._abort()
             raise
         self.totals.skipped = self.input.skipped
+        self.totals.dead_lettered = self.letters.sent
         self.totals.report(self.call, request.join, self.marks.last)
 
     def _send_records(self) -> None:
@@ -125,6 +132,22 @@ class Job:
                 self._commit_if_due()
             else:
                 self._send(table)
+            self._send_letters()
+        self._send_letters()
+
+    def _aside(self, record: bytes | None, error: BadRecord) -> None:
+        self.letters.add(record, error)
+        if len(self.letters.held) >= self.request.batch_messages:
+            self._send_letters()
+
+    def _send_letters(self) -> None:
+        """Send the bad records that were put aside, in the transaction of the others."""
+        if not self.letters.held:
+            return
+        if self.request.own_txn and self.txn is None:
+            self._begin()
+        with shielded():
+            self.letters.send(self._within())
 
     def _send_files(self) -> None:
         """Send each file as one message, block by block."""
@@ -215,7 +238,7 @@ class Job:
                     raise LimitExceeded(reason, line=line, setting=name, limit=most)
                 hint = "--chunking turns chunking on"
                 raise InvalidMessage(reason, code=104, line=line, hint=hint)
-            self.input.bad(BadRecord(reason, line=line))
+            self.input.bad(BadRecord(reason, line=line), None)
         return table.filter(pc.invert(large))
 
     def _send(self, table: pa.Table) -> None:
@@ -229,8 +252,20 @@ class Job:
                 rooms.append(every - self.txn_messages)
             if self.marks.room is not None:
                 rooms.append(self.marks.room)
+            self._pace()
             self._send_some(table.slice(0, min(rooms)))
             table = table.slice(min(rooms))
+
+    def _pace(self) -> None:
+        """Wait until the next record may go by --rate; the first ones go at once."""
+        rate = self.request.rate
+        if rate is None:
+            return
+        self.paced_since = self.paced_since or time.monotonic()
+        due = self.paced_since + self.totals.sent / rate
+        while (left := due - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+            raise_if_asked()
 
     def _send_some(self, table: pa.Table) -> None:
         whole = filled(self.request, table, self.totals.sent)

@@ -8,9 +8,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.tables import counted, duration
 from txlog.errors import InvalidArgument, NotFound, Usage

@@ -7,14 +7,14 @@ value is passed on as it stands, only its line breaks (they can only be space) b
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 
 from txlog.bounds import format_time
+from txlog.cli import fastjson as orjson
 from txlog.cli import output
 from txlog.cli.fields import RECORD_FIELDS
 from txlog.cli.percent import Format, message_id, transaction
@@ -26,23 +26,27 @@ _JSON_FORMS: Final = ("json", "ndjson")
 _BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 
 Row = dict[str, Any]
+# Of a table what its messages do not have themselves, by name.
+Beside = Callable[[pa.Table], Mapping[str, Sequence[object]]]
 
 
 class Records:
     """Writes messages in one format; counts them.
 
     watermarks: the consumer has some, for %w
+    beside:     looks up what a %-format asks for and a message does not have
     watermark:  its last one
     """
 
     def __init__(
         self, form: str, columns: list[str] | None, *, raw_strings: bool = False, look: Look,
-        watermarks: bool = False,
+        watermarks: bool = False, beside: Beside | None = None,
     ) -> None:  # fmt: skip
         self.form = form
         self.count = 0
         self.watermark: int | None = None
         self._watermarks = watermarks
+        self._beside = beside
         self._columns = columns
         self._raw_strings = raw_strings
         self._look = look
@@ -90,7 +94,10 @@ class Records:
         return orjson.dumps(record) + b"\n"
 
     def _rows(self, table: pa.Table) -> Iterator[Row]:
-        for row in rows_of(table):
+        more = {} if self._beside is None else self._beside(table)
+        for at, row in enumerate(rows_of(table)):
+            for name, values in more.items():
+                row[name] = values[at]
             row["number"] = self.count
             row["watermark"] = self.watermark
             self.count += 1
@@ -106,7 +113,7 @@ class Records:
         if self.form == "line":
             return self._terminal
         if "%" in self.form:
-            return Format(self.form, watermarks=self._watermarks).apply
+            return Format(self.form, watermarks=self._watermarks, stored=True).apply
         return self._json
 
     def _json(self, row: Row) -> bytes:

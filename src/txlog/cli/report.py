@@ -6,10 +6,9 @@ import importlib
 import os
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_time
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.tables import counted
 from txlog.engine.storage.outside import replacing

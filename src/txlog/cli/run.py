@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_duration
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.produce import IN_FORMATS
 from txlog.cli.run_request import Request

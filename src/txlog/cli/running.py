@@ -12,8 +12,7 @@ import select
 import sys
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from txlog.cli import fastjson as orjson
 from txlog.cli import fleet
 from txlog.cli.joblog import JobLog, counts
 from txlog.cli.options import Call

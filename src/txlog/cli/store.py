@@ -6,10 +6,9 @@ import importlib
 import os
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_duration, parse_size
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.finding import STORE_DEFAULT
 from txlog.cli.options import Call
 from txlog.errors import InvalidArgument, ReadOnlyStore

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_bound
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.inputlines import words_or_stdin
 from txlog.cli.options import Call
 from txlog.cli.targets import each_target

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.inputlines import words_or_stdin
 from txlog.cli.options import Call
 from txlog.cli.submove import Sub, Topic, handle_of

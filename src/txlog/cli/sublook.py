@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.sub import LIST_FIELDS, topic_of
 from txlog.ids import check_name

@@ -10,17 +10,17 @@ import json
 import os
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from txlog import values
 from txlog.errors import printable
 
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
-@dataclass(frozen=True)
+@values.value
 class Look:
     """How tables look: readable values, colours, times in UTC, the width to keep to (0: none)."""
 

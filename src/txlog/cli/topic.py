@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_size, parse_time
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.targets import each_target
 from txlog.errors import InvalidArgument

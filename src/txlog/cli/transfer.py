@@ -10,10 +10,9 @@ import sys
 import tempfile
 from typing import Annotated
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_range, parse_size
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.jobbing import Progress
 from txlog.cli.options import Call
 from txlog.cli.tables import counted, duration, size

@@ -6,10 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
-
 from txlog.bounds import parse_duration, parse_time
 from txlog.cli.command import command, exclusive
+from txlog.cli.declared import Argument, Option
 from txlog.cli.inputlines import words_or_stdin
 from txlog.cli.options import Call, split_key
 from txlog.cli.tables import counted, duration

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Annotated, Final
 
-from typer import Argument, Option
-
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.ids import TxnId
 

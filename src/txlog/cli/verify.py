@@ -1,4 +1,4 @@
-"""Owns the commands that say whether a store can be relied on: verify."""
+"""Owns the commands about a store that may be damaged: verify, doctor, repair."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import importlib
 import os
 from typing import Annotated, Any
 
-from typer import Option
-
 from txlog.cli import fields, tables
 from txlog.cli.command import command
+from txlog.cli.declared import Option
 from txlog.cli.options import Call
 from txlog.cli.tables import counted
+from txlog.errors import ReadOnlyStore
 
 _SHOWN = "severity code path offset topic partition message".split()
 
@@ -43,6 +43,80 @@ def verify(
     _show(call, answer)
     if answer["errors"] or (strict and answer["warnings"]):
         call.exit = 6
+
+
+@command(
+    "doctor",
+    examples=("txlog doctor", "txlog doctor --json", "txlog doctor -f names"),
+    fields="name status detail | fix",
+)
+def doctor(call: Call) -> None:
+    """Ask whether the store is well, and the machine under it; 6: something fails.
+
+    It reads what opening the store needs; txlog verify reads every byte.
+    """
+    path = call.store_path()
+    call.report.store = os.path.abspath(path)
+    rows = importlib.import_module("txlog.doctor").doctor(path, clock=call.clock)
+    call.output.rows(rows)
+    if call.output.form == "table":
+        for row in rows:
+            if row["status"] != "ok" and row["fix"]:
+                call.say(f"{row['name']}: {row['fix']}")
+    if any(row["status"] == "fail" for row in rows):
+        call.exit = 6
+
+
+@command(
+    "admin repair",
+    examples=(
+        "txlog admin repair",
+        "txlog admin repair --apply",
+        "txlog admin repair --rebuild state --apply --json",
+        "txlog admin repair --ledger 17 --accept-loss --apply",
+    ),
+    fields="applied messages_lost action_list",
+    changes=True,
+)
+def repair(
+    call: Call,
+    apply: Annotated[bool, Option("--apply", help="do it; else this is a plan")] = False,
+    rebuild: Annotated[
+        str | None,
+        Option("--rebuild", metavar="state|delayed|all", help="make it anew, damaged or not"),
+    ] = None,
+    ledger: Annotated[
+        int | None, Option("--ledger", metavar="N", help="only files of this one")
+    ] = None,
+    accept_loss: Annotated[
+        bool, Option("--accept-loss", help="go on without what cannot be read")
+    ] = False,
+) -> None:
+    """Make damaged files again, from the journal and older files, or say how.
+
+    Nothing is lost without --accept-loss (9, 902). With it the journal ends before the damage, and
+    messages in row groups that cannot be read stay at their ids without key and value, with the
+    property txlog.lost. 7: something is left that needs a copy of the store; 6: all of it is.
+    """
+    call.check_choice("--rebuild", rebuild, ("state", "delayed", "all"))
+    path = call.store_path()
+    call.report.store = os.path.abspath(path)
+    if apply and call.read_only:
+        raise ReadOnlyStore(f"{call.command.path} changes the store, and it is read-only")
+    api = importlib.import_module("txlog.integrity")
+    answer = api.repair(
+        path, apply=apply, rebuild=rebuild, ledger=ledger, accept_loss=accept_loss,
+        lock_timeout_ms=call.lock_timeout_ms, clock=call.clock,
+    )  # fmt: skip
+    left = [one for one in answer["action_list"] if not one["done"]]
+    for one in answer["action_list"]:
+        how = "" if one["done"] else "would " if not apply else "not done: "
+        call.summary(f"{how}{one['action']} {one['path'] or ''}: {one['detail']}")
+    if not answer["action_list"]:
+        call.summary("nothing to repair")
+    call.output.result(answer)
+    if apply and left:
+        call.exit = 6 if len(left) == len(answer["action_list"]) else 7
 
 
 def _show(call: Call, answer: dict[str, Any]) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
-
 from txlog.cli.command import command
+from txlog.cli.declared import Option
 from txlog.cli.options import Call
 from txlog.cli.tables import counted
 from txlog.engine.storage.outside import replacing

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from typer import Option
-
 from txlog.bounds import parse_time
 from txlog.cli.command import command
+from txlog.cli.declared import Option
 from txlog.cli.options import Call
 from txlog.errors import InvalidArgument, Usage
 from txlog.ids import TxnId, check_name

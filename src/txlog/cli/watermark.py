@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from typer import Argument, Option
-
 from txlog.bounds import format_time, parse_time
 from txlog.cli.command import command
+from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.tables import counted
 from txlog.errors import InvalidArgument, Usage

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from txlog.engine.delay_tally import DelayTally
 
@@ -12,7 +11,6 @@ REST_MS = 10_000  # after a failure nobody tries again on his own for so long
 SUCCEEDED, FAILED = "succeeded", "failed"
 
 
-@dataclass(slots=True)
 class BucketOps:
     """counts: by (seal, merge, prune, delete, rebuild, lost or tend; succeeded or failed).
 
@@ -20,10 +18,13 @@ class BucketOps:
     delivered: what its consumers got
     """
 
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    seconds: dict[str, float] = field(default_factory=dict)
-    rest_until_ms: int = -(1 << 63)
-    delivered: DelayTally = field(default_factory=DelayTally)
+    __slots__ = ("counts", "delivered", "rest_until_ms", "seconds")
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.seconds: dict[str, float] = {}
+        self.rest_until_ms = -(1 << 63)
+        self.delivered = DelayTally()
 
     def note(self, kind: str, seconds: float) -> None:
         """One more that was done."""

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import tomllib
 import uuid
-from dataclasses import dataclass
-
-from crc32c import crc32c
 
 from txlog.clock import Clock
 from txlog.engine.model.ops import SettingSet, encode_ops
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.frame import encode
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalName, publish_journal
 from txlog.engine.storage.witness import Witness, Witnessed, boot_bytes
 from txlog.errors import AlreadyExists, Corruption, FormatMismatch, MissingFile, StoreNotFound
 from txlog.settings import Settings
+from txlog.values import value
 
 IDENTITY_PATH = "txlog.toml"
 FORMAT = 1
@@ -26,7 +25,7 @@ RESERVE_BYTES = 4 << 20
 LOCKS = ("lock", "maintenance.lock")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Identity:
     """What txlog.toml says."""
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
-from crc32c import crc32c
 
 from txlog.engine.liveness import is_held
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.errors import MissingFile
 

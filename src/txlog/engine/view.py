@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from txlog.clock import Instant
 from txlog.engine.files import Files
@@ -47,6 +46,7 @@ from txlog.engine.model.routes import CATALOG, FILES, ROUTES, Component
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage import far
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.journal import Journal, JournalMoved
 from txlog.engine.storage.journal_file import RawFrame
@@ -135,8 +135,9 @@ class View:
 
     @classmethod
     def open(cls, disk: Disk, salt: bytes, boot_id: str, *, generation: int | None = None) -> View:
-        """A view at the newest checkpoint (or a named one); frames are not read yet.
+        """A view at the newest checkpoint, or a named one; frames are not read yet.
 
+        generation: 0: before the first checkpoint
         raises: Corruption, SnapshotExpired when checkpoints overtook every try
         """
         for _ in range(RELOADS_MAX):
@@ -160,7 +161,7 @@ class View:
             known = 0 if witnessed is None else witnessed.generation
             self.files.manifest, reports = newest_manifest(self.disk, self.salt, known)
             self.reports.extend(reports)
-        else:
+        elif generation:
             self.files.manifest = read_manifest(self.disk, generation, self.salt)
         self.journal.open_at(self.manifest.cut_lsn, self.manifest.chain_crc)
         self.lsn = self.manifest.cut_lsn

@@ -33,7 +33,7 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.outside import make_directory, remove_files, replace_file, replacing
 from txlog.engine.view import View
-from txlog.errors import AlreadyExists, InvalidArgument, NotAllowed, TryAgain
+from txlog.errors import AlreadyExists, InvalidArgument, MessageNotFound, NotAllowed, TryAgain
 from txlog.ids import TopicName
 from txlog.jobs.engine import Tell, silent
 from txlog.jobs.exported import FORMS, PLACES, Writer, by_place, exported, writer
@@ -226,7 +226,11 @@ class _Directory:
         reader = self._client.reader(self._topic, partitions=[number])
         reader.stand({number: self.state.places[partition]}, {number: stop})
         while True:
-            written = self._piece(reader, number, piece_messages)
+            try:
+                written = self._piece(reader, number, piece_messages)
+            except MessageNotFound as error:
+                error.hint = "begin anew: in another directory, or here with --force"
+                raise
             ((_, mark),) = self._client.ask(reader.standing).items()
             if written:
                 self.state.places[partition] = mark

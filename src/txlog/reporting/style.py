@@ -21,7 +21,7 @@ h2{font-size:1.05rem;margin:0 0 2px}
 h3{font-size:.86rem;font-weight:600;margin:14px 0 4px;overflow-wrap:anywhere}
 p{margin:0}
 .sub,.note,footer{color:var(--muted);font-size:.86rem;overflow-wrap:anywhere}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));gap:10px;
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(118px,1fr));gap:10px;
 margin:18px 0 14px;padding:0;list-style:none}
 .tiles li,section{background:var(--card);border:1px solid var(--line);border-radius:10px}
 .tiles li{padding:10px 14px}
@@ -77,7 +77,7 @@ overflow-wrap:anywhere}
 @media print{:root{color-scheme:light;--page:#fff;--card:#fff;--ink:#000;--muted:#444;--line:#bbb;
 --good:#060;--bad:#900;--t1:#2a78d6;--t2:#14936a;--t3:#d08700;--t4:#7a5bd0;--t5:#e0567f;
 --t6:#1f9fb8;--t7:#9a6a3a;--t8:#7d7c74}
-body{font-size:11px}main{max-width:none;padding:0}svg,.bars svg{print-color-adjust:exact;
--webkit-print-color-adjust:exact}.scroll{overflow:visible}
+html{font-size:12px}body{font-size:1rem}main{max-width:none;padding:0}
+svg,.bars svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}.scroll{overflow:visible}
 details::details-content{content-visibility:visible;height:auto}}
 """ + "".join(f".t{n}{{fill:var(--t{n})}}.s{n}{{stroke:var(--t{n})}}\n" for n in range(1, 9))

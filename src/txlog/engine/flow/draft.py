@@ -7,7 +7,6 @@ gaps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,12 +17,13 @@ from txlog.engine.model.ops import LedgerRolled, Op, WatermarkSnapshot
 from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.settings import Settings
+from txlog.values import record
 
 if TYPE_CHECKING:
     from txlog.engine.flow.acksets import Settled
 
 
-@dataclass(slots=True)
+@record
 class Decision:
     """The outcome of a decision; Law 3: it is appended, applied, flushed, then answered.
 
@@ -62,6 +62,11 @@ class Draft:
         self._next_ledger += 1
         self.sync = True
         return self._next_ledger - 1
+
+    def skip_ledgers(self, first: int) -> None:
+        """Take the next ledger ids from this one on; it is above every one that was used."""
+        assert first >= max(self._next_ledger, self.view.catalog.next_ledger)  # Law 6
+        self._next_ledger = first
 
     def take_entries(self, partition: int, role: str, rows: int) -> tuple[int, int]:
         """(ledger, first entry) for the next rows of a partition (p) or its sidecar (s).

@@ -13,7 +13,6 @@ late, never too early.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from heapq import merge
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ from txlog.engine.model.ops import TxnsForgotten
 from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.settings import Settings
+from txlog.values import record
 
 if TYPE_CHECKING:
     from txlog.engine.folds.coordinator import Txn
@@ -58,7 +58,7 @@ class Uses(msgspec.Struct, frozen=True, gc=False):
         return Uses((coordinator, sequence), self.sends, self.cursors, self.acks)
 
 
-@dataclass(slots=True)
+@record
 class Swept:
     """What a sweep did, in transactions."""
 

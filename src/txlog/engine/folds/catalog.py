@@ -4,7 +4,7 @@ Ledger: system/catalog. Ops
   SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
   SubscriptionTypeSet, PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet,
   IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet, SubscriptionDeleted,
-  NamespacePolicySet, PlaceAdded,
+  NamespacePolicySet, PlaceAdded, LossAccepted,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
@@ -27,6 +27,7 @@ from txlog.engine.model.ops import (
     IsolationSet,
     LedgerReserved,
     LedgerRolled,
+    LossAccepted,
     NamespacePolicySet,
     Op,
     PartitionAvailable,
@@ -103,6 +104,19 @@ class Unavailable(msgspec.Struct, array_like=True, gc=False):
     since_ms: int = 0
 
 
+class Loss(msgspec.Struct, array_like=True, gc=False):
+    """What somebody went on without; ledger 0: LSNs of the journal, else entries of it."""
+
+    partition: int
+    ledger: int
+    first: int
+    last: int
+    messages: int
+    reason: str
+    uid: int
+    time_ms: int
+
+
 class Catalog(msgspec.Struct, array_like=True):
     """State of the fold; numbers start at 1."""
 
@@ -125,6 +139,7 @@ class Catalog(msgspec.Struct, array_like=True):
     consumers: dict[int, Consumer] = {}
     namespace_policies: dict[str, dict[str, int]] = {}  # tenant/namespace -> name -> value
     places: list[str] = []  # where files outside of the store may be
+    losses: list[Loss] = []  # they stay: every later reader may ask
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -153,8 +168,8 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         _subscription(state, op)
     elif isinstance(op, PartitionOffline | PartitionAvailable):
         _switch(state, lsn, time_ms, op)
-    elif isinstance(op, SettingSet | PlaceAdded):
-        _set(state, op)
+    elif isinstance(op, SettingSet | PlaceAdded | LossAccepted):
+        _set(state, time_ms, op)
     else:
         raise unexpected("catalog", lsn, op)
 
@@ -219,7 +234,13 @@ def _reshape(
     state.policies.pop(op.topic, None)
 
 
-def _set(state: Catalog, op: SettingSet | PlaceAdded) -> None:
+def _set(state: Catalog, time_ms: int, op: SettingSet | PlaceAdded | LossAccepted) -> None:
+    if isinstance(op, LossAccepted):
+        state.losses.append(
+            Loss(op.partition, op.ledger, op.first, op.last, op.messages, op.reason, op.uid,
+                 time_ms)
+        )  # fmt: skip
+        return
     if isinstance(op, PlaceAdded):
         state.places.append(op.place)
         return

@@ -3,8 +3,6 @@
 They are part of the closed set of ops.py, which is where everybody takes them from.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 

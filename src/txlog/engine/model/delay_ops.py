@@ -4,8 +4,6 @@ The times themselves are in the ops that store messages. Part of the closed set 
 where everybody takes them from. Source: apache/pulsar#16763; spec/delayed-delivery 4, 9.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from txlog.engine.storage.segment import FileRef

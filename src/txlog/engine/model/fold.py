@@ -7,14 +7,14 @@ fold (Law 7). `load(dump(state))` is the same state, so a checkpoint may stand a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from txlog.engine.model.ops import Op
 from txlog.errors import Corruption
+from txlog.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fold:
     """One kind of component; the state's type is private to the fold's module."""
 

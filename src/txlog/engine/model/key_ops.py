@@ -1,7 +1,5 @@
 """The ops of transaction keys, a part of the closed set of ops.py."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

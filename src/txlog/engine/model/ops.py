@@ -10,8 +10,6 @@ index_last): with index_first 0 the entries first..last as wholes, else the mess
 index_first..index_last of the transaction whose marker is entry `first`.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from txlog.engine.model.bulk_ops import Adopted as Adopted
@@ -38,6 +36,7 @@ from txlog.engine.model.delay_ops import DelaysCounted as DelaysCounted
 from txlog.engine.model.delay_ops import NamespacePolicySet as NamespacePolicySet
 from txlog.engine.model.delay_ops import Promoted as Promoted
 from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
+from txlog.engine.model.loss_ops import LossAccepted as LossAccepted
 from txlog.engine.model.place_ops import Offloaded as Offloaded
 from txlog.engine.model.place_ops import PlaceAdded as PlaceAdded
 from txlog.engine.model.watermark_ops import BufferWatermark as BufferWatermark
@@ -449,7 +448,7 @@ Op = (
     | BucketSealed | BucketsMerged | BucketDeleted | Promoted | NamespacePolicySet
     | DelaysCounted
     | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark | WatermarkEmitted
-    | Adopted | BatchRecorded | PlaceAdded | Offloaded
+    | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,7 +1,5 @@
 """The ops of files outside of the store, a part of the closed set of ops.py."""
 
-from __future__ import annotations
-
 import msgspec
 
 from txlog.engine.storage.segment import FileRef

@@ -36,6 +36,7 @@ from txlog.engine.model.ops import (
     LedgerRolled,
     LedgerSealed,
     LedgerTrimmed,
+    LossAccepted,
     NamespacePolicySet,
     Offloaded,
     Op,
@@ -236,7 +237,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     BufferWatermark: _buffer_watermark, WatermarkEmitted: _emitted,
     BucketDeleted: _buckets, Promoted: _cursor, NamespacePolicySet: _catalog,
     DelaysCounted: _topic, Adopted: _adopted, BatchRecorded: _key, PlaceAdded: _catalog,
-    Offloaded: _files,
+    Offloaded: _files, LossAccepted: _catalog,
 }  # fmt: skip
 
 

@@ -5,8 +5,6 @@ asserts takes effect with its commit marker, which carries the net effect of its
 Source: apache/pulsar#12267; spec/watermarks 3, 7, 8.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 # (producer, whether it was idle in between, its time or null): what a transaction does to one

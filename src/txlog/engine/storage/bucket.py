@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
-from crc32c import crc32c
 from pyroaring import BitMap, BitMap64
 
 from txlog.engine.storage.bucket_bitmaps import (
@@ -42,6 +41,7 @@ from txlog.engine.storage.checked import (
     checked_bytes,
     damaged,
 )
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.cutting import Cutter, Cutting, StepFinder
 from txlog.engine.storage.disk_protocol import File
 from txlog.engine.storage.segment import FileRef, Group, arrow_module

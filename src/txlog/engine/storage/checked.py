@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import File
 from txlog.errors import Corruption
 

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from txlog.engine.storage.columns import MESSAGE
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import File
 from txlog.engine.storage.segment import GROUP_BYTES, GROUP_ROWS, FileRef, Group, arrow_module
 from txlog.engine.storage.segment_reader import SegmentReader

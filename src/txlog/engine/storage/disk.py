@@ -53,7 +53,10 @@ from txlog.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["TEMPORARY_PREFIX", "Disk", "File", "LockFile", "PosixDisk", "filesystem"]
+__all__ = [
+    "TEMPORARY_PREFIX", "Disk", "File", "LockFile", "PosixDisk", "absolute", "filesystem",
+    "is_there",
+]  # fmt: skip
 
 DIRECTORIES_MAX = 128  # directory descriptors kept open by one disk; the usual limit is 1,024
 COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
@@ -439,3 +442,14 @@ def _sync_published(directory: int, path: str) -> None:
         os.fsync(directory)
     except OSError as error:  # R31: the name may or may not survive
         raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
+
+
+def absolute(path: str) -> str:
+    """The path from the root, without what means nothing: `a//./b/`; `..` stays, links may be."""
+    joined = os.path.join(os.getcwd(), path)
+    return "/" + "/".join(part for part in joined.split("/") if part not in ("", "."))
+
+
+def is_there(path: str, name: str) -> bool:
+    """True when the directory has something of that name, of whatever kind."""
+    return os.path.exists(os.path.join(path, name))

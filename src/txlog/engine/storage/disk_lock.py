@@ -155,16 +155,7 @@ class PosixLock:
                 self._is_current = False
                 return
             waiter.abandon()
-        pid, command = self.holder() or (None, "")
-        who = f"process {pid} ({command})" if command else f"process {pid or 'unknown'}"
-        raise StoreLocked(
-            f"the lock {self.path} is held by {who}",
-            hint="wait and repeat; a lock ends with its process",
-            path=self.path,
-            pid=pid,
-            command=command,
-            timeout_ms=timeout_ms,
-        )
+        raise locked(self.path, self.holder(), timeout_ms)
 
     def _start_waiter(self) -> _Waiter:
         descriptor = self._site.open()
@@ -181,6 +172,20 @@ class PosixLock:
             self._descriptor.close()
             self._descriptor = self._site.open()
         return self._is_current
+
+
+def locked(path: str, holder: tuple[int, str] | None, timeout_ms: int) -> StoreLocked:
+    """The error of a lock that was not had in time: it names who has it, if that can be told."""
+    pid, command = holder or (None, "")
+    what = {
+        "lock": "the store is locked", "maintenance.lock": "the store is being maintained",
+    }.get(path, f"{path} is locked")  # fmt: skip
+    who = f"process {pid or 'unknown'}" + (f" ({command})" if command else "")
+    return StoreLocked(
+        f"{what} by {who}",
+        hint="it ends with that process; --lock-timeout waits longer, txlog admin locks shows all",
+        path=path, pid=pid, command=command, timeout_ms=timeout_ms,
+    )  # fmt: skip
 
 
 def find_holder(table: str, identity: Identity) -> int | None:

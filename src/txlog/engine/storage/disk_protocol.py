@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from crc32c import crc32c
-
+from txlog.engine.storage.crc import crc32c
 from txlog.errors import (
     AlreadyClosed,
     Corruption,

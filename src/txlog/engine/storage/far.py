@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from crc32c import crc32c
-
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.storage.segment import arrow_module

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
-from crc32c import crc32c
 
 from txlog import compute as pc
 from txlog.engine.storage.checked import Window, damaged, group_bounds
 from txlog.engine.storage.columns import MESSAGE
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import File
 from txlog.engine.storage.segment import FileRef, Group, arrow_module
 from txlog.errors import Corruption

@@ -28,7 +28,8 @@ import struct
 from collections.abc import Sequence
 
 import msgspec
-from crc32c import crc32c
+
+from txlog.engine.storage.crc import crc32c
 
 MAGIC = b"TXLF"
 VERSION = 1

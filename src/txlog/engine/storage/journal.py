@@ -15,7 +15,6 @@ Source: RELIABILITY 2.2 and 2.3, Laws 2 and 3.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from txlog.engine.storage.disk_protocol import Disk
@@ -31,6 +30,7 @@ from txlog.engine.storage.journal_file import (
 )
 from txlog.engine.storage.witness import Witness, Witnessed, boot_bytes
 from txlog.errors import Corruption, MissingFile, OutcomeUnknown, TxlogError
+from txlog.values import changed
 
 # A frame above this size is written straight to the end: filling zeros first would write it twice.
 FILL_FRAME_BYTES_MAX = 256 << 10
@@ -477,7 +477,7 @@ class Journal:
         """Record the newest manifest in the witness, so that its loss is noticed."""
         if self.witness.last is not None:
             self._settled = None
-            self.witness.write(replace(self.witness.last, generation=generation))
+            self.witness.write(changed(self.witness.last, generation=generation))
 
     def close(self) -> None:
         """Close every descriptor."""

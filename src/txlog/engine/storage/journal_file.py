@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 
 import msgspec
-from crc32c import crc32c
 
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.storage.frame import (
     FRAME_BYTES_MAX,
@@ -33,6 +32,7 @@ from txlog.engine.storage.frame import (
     decode_header,
 )
 from txlog.errors import Corruption
+from txlog.values import value
 
 JOURNAL_DIR = "journal"
 FILE_HEADER_BYTES = 512
@@ -45,7 +45,7 @@ _WINDOW_BYTES = 1 << 20
 assert _HEADER.size == 36
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@value(order=True)
 class JournalName:
     """What a journal file's name says; ordered as the files follow one another."""
 

@@ -17,8 +17,8 @@ import re
 import struct
 
 import msgspec
-from crc32c import crc32c
 
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption, FormatMismatch, MissingFile

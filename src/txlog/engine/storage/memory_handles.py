@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from txlog.engine.storage.disk_lock import locked
 from txlog.engine.storage.disk_protocol import as_views, failure, flush_failure
 from txlog.engine.storage.power_loss import Node
-from txlog.errors import AlreadyClosed, StoreLocked
+from txlog.errors import AlreadyClosed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -159,15 +160,7 @@ class MemoryLock:
                 with machine.released:
                     has_chance = machine.released.wait_for(self._is_free, timeout_ms / 1000)
             if not has_chance:
-                pid, command = self.holder() or (None, "")
-                raise StoreLocked(
-                    f"the lock {self.path} is held by process {pid} ({command})",
-                    hint="wait and repeat; a lock ends with its process",
-                    path=self.path,
-                    pid=pid,
-                    command=command,
-                    timeout_ms=timeout_ms,
-                )
+                raise locked(self.path, self.holder(), timeout_ms)
 
     def try_acquire(self) -> bool:
         if not self._is_open:

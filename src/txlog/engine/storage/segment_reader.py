@@ -15,7 +15,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from txlog.engine.storage.checked import (
     Window,
@@ -25,6 +24,7 @@ from txlog.engine.storage.checked import (
     group_bounds,
 )
 from txlog.engine.storage.columns import MESSAGE, conform
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import File
 from txlog.engine.storage.segment import FileRef, arrow_module
 from txlog.errors import Corruption

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
-from crc32c import crc32c
 
 from txlog import compute as pc
 from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.segment import (
     GROUP_BYTES,
     GROUP_ROWS,

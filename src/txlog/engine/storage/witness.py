@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import struct
 import uuid
-from dataclasses import dataclass
 
-from crc32c import crc32c
-
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk, File
+from txlog.values import record
 
 WITNESS_PATH = "journal/witness"
 RECORD = struct.Struct("<4sIQ8s16sQQQQIIQI32xI")
@@ -44,7 +43,7 @@ def boot_bytes(boot_id: str) -> bytes:
         return uuid.uuid5(uuid.NAMESPACE_OID, boot_id).bytes
 
 
-@dataclass(slots=True)
+@record
 class Witnessed:
     """One record of the witness."""
 

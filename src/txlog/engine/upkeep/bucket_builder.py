@@ -16,7 +16,6 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -40,6 +39,7 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.settings import SECOND_MS
+from txlog.values import record
 
 if TYPE_CHECKING:
     from txlog.engine.folds.delayed import Delayed
@@ -55,7 +55,7 @@ T = TypeVar("T")
 _GENERATION = re.compile(r"bucket-\d+-\d+-(\d+)\.parquet")
 
 
-@dataclass(slots=True)
+@record
 class TendReport:
     """How many steps of upkeep were done; failed: given up; lost: buckets found unreadable."""
 

@@ -9,7 +9,6 @@ bucket_builder. Source: spec/delayed-delivery 6.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from txlog.engine.upkeep.bucket_builder import is_lost as is_lost
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, TxlogError
 from txlog.settings import Settings
+from txlog.values import record
 
 if TYPE_CHECKING:
     from txlog.engine.model.delay_ops import Id
@@ -167,7 +167,7 @@ def _wanted(ids: pa.Table, cutoff: int, oldest: int) -> pa.Table:
     return ids.filter(pc.and_(is_later, pc.greater_equal(ids.column("ledger"), oldest)))
 
 
-@dataclass(slots=True)
+@record
 class RebuildReport:
     """What a rebuild by command did and found, of the ids that are not due.
 

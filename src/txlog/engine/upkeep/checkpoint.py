@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
-from crc32c import crc32c
 
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.tail import TailRun
 from txlog.engine.pins import pinned
 from txlog.engine.space import RESERVE_PATH
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.far import is_far
 from txlog.engine.storage.journal_file import list_journals
@@ -98,10 +98,10 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
     raises:  StoreFull, DiskFailed: nothing changed, the numbers used are burnt (R3)
     """
     disk = store.disk
-    cut_lsn, chain_crc, cut = store.cut(_state_at_cut)
+    cut_lsn, chain_crc, cut = store.cut(state_at_cut)
     if cut.manifest.generation < max(generations(disk), default=0):
         store.reload()  # it had not heard of the newest manifest; one that is damaged stays so
-        cut_lsn, chain_crc, cut = store.cut(_state_at_cut)
+        cut_lsn, chain_crc, cut = store.cut(state_at_cut)
     now = store.clock.now()
     old = cut.manifest
     report.lsn = cut_lsn
@@ -116,14 +116,14 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
     try:
         with _uncollected():
             items = _read_frames(view, cut, cut_lsn)
-        generation = _next_generation(disk, old)
-        dumps = _write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
-        files = _write_parts(view, cut, generation, report)
+        generation = next_generation(disk, old)
+        dumps = write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
+        files = write_parts(view, cut, generation, report)
         rows = history.table_of(items)
         log = history.publish(view, rows, generation, store.settings, now.wall_ms)
-        dropped = _dropped(old, files, dumps, log, cut.lost, now.wall_ms)
+        dropped = dropped_files(old, files, dumps, log, cut.lost, now.wall_ms)
         manifest = Manifest(
-            generation, _crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
+            generation, crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
             dumps, dropped, log,
         )  # fmt: skip
         keep, expired = _expired(manifest, store, now.wall_ms, far=far)
@@ -132,14 +132,14 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
         report.generation = generation
         store.locked(lambda live: live.journal.note_generation(generation))
         _delete(store, old, expired, report)
-        _restore_reserve(store)
+        restore_reserve(store)
         store.refresh()
         return manifest
     finally:
         view.close()
 
 
-def _state_at_cut(view: View) -> Cut:
+def state_at_cut(view: View) -> Cut:
     """What a checkpoint needs of the live view; threads of this process wait for it."""
     manifest, kept = view.manifest, view.dumped()
     if manifest.cut_lsn >= view.lsn:
@@ -193,13 +193,13 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _next_generation(disk: Disk, old: Manifest) -> int:
+def next_generation(disk: Disk, old: Manifest) -> int:
     """1 + the highest number in any name, those of a pass that died or of a lost manifest too."""
     states = [int(name[:10]) for name in disk.listdir("state") if name.endswith(".state")]
     return max([old.generation, *generations(disk), *states]) + 1
 
 
-def _write_parts(
+def write_parts(
     view: View, cut: Cut, generation: int, report: CheckpointReport
 ) -> dict[int, list[FileRef]]:
     """Publish the rows of the tail, one part a ledger; returns all live files."""
@@ -219,7 +219,7 @@ def _write_parts(
     return files
 
 
-def _write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
+def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
     """Publish the dumps of the folds that changed, in one file; the others keep their place."""
     path = f"state/{generation:010d}.state"
     blobs: list[bytes] = []
@@ -242,7 +242,7 @@ def _worth_moving(disk: Disk, kept: dict[Component, DumpRef]) -> list[Component]
     return [key for key, ref in kept.items() if ref.path in poor]
 
 
-def _dropped(
+def dropped_files(
     old: Manifest, files: dict[int, list[FileRef]], dumps: list[DumpRef],
     log: list[HistoryRef], lost: list[str], now_ms: int,
 ) -> list[tuple[str, int]]:  # fmt: skip
@@ -290,11 +290,12 @@ def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointR
             disk.unlink(name.path)
 
 
-def _crc_of(disk: Disk, generation: int) -> int:
+def crc_of(disk: Disk, generation: int) -> int:
+    """The CRC of a manifest's whole file, as the next one has it; 0 of none."""
     return crc32c(disk.read(manifest_path(generation))) if generation else 0
 
 
-def _restore_reserve(store: Store) -> None:
+def restore_reserve(store: Store) -> None:
     """Fill the reserve again once there is room (R30)."""
     if store.disk.exists(RESERVE_PATH):
         return

@@ -6,7 +6,7 @@ order by itself, or damage to bytes that nobody needs.
 
 Codes are those of errors (`TXL-601`), or for warnings a word: `tail`, `witness`, `manifest`,
 `unnamed`, `temporary`, `foreign`, `quarantine`, `quarantined`, `offline`, `void`, `pin`, `reserve`,
-`lock`, `predecessor` (only the checkpoint before the newest needs it).
+`lock`, `loss`, `predecessor` (only the checkpoint before the newest needs it).
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from txlog import compute as pc
 from txlog.engine.model.ops import (
@@ -29,6 +28,7 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.model.routes import Component
 from txlog.engine.model.schema import INSTANT
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.manifest import HistoryRef
 from txlog.engine.store import Store

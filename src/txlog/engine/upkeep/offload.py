@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
-from crc32c import crc32c
 
 from txlog.engine.flow import offload as deciding
 from txlog.engine.flow.draft import Decision
 from txlog.engine.pins import pinned
 from txlog.engine.storage import far
 from txlog.engine.storage.checked import damaged
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.store import Store

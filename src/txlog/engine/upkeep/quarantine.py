@@ -14,6 +14,8 @@ from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.store import Store
 from txlog.errors import TxlogError
 
+DIRECTORY = "quarantine"
+
 
 def record_damage(store: Store, partition: int, ledger: int, row: int) -> None:
     """Quarantine a partition; a failure is reported, for the caller has an error of its own.

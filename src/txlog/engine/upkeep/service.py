@@ -9,12 +9,12 @@ jobs staged that never ended
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 
 from txlog.engine.store import Store
 from txlog.engine.upkeep import adoption, checkpoint, compact, expiry, retention, seal, sweep
 from txlog.engine.upkeep.buckets import tend_held
 from txlog.engine.view import View
+from txlog.values import as_dict
 
 # An automatic checkpoint looks for files that nobody names in so many directories, not in more.
 SWEPT_DIRECTORIES_MAX = 64
@@ -67,6 +67,6 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
             report.freed_bytes += adoption.sweep_stages(store, topics_max=most)
         finally:
             lock.close()  # frees it, and unlike an unlock it cannot fail
-    answer = asdict(report)
+    answer = as_dict(report)
     answer["elapsed_ms"] = round((time.monotonic() - began) * 1000)
     return answer

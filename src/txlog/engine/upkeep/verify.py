@@ -17,12 +17,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from crc32c import crc32c
-
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.folds.catalog import has_partition, index_of, numbers, topic_of
 from txlog.engine.identity import IDENTITY_PATH, Identity, read_identity
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.storage.manifest import (
@@ -70,8 +69,10 @@ class Known:
     bad: list[int]
     chain: Chain
     view: View | None
+    generations: list[int] = field(default_factory=list)  # of manifests, good or not, at the look
     bad_dumps: list[DumpRef] = field(default_factory=list)
     bad_history: list[HistoryRef] = field(default_factory=list)
+    bad_files: list[FileRef] = field(default_factory=list)
 
     @property
     def newest(self) -> Manifest | None:
@@ -163,6 +164,7 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
         witnessed = witness.read()
     finally:
         witness.close()
+    found = generations(disk)
     manifests, bad = _manifests(disk, salt, witnessed, findings)
     chain = check_journals(disk, salt, manifests, witnessed, findings, decode=deep)
     view = None
@@ -176,7 +178,7 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
         view = None
         if not findings.errors:
             findings.caught(error)
-    return Known(identity, witnessed, manifests, bad, chain, view)
+    return Known(identity, witnessed, manifests, bad, chain, view, found)
 
 
 def _manifests(
@@ -190,7 +192,7 @@ def _manifests(
         path = manifest_path(witnessed.generation)
         findings.error(
             601, f"{path} is missing: its predecessor is used", path=path,
-            hint="txlog admin checkpoint writes a new one",
+            hint="txlog admin repair writes a new one",
         )  # fmt: skip
         bad.append(witnessed.generation)
     out: list[Manifest] = []
@@ -235,8 +237,9 @@ def _check_files(
             continue
         chunked = _chunked(view, ref, partition)
         with findings.lowered(not is_wanted.by_newest(ref.path)):
-            check_segment(disk, ref, findings, is_wanted, deep=deep, chunked=chunked,
-                          partition=partition)  # fmt: skip
+            if not check_segment(disk, ref, findings, is_wanted, deep=deep, chunked=chunked,
+                                 partition=partition):  # fmt: skip
+                known.bad_files.append(ref)
     _check_states(disk, known, findings, is_wanted, deep=deep)
     history = {ref.path: ref for manifest in known.manifests for ref in manifest.history}
     for one in history.values():
@@ -282,7 +285,14 @@ def _check_states(
 
 
 def _unavailable(view: View, findings: Findings) -> None:
-    """Partitions that are away."""
+    """Partitions that are away, and what was accepted as lost."""
+    for one in view.catalog.losses:
+        what = f"entries {one.first} to {one.last} of ledger {one.ledger}"
+        findings.warning(
+            "loss", f"{one.messages} messages were accepted as lost: "
+            f"{what if one.ledger else f'LSN {one.first} to {one.last}'}, {one.reason}",
+            partition=one.partition or None, ledger=one.ledger or None,
+        )  # fmt: skip
     for number, why in sorted(view.catalog.unavailable.items()):
         topic = topic_of(view.catalog, number)
         name = f"{TopicName.parse(topic.name).short}/{index_of(topic, number)}"

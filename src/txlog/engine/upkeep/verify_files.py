@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.liveness import WRITE_LOCK, holder_of
@@ -20,6 +19,7 @@ from txlog.engine.space import RESERVE_PATH
 from txlog.engine.storage.bucket import BucketFile
 from txlog.engine.storage.checked import damaged
 from txlog.engine.storage.chunks import reassembled
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.far import is_far, open_file
 from txlog.engine.storage.manifest import DumpRef, HistoryRef
@@ -28,12 +28,12 @@ from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.store import MAINTENANCE_PATH
 from txlog.engine.upkeep.findings import Findings
 from txlog.engine.upkeep.history import HISTORY
+from txlog.engine.upkeep.quarantine import DIRECTORY as QUARANTINE_DIR
 from txlog.engine.view import FOLDS, STATE_HEAD, STATE_MAGIC
 from txlog.errors import MissingFile, TxlogError
 
-HINT: Final = "restore the file from a copy of the store"
+HINT: Final = "txlog admin repair says what can be made again"
 UNNAMED_HINT: Final = "the next checkpoint removes it, or txlog admin gc --apply"
-QUARANTINE_DIR: Final = "quarantine"
 _READ_BYTES: Final = 1 << 20
 _STATE_HEAD_BYTES: Final = STATE_HEAD.size
 _FIXED: Final = {
@@ -60,24 +60,25 @@ IsWanted = Callable[[str], bool]
 def check_segment(
     disk: Disk, ref: FileRef, findings: Findings, is_wanted: IsWanted, *,
     deep: bool = False, chunked: Chunked | None = None, partition: int | None = None,
-) -> None:  # fmt: skip
-    """Every byte of a part, a sealed or adopted file, chunks, or a bucket."""
+) -> bool:  # fmt: skip
+    """Every byte of a part, a sealed or adopted file, chunks, or a bucket; True: it is good."""
     try:
         file = open_file(disk, ref.path)
     except MissingFile as error:
         if is_wanted(ref.path):
             findings.caught(error, path=ref.path, ledger=ref.ledger or None, hint=HINT,
                             partition=partition)  # fmt: skip
-        return
+            return False
+        return True
     except TxlogError as error:
         findings.caught(error, path=ref.path, ledger=ref.ledger or None, partition=partition)
-        return
+        return False
     try:
         findings.read(ref.bytes)
         reader = SegmentReader(file, ref)
         reader.check()
         if not deep:
-            return
+            return True
         if ref.form == "bucket":
             BucketFile(file, ref).verify()
         elif ref.form == "chunks":
@@ -88,8 +89,10 @@ def check_segment(
     except TxlogError as error:
         findings.caught(error, path=ref.path, ledger=ref.ledger or None, partition=partition,
                         hint=error.hint if is_far(ref.path) else HINT)  # fmt: skip
+        return False
     finally:
         file.close()
+    return True
 
 
 def check_state(
@@ -111,6 +114,7 @@ def check_state(
     findings.read(len(data))
     if data[:_STATE_HEAD_BYTES] != STATE_HEAD.pack(STATE_MAGIC, salt):
         findings.error(601, f"the header of {path} is damaged", path=path, offset=0, hint=HINT)
+        return wanted
     bad: list[DumpRef] = []
     for ref in wanted:
         blob = data[ref.offset : ref.offset + ref.length]

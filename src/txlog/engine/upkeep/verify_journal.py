@@ -31,7 +31,7 @@ from txlog.engine.storage.witness import (
 from txlog.engine.upkeep.findings import Findings
 from txlog.errors import Corruption, MissingFile, TxlogError
 
-HINT: Final = "restore the file from a copy of the store"
+HINT: Final = "restore the file from a copy of the store, or txlog admin repair"
 _SCAN_BYTES: Final = 1 << 20
 _LOOKS_MAX: Final = 5
 _WITNESS_BYTES: Final = 8192
@@ -99,6 +99,8 @@ def check_journals(
         is_needed = after is None or after.first_lsn > cuts[-1] + 1
         with findings.lowered(not is_needed):
             before = _look(disk, salt, (name, after), before, chain, findings, is_needed, decode)
+    if all(name.first_lsn != cuts[-1] + 1 for name in names):
+        chain.name = None  # an older file is none that the newest checkpoint goes on in
     return chain
 
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from crc32c import crc32c
 
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.routes import Component
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.manifest import DumpRef, Manifest, manifest_path
 from txlog.engine.upkeep.findings import Findings
@@ -67,6 +67,7 @@ def _compare(
                 604, f"the state of {name} in {manifest_path(new.generation)} is not what "
                 f"{manifest_path(old.generation)} and the journal lead to",
                 path=manifest_path(new.generation) if ref is None else ref.path,
+                hint="txlog admin repair --rebuild state",
             )  # fmt: skip
 
 

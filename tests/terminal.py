@@ -1,0 +1,32 @@
+"""A terminal for tests: a program runs in a real one, and keys are typed when it is ready."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import time
+
+
+def typed(argv: list[str], env: dict[str, str], keys: list[tuple[str, str]]) -> str:
+    """What a terminal shows while keys are typed, each once the text before has come."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe(argv[0], argv, env)
+    shown = ""
+    try:
+        for text, awaited in [("", "> "), *keys]:
+            os.write(terminal, text.encode())
+            since = len(shown)
+            deadline = time.monotonic() + 60
+            while awaited not in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown[since:]):
+                assert time.monotonic() < deadline, shown
+                if select.select([terminal], [], [], 1)[0]:
+                    shown += os.read(terminal, 65536).decode(errors="replace")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+    return shown

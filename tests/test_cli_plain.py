@@ -1,0 +1,121 @@
+"""The plain parser against Typer: what it takes, it takes as Typer does; the rest it leaves."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from txlog.cli import catalogue, dispatch, plain, typed
+from txlog.cli.command import Command
+from txlog.cli.declared import GLOBAL_FLAGS, Option, declared, defaults_of, hints_of
+from txlog.cli.flags import hidden_times
+from txlog.errors import Usage
+
+SEED = 20261122
+PATHS = sorted(catalogue.COMMANDS)
+VALUES = ("a", "", "-", "-3", "7", "0", "-x", "--", "--json", "a=b", "=", "5_0", " 8", "x y", "-1h")
+
+
+def by_typer(command: Command, args: list[str]) -> dict[str, Any] | None:
+    """What Typer makes of a line; None when it refuses it, or shows help."""
+    found: list[dict[str, Any]] = []
+
+    def take(values: dict[str, Any]) -> int:
+        found.append(dict(values))
+        return 0
+
+    try:
+        typed.invoke(
+            command.path, command.function, list(args), take, examples=(),
+            dry_run=command.dry_run, input_format=command.input_format,
+        )  # fmt: skip
+    except Usage:
+        return None
+    return found[0] if found else None
+
+
+def by_plain(command: Command, args: list[str]) -> dict[str, Any] | None:
+    return plain.parse(
+        command.function, list(args), dry_run=command.dry_run, input_format=command.input_format
+    )
+
+
+def flags_of(command: Command) -> list[tuple[str, bool, bool]]:
+    """Word, whether a value follows, whether it is a number."""
+    found = [
+        (word, metavar is not None, False)
+        for name, (words, metavar, _) in GLOBAL_FLAGS.items()
+        for word in words
+        if not (name == "format" and command.input_format)
+    ]
+    for hint in hints_of(command.function).values():
+        given = hint.__metadata__[0]
+        if isinstance(given, Option):
+            has_value = "bool" not in str(hint.__origin__)
+            found += [(word, has_value, "int" in str(hint.__origin__)) for word in declared(given)]
+    return found
+
+
+def right_line(command: Command, chance: random.Random) -> list[str]:
+    """A line as one writes it: every argument, some flags with their values, in any order."""
+    hints, defaults = hints_of(command.function), defaults_of(command.function)
+    parts: list[list[str]] = []
+    for name, hint in hints.items():
+        if not isinstance(hint.__metadata__[0], Option):
+            needed = name not in defaults
+            many = "list" in str(hint.__origin__)
+            word = "7" if "int" in str(hint.__origin__) else chance.choice(("x", "orders/2", "-"))
+            for _ in range(chance.randint(int(needed), 3) if many else 1 if needed else 0):
+                parts.append([word])
+    for name, hint in hints.items():
+        given = hint.__metadata__[0]
+        if isinstance(given, Option) and name not in defaults:
+            parts.append([declared(given)[0], "7"])
+    for word, has_value, is_number in chance.sample(flags_of(command), 3):
+        number = chance.choice(("7", "0", "-3", "5000", "99999999"))
+        text = number if is_number else chance.choice(("a", "-3", "k=v", "--x"))
+        if not has_value:
+            parts.append([word])
+        elif word.startswith("--") and chance.random() < 0.5:
+            parts.append([f"{word}={text}"])
+        elif not word.startswith("--") and chance.random() < 0.5:
+            parts.append([f"{word}{text}"])
+        else:
+            parts.append([word, text])
+    chance.shuffle(parts)
+    return [word for part in parts for word in part]
+
+
+def any_line(command: Command, chance: random.Random) -> list[str]:
+    """Words in no order that makes sense."""
+    words = [word for word, _, _ in flags_of(command)] + list(VALUES) + ["-qq", "-vq", "-yS", "-n5"]
+    words += ["--json=", "--yes=1", "-hq", "--no-such", "-n=5"]
+    return [chance.choice(words) for _ in range(chance.randint(0, 6))]
+
+
+def test_a_right_line_needs_no_typer_and_means_the_same() -> None:
+    """Every command: its arguments and flags, however they are mixed."""
+    chance = random.Random(SEED)
+    for path in PATHS:
+        command = dispatch.load(path)
+        for args in (right_line(command, chance), right_line(command, chance)):
+            words = hidden_times(args) if command.times else args
+            assert by_plain(command, words) == by_typer(command, words), (
+                f"seed {SEED}: txlog {path} {args}"
+            )
+
+
+def test_the_plain_parser_takes_nothing_otherwise_than_typer() -> None:
+    """Lines of chance over all commands: it agrees or leaves them; and Typer's refusals are so."""
+    chance = random.Random(SEED)
+    taken = 0
+    for number in range(300):
+        command = dispatch.load(chance.choice(PATHS))
+        args = any_line(command, chance) if number % 2 else right_line(command, chance)
+        if number % 3 == 0 and args:
+            del args[chance.randrange(len(args))]
+        here = by_plain(command, args)
+        if here is not None:
+            taken += 1
+            assert here == by_typer(command, args), f"seed {SEED}: txlog {command.path} {args}"
+    assert taken > 60, f"seed {SEED}: only {taken} lines were plain"

@@ -1,0 +1,56 @@
+"""Who holds a lock is named, with its process and command, by every command that waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import txlog
+from txlog.cli.main import main
+
+HOLD = (
+    "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.flock(file, fcntl.LOCK_EX);"
+    "print('held', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.mark.parametrize(
+    ("lock", "words", "told"),
+    [
+        ("lock", ["topic", "create", "orders"], "the store is locked by process"),
+        ("maintenance.lock", ["admin", "checkpoint"], "the store is being maintained by process"),
+    ],
+)
+def test_a_lock_error_names_the_holder(
+    lock: str, words: list[str], told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """CLI.md 5: 501, with pid and command; a real process holds a real flock."""
+    txlog.init(str(tmp_path / "shop"))
+    if not (tmp_path / "shop" / lock).exists():
+        assert main(["-S", str(tmp_path / "shop"), "admin", "checkpoint"]) == 0
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "shop" / lock)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as holder:  # fmt: skip
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        where = ["-S", str(tmp_path / "shop"), "--lock-timeout", "50ms"]
+        capfd.readouterr()
+        assert main([*where, *words]) == 5
+        said = capfd.readouterr().err
+        assert f"error: {told} {holder.pid} ({sys.executable} -c import fcntl" in said
+        assert "txlog admin locks" in said
+        assert main([*where, *words, "--json"]) == 5
+        error = json.loads(capfd.readouterr().err)["error"]
+        assert (error["code"], error["pid"], error["retryable"]) == ("TXL-501", holder.pid, True)
+        assert os.path.basename(sys.executable) in error["command"]
+        assert main(["-S", str(tmp_path / "shop"), "admin", "locks", "--json"]) == 0
+        held = {row["path"]: row["pid"] for row in json.loads(capfd.readouterr().out)}
+        assert held[lock] == holder.pid
+        holder.communicate(b"")
+    assert main([*where, *words]) == 0  # a lock dies with its process

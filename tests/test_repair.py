@@ -1,0 +1,391 @@
+"""Repair: without loss wherever the journal or older files still know; else counted and recorded.
+
+R3, R13, R14; Laws 1, 2, 6. The store of the corruption suite, with one damage at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.crash.test_corruption import SEED, damages, files_of, read_all, sample, truth
+from tests.crash.world import TOPIC, open_client, read_messages
+from tests.engine_kit import Bench, read, send, send_txn, values
+from tests.source_tree import ROOT
+from txlog import Client
+from txlog.clock import ManualClock
+from txlog.engine.storage.memory_disk import Killed, MemoryDisk
+from txlog.engine.upkeep.repair import make_plan
+from txlog.engine.upkeep.repairing import perform
+from txlog.errors import ExpiredTransaction, InvalidTxnStatus, ProducerFenced, Refused
+from txlog.integrity import repair_disk, verify_disk
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+# Without loss, of the sample store: what its newest checkpoint made, and all that is derived.
+LOSSLESS = ("manifest", "state", "part", "side part", "witness", "reserve")
+
+
+def clock_of() -> ManualClock:
+    clock = open_client(sample().copy())._store.clock
+    assert isinstance(clock, ManualClock)
+    return clock
+
+
+def actions(answer: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(one["action"] for one in answer["action_list"]))
+
+
+def damaged(path: str, data: bytes | None) -> MemoryDisk:
+    disk = sample().copy()
+    disk.damage(path, data)
+    return disk
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_what_can_be_led_to_is_made_again(kind: str) -> None:
+    """Every message, cursor and transaction is what it was; deep verify finds nothing."""
+    rng, clock, repaired = random.Random(f"{SEED} repair {kind}"), clock_of(), 0
+    for path in files_of(kind):
+        every = list(damages(path, rng))
+        tried = 9 if kind in ("witness", "reserve") else 2
+        for what, data in rng.sample(every, min(tried, len(every))):
+            if data == sample().read(path) or (kind == "witness" and what in ("zeroed", "deleted")):
+                continue  # without any witness it may have been another boot: R9 aborts
+            disk = damaged(path, data)
+            plan = repair_disk(disk, clock, apply=False)
+            assert disk.files() == damaged(path, data).files(), "a plan changes nothing"
+            done = repair_disk(disk, clock, apply=True)
+            where = f"seed {SEED}: {path} {what}: {actions(done)}"
+            assert done["messages_lost"] == 0, where
+            assert not plan["action_list"] or all(one["done"] for one in done["action_list"]), where
+            found = verify_disk(disk, clock, deep=True)
+            assert found["errors"] == 0, (where, found["problem_list"])
+            assert read_all(open_client(disk)) == truth(False), where
+            assert repair_disk(disk, clock, apply=False)["action_list"] == [], where
+            repaired += bool(done["action_list"])
+    assert repaired
+
+
+def test_a_file_that_was_sealed_since_is_made_from_its_parts(tmp_path: Path) -> None:
+    """The checkpoint before the seal still names the parts, of a partition and of a sidecar."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    client.create_topic("t")
+    send(client, b"a", b"b")
+    send_txn(client, b"x", b"y")
+    client.checkpoint(roll_all=True)
+    client.close()
+    sealed = sorted(Path(bench.path, "topics").rglob("ledger-*.parquet"))
+    assert len(sealed) == 2
+    for path in sealed:
+        path.write_bytes(path.read_bytes()[:100])
+    assert txlog.verify(bench.path, clock=bench.clock)["errors"] == 2
+    done = txlog.repair(bench.path, apply=True, clock=bench.clock)
+    assert (actions(done)[0], done["messages_lost"]) == ("rebuild-file", 0)
+    assert values(bench.reopen()) == [b"a", b"b", b"x", b"y"]
+    assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
+    bench.close()
+
+
+def lossy_store(bench: Bench) -> tuple[Client, Path]:
+    """A sealed ledger of several row groups, whose parts have gone; returns its file."""
+    client = bench.client
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    big = b"x" * 5_000_000
+    ids = send(client, b"first", big, big, big, b"last")
+    client.acknowledge("t", "s", ids[:1])
+    client.checkpoint(roll_all=True)
+    send(client, b"more")
+    client.checkpoint()
+    send(client, b"tail")
+    client.checkpoint()
+    return client, next(Path(bench.path, "topics").rglob("ledger-*.parquet"))
+
+
+def test_what_is_lost_is_refused_counted_and_recorded(tmp_path: Path) -> None:
+    """Good row groups stay; a lost message stays at its id, without value, and says why."""
+    bench = Bench(tmp_path / "store", reader_grace_ms=0)
+    client, path = lossy_store(bench)
+    before = [str(m.message_id) for m in read(client)]
+    client.close()
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1  # the first row group
+    path.write_bytes(data)
+    with pytest.raises(Refused) as caught:
+        txlog.repair(bench.path, apply=True, clock=bench.clock)
+    assert caught.value.code == 902
+    assert path.read_bytes() == data, "nothing was done"
+    plan = txlog.repair(bench.path, clock=bench.clock)
+    assert actions(plan)[0] == "salvage-file"
+    done = txlog.repair(bench.path, apply=True, accept_loss=True, clock=bench.clock)
+    lost = done["messages_lost"]
+    assert 1 <= lost < 5
+    assert plan["messages_lost"] == lost
+    client = bench.reopen()
+    found = read(client)
+    assert [str(m.message_id) for m in found] == before
+    empty = [m for m in found if m.value is None]
+    assert len(empty) == lost
+    assert all("was damaged" in (m.properties or {})["txlog.lost"] for m in empty)
+    assert [m.value for m in found if m.value is not None][-2:] == [b"more", b"tail"]
+    problems = client.status()["problem_list"]
+    assert any(one["code"] == "loss" and f"{lost} messages" in one["message"] for one in problems)
+    warned = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert (warned["errors"], [one["code"] for one in warned["problem_list"]]) == (
+        0, ["quarantine", "loss"],
+    )  # fmt: skip
+    assert send(client, b"goes on")
+    bench.close()
+
+
+def test_a_quarantined_partition_comes_back_by_repair(tmp_path: Path) -> None:
+    """A reader found the damage; once there is nothing wrong any more, repair brings it back."""
+    bench = Bench(tmp_path / "store", reader_grace_ms=0)
+    client, path = lossy_store(bench)
+    good = path.read_bytes()
+    client.close()
+    path.write_bytes(good[:300])
+    client = bench.reopen()
+    with pytest.raises(txlog.errors.IntegrityError):
+        read(client)
+    assert client.describe_topic("t")["partition_list"][0]["online"] is False
+    client.close()
+    path.write_bytes(good)
+    done = txlog.repair(bench.path, apply=True, clock=bench.clock)
+    assert "bring-online" in actions(done)
+    client = bench.reopen()
+    assert len(read(client)) == 7
+    assert client.describe_topic("t")["partition_list"][0]["online"] is True
+    bench.close()
+
+
+def journal_damage(bench: Bench) -> tuple[list[str], Any]:
+    """Damage a frame in the middle of the live journal; returns the ids before it, a fenced txn."""
+    client = bench.client
+    client.create_topic("t", 2)
+    client.create_subscription("t", "s")
+    send(client, b"safe", b"too")
+    client.checkpoint()
+    send(client, b"before")
+    kept = [str(m.message_id) for m in read(client)]
+    open_one = client.begin(600_000, key="nightly")["txn"]
+    client.producer("t").send(b"held", txn=open_one)
+    client.flush()
+    at = client.status()["journal"]["size_bytes"]
+    lost = send(client, b"lost 1", b"lost 2", partition=1)
+    client.acknowledge("t", "s", lost)
+    send_txn(client, b"lost 3")
+    client.close()
+    path = max(Path(bench.path, "journal").glob("*.journal"))
+    data = bytearray(path.read_bytes())
+    data[at + 70] ^= 4
+    path.write_bytes(data)
+    return kept, open_one
+
+
+def test_the_journal_is_cut_before_the_damage(tmp_path: Path) -> None:
+    """Law 2: what stands before it is a legal state; Law 6: no number is given out twice."""
+    bench = Bench(tmp_path / "store")
+    kept, open_one = journal_damage(bench)
+    with pytest.raises(txlog.errors.IntegrityError):
+        bench.another()
+    with pytest.raises(Refused):
+        txlog.repair(bench.path, apply=True, clock=bench.clock)
+    done = txlog.repair(bench.path, apply=True, accept_loss=True, clock=bench.clock)
+    first = done["action_list"][0]
+    # of the frame that cannot be read nobody knows what was in it
+    assert (first["action"], first["messages_lost"], first["done"]) == ("cut-journal", 2, True)
+    client = bench.another()
+    assert [str(m.message_id) for m in read(client)] == kept
+    status = client.status()
+    assert status["journal"]["lsn"] > first["last"], "an LSN would be used again"
+    assert any(one["code"] == "loss" for one in status["problem_list"])
+    new = send(client, b"new")[0]
+    assert new.ledger > 1_000_000, "an entry would be used again"
+    with pytest.raises((ExpiredTransaction, InvalidTxnStatus, ProducerFenced)):
+        client.producer("t").send(b"late", txn=open_one)
+    assert client.connect("nightly")["epoch"] == 2
+    assert send_txn(client, b"x")[1]
+    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert (found["errors"], {one["code"] for one in found["problem_list"]}) == (
+        0,
+        {"loss", "void"},
+    )
+    bench.close()
+
+
+def test_a_journal_that_is_missing_is_gone_without(tmp_path: Path) -> None:
+    """One file lost: what the checkpoint has is there; with nothing behind it, nothing is lost."""
+    bench = Bench(tmp_path / "store")
+    journal_damage(bench)
+    path = max(Path(bench.path, "journal").glob("*.journal"))
+    path.unlink()
+    with pytest.raises(Refused):
+        txlog.repair(bench.path, apply=True, clock=bench.clock)
+    done = txlog.repair(bench.path, apply=True, accept_loss=True, clock=bench.clock)
+    assert actions(done)[:2] == ["rebuild-journal", "cut-journal"]
+    client = bench.another()
+    assert values(client) == [b"safe", b"too"]
+    assert send(client, b"new")[0].ledger > 1_000_000
+    client.checkpoint()
+    client.close()
+    max(Path(bench.path, "journal").glob("*.journal")).unlink()
+    done = txlog.repair(bench.path, apply=True, clock=bench.clock)
+    assert actions(done)[0] == "rebuild-journal"
+    assert values(bench.another()) == [b"safe", b"too", b"new"]
+    assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
+    bench.close()
+
+
+@pytest.mark.parametrize("kind", ["sealed", "sealed side"])
+def test_a_salvaged_file_keeps_every_id(kind: str) -> None:
+    """Counts, markers, transactions and cursors agree as before: deep verify finds nothing."""
+    rng, clock = random.Random(f"{SEED} salvage {kind}"), clock_of()
+    whole = [(m.partition, str(m.message_id)) for m in every(sample().copy())]
+    salvaged = 0
+    for path in files_of(kind):
+        what, data = rng.choice([one for one in damages(path, rng) if one[1] is not None][:20])
+        disk = damaged(path, data)
+        if data == sample().read(path):
+            continue
+        done = repair_disk(disk, clock, apply=True, accept_loss=True)
+        if "restore" in actions(done):
+            continue  # the chunks of a large message: there is no half of one
+        found = every(disk)
+        assert [(m.partition, str(m.message_id)) for m in found] == whole, (path, what)
+        assert sum(m.value is None for m in found) == done["messages_lost"] > 0
+        assert verify_disk(disk, clock, deep=True)["errors"] == 0, (path, what)
+        salvaged += 1
+    assert salvaged
+
+
+def every(disk: MemoryDisk) -> list[Any]:
+    return list(read_messages(open_client(disk.copy()), TOPIC))
+
+
+def test_a_checkpoint_of_another_makes_a_plan_void() -> None:
+    """Law 6: a manifest is never made from an older one than there is."""
+    clock = clock_of()
+    path = "state/0000000003.state"
+    data = sample().read(path)
+    disk = damaged(path, data[:40] + b"\xff\xfe" + data[42:])
+    plan = make_plan(disk, clock)
+    repair_disk(disk.process(), clock, apply=True)  # another process, between look and lock
+    before = disk.files()
+    assert perform(disk, clock, plan, 1000) is None
+    plan.close()
+    assert {name: data for name, data in disk.files().items() if not name.endswith("lock")} == {
+        name: data for name, data in before.items() if not name.endswith("lock")
+    }
+    assert read_all(open_client(disk)) == truth(False)
+
+
+def test_rebuilding_everything_changes_no_answer() -> None:
+    """--rebuild all on a sound store: Law 1."""
+    clock, disk = clock_of(), sample().copy()
+    done = repair_disk(disk, clock, apply=True, rebuild="all")
+    assert "rebuild-state" in actions(done)
+    assert done["messages_lost"] == 0
+    assert read_all(open_client(disk)) == truth(False)
+    assert verify_disk(disk, clock, deep=True)["errors"] == 0
+
+
+def test_what_cannot_be_made_again_is_said_and_left() -> None:
+    """The identity has nothing to be made from."""
+    disk, clock = damaged("txlog.toml", b"no store"), clock_of()
+    before = disk.files()
+    done = repair_disk(disk, clock, apply=True, accept_loss=True)
+    assert [(one["action"], one["done"]) for one in done["action_list"]] == [("restore", False)]
+    assert disk.files() == before
+
+
+def first_part() -> str:
+    return next(path for path in files_of("part") if path.startswith("topics/"))
+
+
+KILLED: list[tuple[str, Any]] = [
+    ("manifest/0000000003.manifest", lambda data: data[:30] + b"x" + data[31:]),
+    ("state/0000000003.state", lambda data: data[:40] + b"\xff\xfe" + data[42:]),
+    ("part", lambda data: data[:100]),
+    ("journal", lambda data: data[:3000] + b"damage" + data[3006:]),
+]
+
+
+@pytest.mark.parametrize(
+    "stride", [pytest.param(13, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(("path", "change"), KILLED, ids=[one[0] for one in KILLED])
+def test_a_repair_that_is_killed_anywhere_is_done_by_the_next(
+    path: str, change: Any, stride: int
+) -> None:
+    """kill -9 before each call with an effect: a second repair leads to where one does."""
+    clock = clock_of()
+    path = first_part() if path == "part" else path
+    path = max(files_of("journal")) if path == "journal" else path
+    disk = damaged(path, change(sample().read(path)))
+    whole = disk.copy()
+    done = repair_disk(whole, clock, apply=True, accept_loss=True)
+    expected, at = outcome(whole), stride // 2
+    while True:
+        one = disk.copy()
+        left = [at]
+
+        def step(op: str, path: str, **info: int) -> None:
+            left[0] -= 1  # noqa: B023
+            if left[0] < 0:  # noqa: B023
+                raise Killed
+
+        victim = one.process()
+        victim.step = step
+        try:
+            repair_disk(victim, clock, apply=True, accept_loss=True)
+        except Killed:
+            pass
+        else:
+            break
+        repair_disk(one, clock, apply=True, accept_loss=True)
+        assert outcome(one) == expected, f"killed before call {at}"
+        assert verify_disk(one, clock, deep=True)["errors"] == 0, f"killed before call {at}"
+        at += stride
+    assert at > 10
+    assert done["action_list"]
+
+
+def outcome(disk: MemoryDisk) -> list[tuple[object, ...]]:
+    client = open_client(disk.copy())
+    return [(m.partition, m.value, str(m.message_id)) for m in read_messages(client, TOPIC)]
+
+
+@pytest.mark.slow
+def test_real_processes_killed_amid_a_repair(tmp_path: Path) -> None:
+    """SIGKILL amid `txlog admin repair --apply`, again and again, then one that is left alone."""
+    bench = Bench(tmp_path / "store")
+    kept, _ = journal_damage(bench)
+    rng = random.Random(SEED)
+    for turn in range(12):
+        path = tmp_path / f"copy{turn}"
+        shutil.copytree(bench.path, path)
+        command = [sys.executable, "-m", "txlog", "-S", str(path), "admin", "repair", "--apply",
+                   "--accept-loss"]  # fmt: skip
+        for _ in range(3):
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            try:
+                process.wait(rng.uniform(0.15, 0.7))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        assert txlog.verify(str(path), deep=True)["errors"] == 0, f"seed {SEED}, turn {turn}"
+        with txlog.open(str(path)) as client:
+            assert [str(m.message_id) for m in read(client)] == kept

@@ -1,0 +1,91 @@
+"""Segments: files, their rows as they are stored, and every byte of ours compared (R5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine_kit import Bench, begin, send, send_txn
+from txlog import segments
+from txlog.bounds import parse_range
+from txlog.errors import Corruption, TopicNotFound
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def rows(bench: Bench, what: str, wanted: str | None = None) -> list[tuple[int, int]]:
+    """(kind, entry) of what cat prints."""
+    asked = None if wanted is None else parse_range(wanted, 0)
+    _, batches = segments.stored(bench.client, what, None, asked)
+    return [
+        (row["kind"], row["entry"]) for batch in batches for row in batch.to_pylist()
+    ]  # fmt: skip
+
+
+def test_messages_add_up_over_all_files(tmp_path: Path) -> None:
+    """What is listed of a partition is what it has, whatever form its rows are in."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    client.create_topic("t")
+    for turn in range(3):
+        send(client, b"a", b"b")
+        send_txn(client, b"x", b"y", b"z")
+        client.topic("t").watermarks.set(turn + 1, "till")
+        client.checkpoint(roll_all=turn == 1)
+    held = begin(client)
+    client.producer("t").send(b"held", txn=held)
+    listed = segments.listed(client, "t")
+    own = [row for row in listed if not row["sidecar"]]
+    assert sum(row["messages"] for row in own) == client.topics()[0]["messages"] == 15
+    assert {row["state"] for row in listed} == {"sealed", "open"}
+    assert sum(row["markers"] for row in own) == 3
+    files = [row["file"] for row in listed if row["file"] is not None]
+    assert all(Path(bench.path, file).is_file() for file in files)
+    small = segments.listed(client, "t", small_bytes=2000)
+    assert {row["file"] for row in small} == {
+        file for file in files if Path(bench.path, file).stat().st_size < 2000
+    }
+    by_size = segments.listed(client, "t", sort="size")
+    assert [row["size_bytes"] for row in by_size] == sorted(
+        (row["size_bytes"] for row in listed), reverse=True
+    )
+    with pytest.raises(TopicNotFound):
+        segments.listed(client, "none")
+    bench.close()
+
+
+def test_rows_come_as_they_are_from_files_and_frames(tmp_path: Path) -> None:
+    """Markers and watermark rows too; a range is one of entries."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    client.create_topic("t")
+    send(client, b"a")
+    send_txn(client, b"x")
+    client.checkpoint()
+    send(client, b"b")
+    client.topic("t").watermarks.set(5, "till")
+    assert rows(bench, "1") == [(0, 0), (1, 1), (0, 2), (3, 3)]
+    assert rows(bench, "1", "+1") == [(1, 1), (0, 2), (3, 3)]
+    assert rows(bench, "1", "-2") == [(0, 2), (3, 3)]
+    assert rows(bench, "1", "1:1..1:3") == [(1, 1), (0, 2)]
+    bench.close()
+
+
+def test_a_damaged_file_is_not_printed(tmp_path: Path) -> None:
+    """Of a file of the store, whether by its ledger or by its path."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    client.create_topic("t")
+    send(client, b"a", b"b")
+    client.checkpoint(roll_all=True)
+    client.close()
+    path = next(Path(bench.path, "topics").rglob("ledger-*.parquet"))
+    data = bytearray(path.read_bytes())
+    data[50] ^= 1
+    path.write_bytes(data)
+    bench.reopen()
+    for what in ("1", str(path)):
+        with pytest.raises(Corruption):
+            rows(bench, what)
+    bench.close()
