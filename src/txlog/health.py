@@ -100,7 +100,7 @@ def _space(store: Store) -> Answer:
     least = store.settings.free_bytes_min
     free = store.disk.free_bytes()
     status = CRITICAL if free < least else WARNING if free < 2 * least else OK
-    detail = f"nothing can be produced below {least} bytes"
+    detail = f"nothing can be produced below {least:,} bytes"
     return {**_row("space", free, NONE, detail, status), "warn": 2 * least, "crit": least}
 
 

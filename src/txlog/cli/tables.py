@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from txlog import values
+from txlog.cli import fields
 from txlog.errors import printable
 
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
@@ -122,7 +123,7 @@ def readable(name: str, value: object, style: Look) -> str:
         if name.endswith("_bytes"):
             return size(value)
         return f"{value:,}"
-    if style.human and isinstance(value, str) and name.endswith(("_time", "_at")):
+    if style.human and isinstance(value, str) and fields.type_of(name) == "instant":
         return local_time(value, style.utc)
     return printable(cell(value))
 
@@ -156,9 +157,15 @@ def size(count: int) -> str:
 
 
 def local_time(text: str, utc: bool) -> str:
-    """Return an RFC 3339 instant for a terminal."""
-    moment = datetime.fromisoformat(text)
-    shown = moment.astimezone(UTC) if utc else moment.astimezone()
+    """Return an RFC 3339 instant for a terminal; what is none, or out of reach, as it is.
+
+    A column of a query has the name that its author gave it, and any value.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+        shown = moment.astimezone(UTC) if utc else moment.astimezone()
+    except (ValueError, OverflowError):
+        return printable(text)
     return shown.strftime("%Y-%m-%d %H:%M:%S")
 
 

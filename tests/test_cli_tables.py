@@ -1,0 +1,34 @@
+"""How values look on a terminal (CLI.md 4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from txlog.cli import tables
+
+PERSON = tables.Look(human=True, color=False, utc=True, width=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("begin_time", "2026-11-20T09:12:04.123Z", "2026-11-20 09:12:04"),
+        ("watermark", "2026-11-20T09:12:04.123Z", "2026-11-20 09:12:04"),
+        ("size_bytes", 2048, "2.0 KiB"),
+        ("age_ms", 240_000, "4m"),
+        ("messages", 1_180_002, "1,180,002"),
+        # A query names its columns as it likes.
+        ("start_time", "soon", "soon"),
+        ("at_time", "so\x1b[2Jon", "so\\x1b[2Jon"),
+        ("end_time", "0001-01-01T00:00:00+23:00", "0001-01-01T00:00:00+23:00"),
+    ],
+)
+def test_a_value_for_people(name: str, value: object, shown: str) -> None:
+    assert tables.readable(name, value, PERSON) == shown
+
+
+def test_off_a_terminal_a_value_is_as_in_json() -> None:
+    plain = tables.Look(human=False, color=False, utc=True, width=0)
+    instant = "2026-11-20T09:12:04.123Z"
+    assert tables.readable("watermark", instant, plain) == instant
+    assert tables.readable("size_bytes", 2048, plain) == "2048"
