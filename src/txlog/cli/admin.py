@@ -7,7 +7,7 @@ from typing import Annotated
 from txlog.cli.command import command
 from txlog.cli.declared import Option
 from txlog.cli.options import Call
-from txlog.cli.tables import size
+from txlog.cli.tables import counted, size
 
 
 @command(
@@ -33,8 +33,9 @@ def checkpoint(
         call.summary(f"nothing to write: checkpoint {answer['generation']} is current")
     else:
         call.summary(
-            f"checkpoint {answer['generation']}: {answer['rows']:,} rows in {answer['parts']} "
-            f"parts, {answer['sealed_ledgers']} ledgers sealed, "
+            f"checkpoint {answer['generation']}: {counted(answer['rows'], 'row')} in "
+            f"{counted(answer['parts'], 'part')}, "
+            f"{counted(answer['sealed_ledgers'], 'ledger')} sealed, "
             f"{size(int(answer['freed_bytes']))} freed"
         )
     call.output.result(answer)

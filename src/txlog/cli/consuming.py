@@ -19,7 +19,7 @@ from txlog.cli.consume_request import Request
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.records import Records
 from txlog.cli.signals import shielded
-from txlog.cli.tables import duration, size
+from txlog.cli.tables import counted, duration, size
 from txlog.errors import (
     ConditionNotMet,
     InvalidArgument,
@@ -63,10 +63,11 @@ def run(call: Call, request: Request) -> None:
     if request.stats:
         read = client.reading()
         elapsed = duration(call.elapsed_ms())
-        call.say(f"{job.records.count:,} messages, {size(job.bytes)}, {elapsed}")
+        call.say(f"{counted(job.records.count, 'message')}, {size(job.bytes)}, {elapsed}")
         call.say(
-            f"{read['rows_read']:,} rows read for {read['handed_out']:,} messages, "
-            f"{read['row_groups_decoded']:,} row groups decoded"
+            f"{counted(read['rows_read'], 'row')} read for "
+            f"{counted(read['handed_out'], 'message')}, "
+            f"{counted(read['row_groups_decoded'], 'row group')} decoded"
         )
     if request.fail_empty and not job.records.count:
         raise ConditionNotMet("no message", code=802)
@@ -314,7 +315,7 @@ class Job:
             if row.get("open_txns"):
                 self.call.note(f"{target.topic}: {row['open_txns']} open transactions")
             if row.get("delayed") and not self.request.include_delayed:
-                self.call.note(f"{target.topic}: {row['delayed']} messages not yet due")
+                self.call.note(f"{target.topic}: {counted(row['delayed'], 'message')} not yet due")
 
     def _note_type(self, row: dict[str, Any]) -> None:
         for held in row["subscription_list"]:

@@ -43,7 +43,8 @@ def _text(call: Call, answer: Mapping[str, Any]) -> str:
     store, journal, txns = answer["store"], answer["journal"], answer["txns"]
     messages = sum(row["messages"] for row in answer["topic_list"])
     lines = [
-        f"{store['path']}   {tables.size(store['size_bytes'])}   {messages:,} messages   "
+        f"{store['path']}   {tables.size(store['size_bytes'])}   "
+        f"{tables.counted(messages, 'message')}   "
         f"durable to LSN {journal['durable_lsn']:,}   "
         f"checkpoint {answer['checkpoint']['generation']}"
     ]
