@@ -174,6 +174,15 @@ def test_what_a_producer_refuses_is_refused(
     assert held(client, "t") == [] and stages(client) == []
 
 
+def test_refusal_takes_back_what_another_task_staged(spark: SparkSession, client: Client) -> None:
+    frame = spark.range(4, numPartitions=2).select(
+        F.expr("if(id = 3, repeat('x', 6000000), 'x')").alias("value")
+    )
+    with pytest.raises(InvalidMessage):
+        bulk_load(frame, client.path, "t", txn_key="k", batch_id="1", shuffle=False)
+    assert held(client, "t") == [] and stages(client) == []
+
+
 def test_delays_count_from_the_job(spark: SparkSession, client: Client) -> None:
     table = pa.table({
         "value": [b"none", b"soon", b"never", b"at"],
