@@ -5,6 +5,7 @@ R3, R13, R14; Laws 1, 2, 6. The store of the corruption suite, with one damage a
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 import signal
@@ -25,7 +26,7 @@ from txlog.clock import ManualClock
 from txlog.engine.storage.memory_disk import Killed, MemoryDisk
 from txlog.engine.upkeep.repair import make_plan
 from txlog.engine.upkeep.repairing import perform
-from txlog.errors import ExpiredTransaction, InvalidTxnStatus, ProducerFenced, Refused
+from txlog.errors import DiskFailed, ExpiredTransaction, InvalidTxnStatus, ProducerFenced, Refused
 from txlog.integrity import repair_disk, verify_disk
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -266,6 +267,28 @@ def test_a_salvaged_file_keeps_every_id(kind: str) -> None:
         assert verify_disk(disk, clock, deep=True)["errors"] == 0, (path, what)
         salvaged += 1
     assert salvaged
+
+
+@pytest.mark.parametrize("kind", ["sealed", "sealed side"])
+def test_nothing_is_replaced_that_cannot_be_kept(kind: str) -> None:
+    """R4: without its copy in the quarantine a damaged file stays what it is; then it is done."""
+    path, clock = files_of(kind)[0], clock_of()
+    data = sample().read(path)
+    disk = damaged(path, data[: len(data) // 2] + b"\xff" * (len(data) - len(data) // 2))
+    before = disk.files()[path]
+    victim = disk.process()
+
+    def step(op: str, path: str, **info: int) -> None:
+        if op == "link" and path.startswith("quarantine/"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    victim.step = step
+    with pytest.raises(DiskFailed):
+        repair_disk(victim, clock, apply=True, accept_loss=True)
+    assert disk.files()[path] == before
+    done = repair_disk(disk, clock, apply=True, accept_loss=True)
+    assert done["action_list"]
+    assert any(name.startswith("quarantine/") for name in disk.files())
 
 
 def every(disk: MemoryDisk) -> list[Any]:

@@ -7,7 +7,7 @@ to open; the others open one. What is made has a new name, then one manifest or 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from txlog.clock import Clock
 from txlog.engine.flow.availability import partition_number, set_online
@@ -168,19 +168,16 @@ def _state(
 
 def _keep_copy(disk: Disk, path: str) -> None:
     """Link a damaged file into the quarantine: who knows what can be read of it one day (R4)."""
-    with suppress(TxlogError):
-        if disk.exists(path):
-            disk.link(path, _aside(path))
-            disk.sync_dir("quarantine")
+    if disk.exists(path) and not disk.exists(_aside(path)):
+        disk.link(path, _aside(path))
+        disk.sync_dir("quarantine")
 
 
 def _set_aside(disk: Disk, path: str) -> None:
     """Move a file that is in the way into the quarantine: linked there first, then unlinked."""
     if not disk.exists(path):
         return
-    if not disk.exists(_aside(path)):
-        disk.link(path, _aside(path))
-        disk.sync_dir("quarantine")
+    _keep_copy(disk, path)
     disk.unlink(path)
     disk.sync_dir(path.rpartition("/")[0])
 
