@@ -115,6 +115,27 @@ script()
     assert ("at exit" in done.stdout, "worker" in done.stdout) == (True, thread)
 
 
+@pytest.mark.parametrize(("flag", "code"), [("--if-not-exists", 10), ("--no-such", 2)])
+def test_what_a_function_printed_is_not_lost_in_silence(
+    flag: str, code: int, tmp_path: Path
+) -> None:
+    """Output of user code that cannot be written turns success into 10, and no other end."""
+    program = f"""
+import sys
+from txlog.cli.main import script
+print("of a function")
+sys.argv = ["txlog", "init", {str(tmp_path / "s")!r}, {flag!r}]
+script()
+"""
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=60, env={"PYTHONPATH": str(ROOT / "src")},
+        )  # fmt: skip
+    assert done.returncode == code
+    assert ("could not be written" in done.stderr) == (code == 10)
+
+
 def test_version_does_not_import_typer() -> None:
     """CLI.md 10: judged by sys.modules."""
     assert imported_by(["--version"], light=True) == "0 [] False"

@@ -21,7 +21,9 @@ def run(words: list[str]) -> int:
     report = failures.Report(json=False, store=None)
     try:
         with signals.watched():
-            return _dispatch(words, report)
+            code = _dispatch(words, report)
+            _flush_printed(code)
+            return code
     except signals.Interrupted as interrupted:
         return interrupted.exit
     except KeyboardInterrupt:
@@ -33,6 +35,25 @@ def run(words: list[str]) -> int:
         if isinstance(error, OSError):
             silence_stdout()
         return report.show(as_ours(error), error)
+
+
+def _flush_printed(code: int) -> None:
+    """Write what `print` of a user's function left behind; where it cannot be, success is not told.
+
+    raises: BrokenPipeError; OutcomeUnknown (1001)
+    """
+    if sys.stdout is None or sys.stdout.closed:
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        silence_stdout()
+        if code == 0:
+            raise errors.OutcomeUnknown(
+                f"done, but what was printed could not be written: {error.strerror}"
+            ) from error
 
 
 def as_ours(error: Exception) -> errors.TxlogError:

@@ -54,7 +54,7 @@ def script() -> NoReturn:
     threads = sys.modules.get("threading")
     if threads is None or threads.active_count() == 1:
         atexit._run_exitfuncs()
-        with suppress(OSError, AttributeError, ValueError):  # as for any text that nobody takes
+        with suppress(OSError, AttributeError, ValueError):  # what exit functions wrote
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
