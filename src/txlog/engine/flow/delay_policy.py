@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from txlog.engine.folds.catalog import Topic
+from txlog.engine.folds.catalog import Topic, policies_of
 from txlog.engine.view import View
-from txlog.ids import TopicName
 from txlog.settings import Settings
 
 # Names as in the catalog; values are integers, switches 0 and 1.
@@ -39,16 +38,7 @@ class DelayPolicy(msgspec.Struct, frozen=True, gc=False):
 
 def delay_policy(view: View, settings: Settings, topic: Topic) -> DelayPolicy:
     """The policies of a topic."""
-    catalog = view.catalog
-    of_topic = catalog.policies.get(topic.number, {})
-    of_namespace: dict[str, int] = {}
-    if catalog.namespace_policies:
-        name = TopicName.parse(topic.name)
-        of_namespace = catalog.namespace_policies.get(f"{name.tenant}/{name.namespace}", {})
-
-    def known(name: str, otherwise: int) -> int:
-        return of_topic.get(name, of_namespace.get(name, otherwise))
-
+    known = policies_of(view.catalog, topic).get
     return DelayPolicy(
         bool(known(ACTIVE, settings.delayed_delivery_active)),
         known(TICK_TIME, settings.tick_time_ms),

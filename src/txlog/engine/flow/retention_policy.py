@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import msgspec
 
-from txlog.engine.folds.catalog import Topic
+from txlog.engine.folds.catalog import Topic, policies_of
 from txlog.engine.view import View
-from txlog.ids import TopicName
 from txlog.settings import UNLIMITED, Settings
 
 
@@ -36,15 +35,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True, gc=False):
 
 def retention_policy(view: View, settings: Settings, topic: Topic) -> RetentionPolicy:
     """The policies of a topic."""
-    catalog = view.catalog
-    of_topic = catalog.policies.get(topic.number, {})
-    of_namespace: dict[str, int] = {}
-    if catalog.namespace_policies:
-        name = TopicName.parse(topic.name)
-        of_namespace = catalog.namespace_policies.get(f"{name.tenant}/{name.namespace}", {})
-
-    def known(name: str, otherwise: int) -> int:
-        return of_topic.get(name, of_namespace.get(name, otherwise))
+    known = policies_of(view.catalog, topic).get
 
     def bound(name: str, otherwise: int) -> int | None:
         value = known(name, otherwise)

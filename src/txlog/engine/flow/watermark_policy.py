@@ -12,9 +12,8 @@ Source: spec/watermarks 7, 11.
 
 from __future__ import annotations
 
-from txlog.engine.folds.catalog import Topic, topic_of
+from txlog.engine.folds.catalog import Topic, policies_of, topic_of
 from txlog.engine.view import View
-from txlog.ids import TopicName
 from txlog.settings import WATERMARK_POLICIES, Settings
 
 SNAPSHOT_SHARE = 10  # so many times its own size lie between a snapshot and the next
@@ -22,11 +21,7 @@ SNAPSHOT_SHARE = 10  # so many times its own size lie between a snapshot and the
 
 def policy(view: View, settings: Settings, topic: Topic, name: str) -> int:
     """What holds for a topic; name: one of WATERMARK_POLICIES."""
-    catalog = view.catalog
-    found = catalog.policies.get(topic.number, {}).get(name)
-    if found is None and catalog.namespace_policies:
-        of = TopicName.parse(topic.name)
-        found = catalog.namespace_policies.get(f"{of.tenant}/{of.namespace}", {}).get(name)
+    found = policies_of(view.catalog, topic).get(name)
     return getattr(settings, name) if found is None else found
 
 

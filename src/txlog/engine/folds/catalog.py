@@ -44,6 +44,7 @@ from txlog.engine.model.ops import (
     TopicDeleted,
     TxnOpened,
 )
+from txlog.ids import TopicName
 
 NO_TOPIC = 1 << 62  # above every number
 
@@ -328,6 +329,15 @@ def index_of(topic: Topic, number: int) -> int:
             return before + number - first
         before += count
     return -1
+
+
+def policies_of(state: Catalog, topic: Topic) -> dict[str, int]:
+    """The policies that a topic has, or inherits from its namespace; not to be changed."""
+    own = state.policies.get(topic.number, {})
+    if not state.namespace_policies:
+        return own
+    name = TopicName.parse(topic.name)
+    return {**state.namespace_policies.get(f"{name.tenant}/{name.namespace}", {}), **own}
 
 
 def topic_of(state: Catalog, partition: int) -> Topic:
