@@ -34,7 +34,7 @@ from txlog.engine.model.delay_ops import NO_TIME, Bucket, Id
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Mark
 from txlog.engine.model.schedule import Schedule
-from txlog.engine.storage.bucket import BucketFile, Columns
+from txlog.engine.storage.bucket_reader import BucketFile, Columns
 from txlog.engine.storage.disk_protocol import File
 from txlog.engine.view import View
 from txlog.errors import DiskFailed, IntegrityError, NoResources
