@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any
 
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
@@ -51,7 +50,7 @@ STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
 
 
-def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> Any:
+def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> object:
     """The state that a dump holds; raises Corruption."""
     file = disk.open(ref.path)
     try:

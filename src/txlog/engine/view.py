@@ -274,7 +274,7 @@ class View:
     def _made(self, key: Component) -> Any:
         fold = FOLDS[key[0]]
         ref = self._dumps.get(key)
-        state = fold.new() if ref is None else load_dump(self.disk, fold, ref)
+        state: Any = fold.new() if ref is None else load_dump(self.disk, fold, ref)
         for lsn, time_ms, op in self._waiting.get(key, ()):
             fold.apply(state, lsn, time_ms, op)
         return state
