@@ -44,6 +44,7 @@ _COLUMNS: Final = ("value", "key", *_CASTS)
 def bulk_load(
     frame: DataFrame, store: str, topic: str, *, txn_key: str, batch_id: str,
     order_by: Sequence[str | Column] = (), shuffle: bool | None = None,
+    producer: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Store a data frame as messages, once for this key and batch; the fields of Bulk.commit.
 
@@ -54,6 +55,7 @@ def bulk_load(
     shuffle:  bring the rows of a partition to one task, which makes one file of them, before they
               are written; False: each task has files of its own. None: when that would make small
               files, or with order_by, which needs it
+    producer: a name for the messages; sequence_id is refused then
     raises:   InvalidArgument, InvalidMessage, TopicNotFound, NotAllowed; an error of the job as
               Spark's. Warns of files that are small without need
     """
@@ -66,7 +68,7 @@ def bulk_load(
     if order_by and shuffle is False:
         raise InvalidArgument("an order needs the rows of a partition in one task: shuffle")
     with open_store(store) as client:
-        bulk = client.bulk(topic, key=txn_key, batch=batch_id)
+        bulk = client.bulk(topic, key=txn_key, batch=batch_id, producer=producer)
         known = bulk.stored
         if known is not None:
             return known
