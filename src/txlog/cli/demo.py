@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
-import sys
 from typing import Annotated, Final
 
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call, is_terminal
+from txlog.cli.saying import say
 from txlog.errors import InvalidArgument, ReadOnlyStore
 
 _TOUR: Final = (
@@ -73,8 +73,7 @@ def demo(
     show = is_terminal(2) and not call.flags.quiet and not call.flags.no_progress
 
     def progress(text: object) -> None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        say(f"{text}\n")
 
     answer = work.run(
         os.fspath(path), kills=kills, seed=seed, limit=limit, progress=progress if show else None
