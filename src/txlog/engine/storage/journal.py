@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from txlog.engine.storage import journal_tail
+from txlog.engine.storage import journal_forward
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.frame import Buffer, attested_lsn, encode, joined
 from txlog.engine.storage.journal_file import (
@@ -202,7 +202,7 @@ class Journal:
             raise JournalMoved
 
     def _broken(self, known: int) -> Corruption:
-        return journal_tail.broken(self.current, self.end, self.last_lsn + 1, known)
+        return journal_forward.broken(self.current, self.end, self.last_lsn + 1, known)
 
     # --- recovery, under the write lock ------------------------------------------------------
 
@@ -263,7 +263,7 @@ class Journal:
             raise self._broken(max(attested, known))
         name = f"quarantine/{self.last_lsn + 1:020d}-{self._disk.random_bytes(4).hex()}.tail"
         self._disk.publish(name, [tail])
-        journal_tail.zero(file, self.end, stop - self.end)
+        self.current.zero(self.end, stop - self.end)
         file.datasync()
         self.reports.append(
             f"recovery cut {len(tail)} bytes of an unfinished frame behind LSN {self.last_lsn}; "
@@ -279,10 +279,10 @@ class Journal:
         old = self.current
         first = self.durable_lsn + 1
         if count > 0:
-            start, chain = journal_tail.place_of(old, first)
+            start, chain = journal_forward.place_of(old, first)
         else:  # nothing to copy, but neither the old file nor its directory is to be trusted
             start, chain = self.end, self.chain_crc
-        rewritten, chain_last = journal_tail.rebased(old, (start, self.end), first, chain)
+        rewritten, chain_last = journal_forward.rebased(old, (start, self.end), first, chain)
         same = [n.rewrite for n in list_journals(self._disk) if n.first_lsn == first]
         name = JournalName(first, max(same) + 1 if same else 0)
         publish_journal(self._disk, name, self.salt, chain, rewritten)
@@ -332,8 +332,7 @@ class Journal:
     def _cut_back(self, offset: int, error: TxlogError) -> None:
         """R30: nothing of a failed append may stay; if that fails, the handle is poisoned."""
         try:
-            file = self.current.file
-            journal_tail.zero(file, offset, max(0, file.size() - offset))
+            self.current.zero(offset, max(0, self.current.file.size() - offset))
         except TxlogError as exc:
             self._poison()
             raise self._unknown("cutting back after the frame behind LSN", error) from exc

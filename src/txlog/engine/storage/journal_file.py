@@ -181,6 +181,14 @@ class JournalFile:
             at += len(block)
         return stop
 
+    def zero(self, start: int, length: int) -> None:
+        """Write zeros over a range; not flushed."""
+        done = 0
+        while done < length:
+            step = min(FILL_BYTES, length - done)
+            self.file.pwrite(start + done, bytes(step))
+            done += step
+
     def read_frame(self, offset: int, lsn: int, previous_crc: int) -> RawFrame | None:
         """The frame at offset if it is whole, genuine and next in the chain, else None."""
         at = offset - self._window_at

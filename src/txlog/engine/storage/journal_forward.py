@@ -1,23 +1,13 @@
-"""Owns what recovery does with the end of a journal file: zeros over it, its frames made anew.
+"""Owns rolling forward: frames of a journal file encoded for another one.
 
 The journal decides when, under the write lock; it is loaded when there is something to mend.
 """
 
 from __future__ import annotations
 
-from txlog.engine.storage.disk_protocol import File
 from txlog.engine.storage.frame import Buffer, encode
-from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, FILL_BYTES, JournalFile
+from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalFile
 from txlog.errors import Corruption
-
-
-def zero(file: File, offset: int, length: int) -> None:
-    """Write zeros over a range; not flushed."""
-    done = 0
-    while done < length:
-        step = min(FILL_BYTES, length - done)
-        file.pwrite(offset + done, bytes(step))
-        done += step
 
 
 def place_of(opened: JournalFile, lsn: int) -> tuple[int, int]:
