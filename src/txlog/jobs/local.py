@@ -18,6 +18,7 @@ from txlog.errors import BadRecord, TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.exporting import write_files
+from txlog.jobs.refused import telling
 from txlog.jobs.replaying import Replayed
 from txlog.jobs.rows import (
     ARROW,
@@ -66,7 +67,7 @@ class Local:
 
     def count(self, source: Files) -> int:
         """How many messages files have."""
-        with _session(source) as session:
+        with telling(source), _session(source) as session:
             check_lines(session, source)
             return count_rows(session, source)
 
@@ -75,7 +76,7 @@ class Local:
     ) -> dict[str, Any]:
         """Store the rows of files as one batch, in their order."""
         bulk = client.bulk(topic, key=key, batch=batch)
-        with _session(source) as session:
+        with telling(source), _session(source) as session:
             check_lines(session, source)
             try:
                 return bulk.commit(bulk.stage(map(as_message, message_rows(session, source))))
@@ -148,11 +149,11 @@ def _scan(client: Client, sources: Sequence[Source]) -> str:
 
 
 def check_csv(source: Files) -> None:
-    """Raises SqlError when a csv file is not whole: a row of another length, an open quote.
+    """Raises BadRecord when a csv file is not whole: a row of another length, an open quote.
 
     For an engine that takes what stands behind an open quote for one long value.
     """
-    with Session(paths=_both(source.paths)) as session:
+    with telling(source), Session(paths=_both(source.paths)) as session:
         count_csv(session, source)
 
 
