@@ -23,7 +23,7 @@ def bulk_load(
     """Store the rows of files as messages, once for this key and these bytes.
 
     returns: {topic, files, messages, size_bytes, ledgers, txn, already}; files: of the source
-    raises:  InvalidArgument, TopicNotFound, PartitionUnavailable, NotAllowed; SqlError,
+    raises:  InvalidArgument, TopicNotFound, PartitionUnavailable, NotAllowed; BadRecord,
              CommandFailed when a file cannot be read as it is said to be: nothing was stored
     """
     tell("reading the source for its name")

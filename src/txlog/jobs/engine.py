@@ -50,7 +50,7 @@ class Engine(Protocol):
         """
 
     def count(self, source: Files) -> int:
-        """How many messages files have; raises SqlError, CommandFailed, BadRecord, InvalidArgument.
+        """How many messages files have; raises CommandFailed, BadRecord, InvalidArgument.
 
         Every record is looked at, and none is written.
         """
