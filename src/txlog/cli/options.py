@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from txlog.bounds import parse_duration, parse_time
@@ -80,6 +80,13 @@ class Described(Protocol):
     dry_run: bool
 
 
+class Line(Protocol):
+    """The last line of a terminal, where something is drawn."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Take it away for the length of a block."""
+
+
 class Call:
     """One run of one command."""
 
@@ -94,6 +101,7 @@ class Call:
         self.started = time.monotonic()
         self._stack = ExitStack()
         self._clock: Clock | None = None
+        self.line: Line | None = None  # the last of a terminal, while something is drawn there
         report.json = report.json or flags.json
         self.user = user_settings(profile_of(flags))
         self._take_user_settings()
@@ -299,6 +307,10 @@ class Call:
         line = f"{before}{text}"
         if self.flags.log_format == "json" and level != "info":
             line = json.dumps({"level": level, "message": text}, ensure_ascii=False)
+        with nullcontext() if self.line is None else self.line.aside():
+            self._write(line, level)
+
+    def _write(self, line: str, level: str) -> None:
         if self.flags.log_file is not None and level != "info":
             saying.log(self.flags.log_file, line)
             return
