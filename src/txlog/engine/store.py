@@ -11,7 +11,6 @@ out; decisions live in flow/, maintenance in upkeep/.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
@@ -26,6 +25,7 @@ from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.sweep import Swept, Uses
 from txlog.engine.identity import Identity
 from txlog.engine.model.tally import Tally
+from txlog.engine.mutex import Mutex
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.sweeper import Sweeper, is_sweep_due
@@ -58,7 +58,7 @@ class Store:
         self.lock_timeout_ms = lock_timeout_ms
         self.reports: list[str] = []
         self.bucket_ops = BucketOps()
-        self._mutex = threading.RLock()
+        self._mutex = Mutex(disk.pid)
         self._queue: deque[Call] = deque()
         self._lock: LockFile | None = None
         self._closed = False
@@ -431,7 +431,7 @@ class Store:
         A writer that died between its append and its flush left such frames; a reader that went by
         the witness alone would miss them until somebody writes.
         """
-        if not self.disk.read_only and self.has_unflushed():
+        if not (self.disk.read_only or self._closed) and self.has_unflushed():
             self._run_if_free([])
 
     def sweep_if_due(self, uses: Uses | None = None) -> None:
