@@ -16,7 +16,7 @@ import pytest
 from tests.engine_kit import Bench
 from tests.test_cli_store import ROOT, Tool, tool
 from tests.test_export_files import fill, shown
-from txlog.errors import BadRecord, InvalidArgument, LimitExceeded, SqlError, TopicNotFound
+from txlog.errors import BadRecord, InvalidArgument, LimitExceeded, TopicNotFound
 from txlog.jobs.import_files import import_files
 from txlog.loads import OF_IMPORT, Columns, files_of
 from txlog.opening import open_store
