@@ -40,6 +40,8 @@ def start(call: Call, request: Request) -> None:
     request.name = request.name or f"{name_of(function)}@{place}"
     log = JobLog(call, request.name, request.instance)
     client = call.client(write=True)
+    if isinstance(function, Command):
+        function.look_up(client)
     if request.instance is not None:
         _run_instance(call, request, client, function, log)
         return
