@@ -124,6 +124,8 @@ class Call:
             self.output.text(version.as_json() if self.flags.json else version.as_text())
         elif self.output.form == "help":
             self.output.field_help()
+            beside = importlib.import_module("txlog.cli.fieldhelp")
+            self.output.text(beside.more(self.command.path, self.command.records))
         else:
             with self._stack:
                 self.command.function(self, **values)
