@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from txlog.bounds import format_time
-from txlog.cli import bars
+from txlog.cli import bars, saying
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.tables import counted, duration
 from txlog.errors import printable
@@ -106,8 +106,7 @@ class JobLog(logging.Handler):
             line = json.dumps(fields, ensure_ascii=False, default=str)
         path = self._call.flags.log_file
         if path is not None:
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            saying.log(path, line)
             return
         with self._bar.aside():
             self._write(line + "\n")

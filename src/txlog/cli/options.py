@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from txlog.bounds import parse_duration, parse_time
+from txlog.cli import saying
 from txlog.cli.failures import Report
 from txlog.cli.finding import find_store, profile_of, user_settings
 from txlog.cli.output import Output, output_for
@@ -127,6 +127,8 @@ class Call:
             beside = importlib.import_module("txlog.cli.fieldhelp")
             self.output.text(beside.more(self.command.path, self.command.records))
         else:
+            if self.flags.log_file is not None:
+                saying.begin_log(self.flags.log_file)
             with self._stack:
                 self.command.function(self, **values)
         self.output.out.flush()
@@ -311,17 +313,12 @@ class Call:
             self._write(line, level)
 
     def _write(self, line: str, level: str) -> None:
-        try:
-            if self.flags.log_file is not None and level != "info":
-                with open(self.flags.log_file, "a", encoding="utf-8") as file:
-                    file.write(line + "\n")
-                return
-            if is_terminal(1) and is_terminal(2):
-                self.output.out.flush()  # on one screen what is said of data stands behind it
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
-        except (BrokenPipeError, AttributeError, ValueError):
-            pass  # nobody listens to what is said; it was data nowhere
+        if self.flags.log_file is not None and level != "info":
+            saying.log(self.flags.log_file, line)
+            return
+        if is_terminal(1) and is_terminal(2):
+            self.output.out.flush()  # on one screen what is said of data stands behind it
+        saying.say(line + "\n")
 
 
 def split_key(text: str | None) -> tuple[str | None, str | None]:
