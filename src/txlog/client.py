@@ -34,7 +34,8 @@ from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
-from txlog.engine.storage.disk import PosixDisk, absolute, is_there
+from txlog.engine.storage import disk_root
+from txlog.engine.storage.disk import PosixDisk, absolute
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.upkeep.service import due, run_checkpoint
@@ -77,11 +78,11 @@ def init(
     checked = Settings.from_mapping(settings)
     path = absolute(path)
     created = False
-    there = is_there(path, IDENTITY_PATH)
+    there = disk_root.is_there(path, IDENTITY_PATH)
     if not (if_not_exists and there):
         if there:
             raise AlreadyExists(f"{path} is a store already", path=path)
-        PosixDisk.create_root(path, shared_group, allow_unsafe=allow_unsafe)
+        disk_root.create_root(path, shared_group, allow_unsafe=allow_unsafe)
         created = True
     disk = PosixDisk(path, shared_group=shared_group) if shared_group else PosixDisk(path)
     try:
