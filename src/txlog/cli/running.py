@@ -185,7 +185,7 @@ def _run(
     request: Request, client: Client, function: Any, log: JobLog, hooks: Hooks, seen: Any
 ) -> tuple[Summary, TxlogError | None]:
     log.attach()
-    options = _options(request, log.lock_timeout_ms)
+    options = _options(request, client.lock_timeout_ms)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             summary = run(
