@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 import txlog
-from tests.engine_kit import Bench, send, values
+from tests.engine_kit import Bench, send, send_txn, values
+from tests.test_compact import bench_of, mixed
+from txlog.bounds import END
+from txlog.engine.view import View
 from txlog.settings import DAY_MS
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -133,6 +136,51 @@ def test_what_a_job_staged_is_named_once_it_cannot_end_any_more(bench: Bench, by
     assert codes(bench) == {job: "staged"}
     swept(bench, by)
     assert not file.parent.exists()
+    assert codes(bench) == {}
+    bench.close()
+
+
+def test_what_a_checkpoint_let_go_without_a_grace_is_no_finding(tmp_path: Path) -> None:
+    """R18: the manifest before names rows that frames have let go; a sound store says nothing."""
+    bench = bench_of(tmp_path)
+    mixed(bench)
+    bench.client.checkpoint()
+    bench.client.admin.compact("t")
+    assert codes(bench) == {}
+    for _ in range(2):
+        bench.client.admin.trim("t", END, force_unacked=True)
+        send(bench.client, b"next")
+        bench.client.checkpoint()
+        assert codes(bench) == {}
+    bench.close()
+    named = sorted(Path(bench.path, "topics").rglob("*.arrow"))
+    named[-1].unlink()
+    assert txlog.verify(bench.path, clock=bench.clock)["errors"] == 1
+
+
+def test_a_ledger_of_a_sidecar_that_is_gone_has_no_owner(tmp_path: Path) -> None:
+    """Each large message is a ledger: the catalog would grow by every one there ever was."""
+    bench = bench_of(tmp_path, max_message_bytes=1000)
+    client = bench.client
+    open_one = mixed(bench)
+    for number in range(5):
+        client.producer("t", chunking=True).send(b"%d" % number * 3000)
+    client.checkpoint()
+    client.admin.compact("t")
+    client.commit(open_one)
+    client.admin.trim("t", END, force_unacked=True)
+    send_txn(client, b"last")
+    client.checkpoint(roll_all=True)
+
+    def owned(view: View) -> tuple[set[int], set[int]]:
+        owners = view.catalog.owners.items()
+        ends = view.buffer(1).ledgers
+        return {ledger for ledger, own in owners if own[1] == "s"}, {end.ledger for end in ends}
+
+    for one in (client, bench.another()):
+        mine, known = one._store.read(owned)
+        assert mine == known
+        assert len(known) == 2
     assert codes(bench) == {}
     bench.close()
 

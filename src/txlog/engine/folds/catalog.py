@@ -5,11 +5,14 @@ Ledger: system/catalog. Ops
   SubscriptionTypeSet, PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet,
   IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet, SubscriptionDeleted,
   NamespacePolicySet, PlaceAdded, LossAccepted,
+  LedgerTrimmed (role s), Compacted (each large message is a ledger: their owners would stay),
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
   1. A topic, partition, subscription, ledger, consumer number is never given out twice (Law 6).
   2. Names are unique after case folding.
+  3. Of a partition's ledgers those that were trimmed have an owner too, for ids of messages name
+     them; of a sidecar's only those that are there.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ import msgspec
 
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
+    Compacted,
     ConsumerAttached,
     ConsumerDetached,
     IsolationSet,
     LedgerReserved,
     LedgerRolled,
+    LedgerTrimmed,
     LossAccepted,
     NamespacePolicySet,
     Op,
@@ -148,9 +153,8 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
     if isinstance(op, TxnOpened):
         if op.key is None:
             state.unkeyed_txns += 1
-    elif isinstance(op, LedgerRolled | LedgerReserved):
-        ledger = op.new if isinstance(op, LedgerRolled) else op.ledger
-        _own(state, lsn, ledger, op.partition, op.role)
+    elif isinstance(op, LedgerRolled | LedgerReserved | LedgerTrimmed | Compacted):
+        _ledgers(state, lsn, op)
     elif isinstance(op, PolicySet | NamespacePolicySet):
         _set_policy(state, op)
     elif isinstance(op, TopicCreated):
@@ -290,6 +294,18 @@ def _put(policies: dict[K, dict[str, int]], of: K, name: str, value: int | None)
         named.pop(name, None)
     if not named:
         del policies[of]
+
+
+def _ledgers(
+    state: Catalog, lsn: int, op: LedgerRolled | LedgerReserved | LedgerTrimmed | Compacted
+) -> None:
+    """Ledgers come, and those of sidecars go."""
+    if isinstance(op, LedgerRolled | LedgerReserved):
+        ledger = op.new if isinstance(op, LedgerRolled) else op.ledger
+        _own(state, lsn, ledger, op.partition, op.role)
+        return
+    for ledger in op.old if isinstance(op, Compacted) else [op.ledger]:
+        state.owners.pop(ledger, None)
 
 
 def _own(state: Catalog, lsn: int, ledger: int, partition: int, role: str) -> None:

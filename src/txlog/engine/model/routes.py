@@ -123,7 +123,7 @@ def _trimmed(op: Op) -> tuple[Component, ...]:
     assert isinstance(op, LedgerTrimmed)
     number = op.partition
     if op.role != "p":
-        return (FILES, ("buffer", number, 0))
+        return (FILES, CATALOG, ("buffer", number, 0))
     return (FILES, ("topic", number, 0), ("buffer", number, 0), ("delayed", number, 0),
             ("watermark", number, 0))  # fmt: skip
 
@@ -140,7 +140,7 @@ def _unsubscribed(op: Op) -> tuple[Component, ...]:
 
 def _compacted(op: Op) -> tuple[Component, ...]:
     assert isinstance(op, Compacted)
-    return (FILES, ("buffer", op.partition, 0))
+    return (FILES, CATALOG, ("buffer", op.partition, 0))
 
 
 def _chunks(op: Op) -> tuple[Component, ...]:

@@ -328,12 +328,11 @@ def _segments(known: Known) -> list[tuple[FileRef, int | None]]:
     owners = view.catalog.owners
     for ref in view.files.sealed_since().values():
         found[ref.path] = ref
-    dropped = {path for manifest in known.manifests[-1:] for path, _ in manifest.dropped}
     out: list[tuple[FileRef, int | None]] = []
     for ref in found.values():
-        owner = owners.get(ref.ledger)
-        if ref.ledger in gone or (ref.path in dropped and owner is None):
+        if ref.ledger in gone:
             continue  # a frame has let it go: nobody reads it
+        owner = owners.get(ref.ledger)
         out.append((ref, None if owner is None else owner[0]))
     try:
         for number in delayed_partitions(view):
@@ -347,7 +346,7 @@ def _segments(known: Known) -> list[tuple[FileRef, int | None]]:
 class _Wanted:
     """Whether somebody names a path now; what is kept is asked anew when a checkpoint came."""
 
-    __slots__ = ("_disk", "_generation", "_newest", "_salt", "named")
+    __slots__ = ("_disk", "_generation", "_let_go", "_newest", "_salt", "named")
 
     def __init__(self, disk: Disk, known: Known) -> None:
         self._disk = disk
@@ -358,7 +357,9 @@ class _Wanted:
         ) else set()  # fmt: skip
         if known.view is not None:
             self._newest |= {ref.path for ref in known.view.files.sealed_since().values()}
-        self.named = {path for manifest in known.manifests for path in paths_of(manifest)}
+        self._let_go: set[str] = set()
+        self.named: set[str] = set()
+        self._ask(known.manifests)
         self.named |= {ref.path for ref, _ in _segments(known)}
         if known.view is not None:
             self.named |= {*known.view.files.lost}
@@ -370,10 +371,22 @@ class _Wanted:
     def __call__(self, path: str) -> bool:
         if self._generation != (now := generations(self._disk)):
             self._generation = now
-            self.named = set()
+            found = []
             for generation in now[-2:]:
                 try:
-                    self.named |= paths_of(read_manifest(self._disk, generation, self._salt))
+                    found.append(read_manifest(self._disk, generation, self._salt))
                 except TxlogError:
                     continue
-        return path in self.named
+            self._ask(found)
+        return path in self.named and path not in self._let_go
+
+    def _ask(self, manifests: Sequence[Manifest]) -> None:
+        """Note what manifests name, and the rows that the newest has let go without a grace.
+
+        From the one before frames lead to where these are, or tell that they are gone.
+        """
+        self.named = {path for manifest in manifests for path in paths_of(manifest)}
+        self._let_go = set()
+        if len(manifests) == 2:
+            rows = {ref.path for refs in manifests[0].files.values() for ref in refs}
+            self._let_go = rows - paths_of(manifests[1])
