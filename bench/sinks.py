@@ -159,7 +159,8 @@ def batches(spark: SparkSession, folder: Path, count: int, rounds: int) -> None:
     print(f"  bytes: snappy {sizes['snappy']:,}, zstd {sizes['zstd']:,}, "
           f"a batch {size(store / 'topics') // (2 * rounds + 2):,}")  # fmt: skip
     for ours, theirs in (("bulk_load", "snappy"), ("bulk_load", "zstd"), ("bulk_load", "routed"),
-                         ("sink", "snappy"), ("sink", "zstd"), ("drop", "zstd"), ("again", "bulk_load")):  # fmt: skip
+                         ("sink", "snappy"), ("sink", "zstd"), ("drop", "zstd"),
+                         ("again", "bulk_load")):  # fmt: skip
         # The two of a round had the same neighbours: the median of the ratios, not a ratio of two.
         of = [
             [a / b for a, b in zip(one, two, strict=True)]
