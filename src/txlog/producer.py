@@ -431,6 +431,8 @@ def _one_message(
     given = {"value": value, **head}
     for name, item in (("sequence_id", sequence_id), ("partition", partition)):
         if item is not None:
+            if type(item) is not int and not _is_integer(item):
+                raise InvalidArgument(f"{name} is {item!r}, it must be an integer")
             given[name] = item
     try:
         columns = [pa.array([item], COLUMNS.get(name, pa.int64())) for name, item in given.items()]
@@ -451,7 +453,7 @@ def _beside(
     """What stands beside a value, as far as it is given; raises InvalidMessage, InvalidArgument."""
     asked = {"key": key, "event_time": event_time, AT: deliver_at, AFTER: deliver_after}
     given: dict[str, object] = {name: item for name, item in asked.items() if item is not None}
-    for name, when in ((AT, deliver_at), (AFTER, deliver_after)):
+    for name, when in (("event_time", event_time), (AT, deliver_at), (AFTER, deliver_after)):
         if when is not None and type(when) is not int and not _is_integer(when):
             raise InvalidArgument(f"{name} is {when!r}, it must be an integer: milliseconds")
     if properties:
