@@ -5,7 +5,8 @@
 1. A batch of rows of 100 bytes with a key, from a cached frame with one task a partition:
    Spark's Parquet writer, with its default codec, with zstd, and with zstd where each key has its
    task; `bulk_load`, which routes by the key, checks and commits; the sink of the data source,
-   which is told where each row goes. Interleaved, medians, each to a place of its own.
+   which is told where each row goes; `drop`, the floor of any sink in Python: one that takes the
+   rows and drops them. Interleaved, medians, each to a place of its own.
 2. The same batch again: what is stored is not written.
 3. Micro-batches of 20,000 rows, as Spark reports their duration.
 """
@@ -19,20 +20,50 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
+import pyarrow as pa  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
+from pyspark.sql.datasource import (  # noqa: E402
+    DataSource,
+    DataSourceArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType  # noqa: E402
 
 import txlog  # noqa: E402
 from txlog.spark import bulk_load, session  # noqa: E402
 
 PARTITIONS = 2
 MICRO_ROWS = 20_000
+
+
+class Drop(DataSource):
+    """A sink that keeps nothing."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format(…)`."""
+        return "drop"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """The writer."""
+        return DropWriter()
+
+
+class DropWriter(DataSourceArrowWriter):
+    """Takes the rows."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """All of a task."""
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
 
 
 def rows(spark: SparkSession, count: int) -> DataFrame:
@@ -93,6 +124,11 @@ def batches(spark: SparkSession, folder: Path, count: int, rounds: int) -> None:
             topic="t", txnKey="k", batchId=str(number)
         ).save(str(store))
 
+    def drop(number: int) -> None:
+        frame.write.format("drop").mode("append").save()
+
+    spark.dataSource.register(Drop)
+
     def load(number: int) -> None:
         bulk_load(plain, str(store), "t", txn_key="loads", batch_id=str(number))
 
@@ -103,6 +139,7 @@ def batches(spark: SparkSession, folder: Path, count: int, rounds: int) -> None:
         "bulk_load": load,
         "again": load,
         "sink": sink,
+        "drop": drop,
     }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     for number in range(rounds + 1):
@@ -122,7 +159,8 @@ def batches(spark: SparkSession, folder: Path, count: int, rounds: int) -> None:
     print(f"  bytes: snappy {sizes['snappy']:,}, zstd {sizes['zstd']:,}, "
           f"a batch {size(store / 'topics') // (2 * rounds + 2):,}")  # fmt: skip
     for ours, theirs in (("bulk_load", "snappy"), ("bulk_load", "zstd"), ("bulk_load", "routed"),
-                         ("sink", "snappy"), ("sink", "zstd"), ("again", "bulk_load")):  # fmt: skip
+                         ("sink", "snappy"), ("sink", "zstd"), ("drop", "zstd"),
+                         ("again", "bulk_load")):  # fmt: skip
         # The two of a round had the same neighbours: the median of the ratios, not a ratio of two.
         of = [
             [a / b for a, b in zip(one, two, strict=True)]

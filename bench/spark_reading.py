@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
+from results import put
 
 import txlog
 from txlog.scanning import scans_of
@@ -43,7 +44,6 @@ SENT = 50_000  # messages a frame, or a plain batch
 POOL = 20_000
 TASKS = 16  # of `same`; the data source makes about as many
 TICKS = os.sysconf("SC_CLK_TCK")
-RESULTS = Path(__file__).parent / "RESULTS.md"
 HEADING = "## Reading by Spark"
 LOAD = f"{os.getloadavg()[0]:.1f}"
 Plan = Callable[[], object]
@@ -273,16 +273,12 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
     shutil.rmtree(path)
 
 
-def put(lines: list[str]) -> None:
-    """Put the section into RESULTS.md, in the place of the one before."""
-    before, _, behind = RESULTS.read_text().partition(f"{HEADING}\n")
-    _, mark, rest = behind.partition("\n## ")
-    said = (f"`PYTHONPATH=src python bench/spark_reading.py {' '.join(sys.argv[1:])}`; pyspark "
+def how() -> str:
+    """What was run, where."""
+    return (f"`PYTHONPATH=src python bench/spark_reading.py {' '.join(sys.argv[1:])}`; pyspark "
             f"{pyspark.__version__}, pyarrow {pa.__version__}; load of the machine before and "
             f"behind {LOAD}, {os.getloadavg()[0]:.1f}. `same` reads nothing: the floor of any "
             "data source in Python.")  # fmt: skip
-    text = "\n".join([HEADING, "", said, *lines, ""])
-    RESULTS.write_text(f"{before.rstrip()}\n\n{text}" + (f"\n## {rest}" if mark else ""))
 
 
 def main() -> int:
@@ -308,7 +304,7 @@ def main() -> int:
                     lines.append(line)
     spark.stop()
     if given.results:
-        put(lines)
+        put(HEADING, [how(), *lines])
     return 0
 
 
