@@ -33,7 +33,7 @@ from txlog.engine.flow import admin, adopt
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
+from txlog.engine.identity import IDENTITY_PATH, MADE, make_store, read_identity
 from txlog.engine.storage.disk import PosixDisk, absolute, is_there
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import tend_due
@@ -72,7 +72,8 @@ def init(
     """Make a store; returns {path, uuid, format, created}.
 
     settings: any of txlog.settings.Settings
-    raises:   AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed (a network file system)
+    raises:   AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed (a network file system),
+              StoreLocked (another process is making it)
     """
     checked = Settings.from_mapping(settings)
     path = absolute(path)
@@ -81,14 +82,18 @@ def init(
     if not (if_not_exists and there):
         if there:
             raise AlreadyExists(f"{path} is a store already", path=path)
-        PosixDisk.create_root(path, shared_group, allow_unsafe=allow_unsafe)
+        PosixDisk.create_root(path, shared_group, allow_unsafe=allow_unsafe, may_hold=MADE)
         created = True
     disk = PosixDisk(path, shared_group=shared_group) if shared_group else PosixDisk(path)
     try:
         if created:
-            identity = make_store(disk, checked, clock or SystemClock())
-        else:
-            identity = read_identity(disk)
+            try:
+                make_store(disk, checked, clock or SystemClock())
+            except AlreadyExists:  # another process made it meanwhile
+                if not (if_not_exists and disk.exists(IDENTITY_PATH)):
+                    raise
+                created = False
+        identity = read_identity(disk)
     finally:
         disk.close()
     return {"path": path, "uuid": identity.uuid, "format": identity.format, "created": created}

@@ -22,7 +22,7 @@ import os
 import pwd
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -149,11 +149,13 @@ class PosixDisk:
 
     @staticmethod
     def create_root(
-        path: str, shared_group: str | None = None, *, allow_unsafe: bool = False
-    ) -> None:
+        path: str, shared_group: str | None = None, *, allow_unsafe: bool = False,
+        may_hold: Container[str] = (),
+    ) -> None:  # fmt: skip
         """Make the directory of a store, private or shared with a group; an empty one will do.
 
-        raises: AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument
+        may_hold: names that may be there, beside temporary ones
+        raises:   AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument
         """
         try:
             group = -1 if shared_group is None else grp.getgrnam(shared_group).gr_gid
@@ -168,7 +170,8 @@ class PosixDisk:
                 reason = f"{path} is on a network file system ({kind})"
                 raise NotAllowed(reason, hint="--allow-unsafe-fs, without promises", path=path)
             with closing(Handle(_open_root(path, follow=allow_unsafe), path)) as root:
-                if os.listdir(root.fd):
+                held = [one for one in os.listdir(root.fd) if one not in may_hold]
+                if not all(one.startswith(TEMPORARY_PREFIX) for one in held):
                     raise AlreadyExists(f"not an empty directory: {path}", path=path)
                 if shared_group is not None:
                     os.fchown(root.fd, -1, group)
