@@ -40,6 +40,7 @@ from txlog.engine.storage.manifest import (
 )
 from txlog.engine.storage.segment import encode_part, make_ref
 from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.upkeep import verify as upkeep_verify
 from txlog.engine.view import FOLDS
 from txlog.errors import TopicNotFound
 from txlog.integrity import verify_disk
@@ -435,3 +436,28 @@ def test_files_outside_of_the_store_are_read_too(tmp_path: Path) -> None:
     plan = txlog.repair(bench.path, clock=bench.clock)
     assert [one["action"] for one in plan["action_list"]] == ["restore"]
     bench.close()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_doctor_takes_no_checkpoint_beside_it_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """R21: what is gone because somebody wrote meanwhile is looked at again."""
+    bench = Bench(tmp_path / "store", reader_grace_ms=0)
+    bench.client.create_topic("t")
+    bench.client.checkpoint()
+    look = upkeep_verify.check_journals
+    left = [times]
+
+    def checkpointed(*args: Any, **rest: Any) -> Any:
+        while left[0]:
+            left[0] -= 1
+            send(bench.client, b"m")
+            bench.client.checkpoint(roll_all=True)
+            bench.clock.advance(1)
+            bench.client.admin.gc(apply=True, keep_ms=0)
+        return look(*args, **rest)
+
+    monkeypatch.setattr(upkeep_verify, "check_journals", checkpointed)
+    answers = {row["name"]: row["status"] for row in txlog.doctor(bench.path, clock=bench.clock)}
+    assert answers["journal"] == "ok"
