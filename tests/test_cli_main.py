@@ -115,6 +115,22 @@ script()
     assert ("at exit" in done.stdout, "worker" in done.stdout) == (True, thread)
 
 
+def test_an_interrupt_while_modules_are_loaded_is_quiet() -> None:
+    """CLI.md 4: SIGINT is 130, also before anybody listens for signals; never a traceback."""
+    code = """
+import txlog.cli.main as way
+def main():
+    raise KeyboardInterrupt
+way.main = main
+way.script()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        env={"PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.mark.parametrize(("flag", "code"), [("--if-not-exists", 10), ("--no-such", 2)])
 def test_what_a_function_printed_is_not_lost_in_silence(
     flag: str, code: int, tmp_path: Path

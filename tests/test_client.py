@@ -197,6 +197,9 @@ def test_a_read_only_client_reads(bench: Bench) -> None:
                  lambda: client.producer("t").send(b"x")):  # fmt: skip
         with pytest.raises(ReadOnlyStore):
             call()
+    bench.client.create_subscription("t", "new")
+    with pytest.raises(ReadOnlyStore, match="for reading only"):  # and not a lock file that is gone
+        bench.another(read_only=True).consumer("t", "new")
 
 
 def test_status(bench: Bench) -> None:

@@ -41,6 +41,7 @@ from txlog.engine.storage.manifest import (
 )
 from txlog.engine.storage.segment import encode_part, make_ref
 from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.upkeep.verify_journal import check_journals
 from txlog.errors import TopicNotFound
 from txlog.integrity import verify_disk
 
@@ -58,9 +59,22 @@ def test_a_sound_store_has_no_findings(tmp_path: Path, seed: int) -> None:
     found = txlog.verify(bench.path, deep=True, clock=bench.clock)
     assert (found["problem_list"], found["errors"], found["warnings"]) == ([], 0, 0)
     assert contents(bench.path) == before
-    on_disk = sum(len(data) for data in before.values())
-    assert found["size_bytes"] > on_disk * 0.8, "not every file was read"
+    waiting = waiting_for_their_end(bench)
+    on_disk = sum(
+        len(data) for path, data in before.items()
+        if path not in waiting and "/_stage/" not in path  # of no batch yet
+    )  # fmt: skip
+    assert found["size_bytes"] >= on_disk * 0.95, "not every file was read"
     bench.close()
+
+
+def waiting_for_their_end(bench: Bench) -> set[str]:
+    """Files that nobody reads any more; a look at what opening needs may read them or not."""
+    disk = PosixDisk(bench.path, read_only=True)
+    salt = bench.client._store.identity.salt
+    newest = read_manifest(disk, generations(disk)[-1], salt)
+    disk.close()
+    return {path for path, _ in newest.dropped}
 
 
 def contents(path: str) -> dict[str, bytes]:
@@ -435,3 +449,27 @@ def test_files_outside_of_the_store_are_read_too(tmp_path: Path) -> None:
     plan = txlog.repair(bench.path, clock=bench.clock)
     assert [one["action"] for one in plan["action_list"]] == ["restore"]
     bench.close()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_doctor_takes_no_checkpoint_beside_it_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """R21: what is gone because somebody wrote meanwhile is looked at again."""
+    bench = Bench(tmp_path / "store", reader_grace_ms=0)
+    bench.client.create_topic("t")
+    bench.client.checkpoint()
+    left = [times]
+
+    def checkpointed(*args: Any, **rest: Any) -> None:
+        while left[0]:
+            left[0] -= 1
+            send(bench.client, b"m")
+            bench.client.checkpoint(roll_all=True)
+            bench.clock.advance(1)
+            bench.client.admin.gc(apply=True, keep_ms=0)
+        check_journals(*args, **rest)
+
+    monkeypatch.setattr("txlog.engine.upkeep.verify.check_journals", checkpointed)
+    answers = {row["name"]: row["status"] for row in txlog.doctor(bench.path, clock=bench.clock)}
+    assert answers["journal"] == "ok"

@@ -25,7 +25,7 @@ from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep.findings import Findings
 from txlog.engine.upkeep.quarantine import DIRECTORY
 from txlog.engine.upkeep.service import due
-from txlog.engine.upkeep.verify import survey
+from txlog.engine.upkeep.verify import glance
 from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.ids import TopicName
@@ -165,7 +165,7 @@ def _locks(disk: Disk) -> Answer:
 
 def _journal(disk: Disk, clock: Clock) -> Answer:
     findings = Findings()
-    known = survey(disk, clock.now().boot_id, findings)
+    known = glance(disk, clock.now().boot_id, findings)
     try:
         detail = f"{findings.frames} frames in {findings.files} files are good"
         if findings.errors:

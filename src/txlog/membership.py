@@ -24,7 +24,13 @@ from txlog.engine.model.ops import ConsumerAttached, Op, Run, SubscriptionTypeSe
 from txlog.engine.storage.disk_protocol import LockFile
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.errors import AlreadyClosed, ConsumerBusy, InvalidArgument, SubscriptionNotFound
+from txlog.errors import (
+    AlreadyClosed,
+    ConsumerBusy,
+    InvalidArgument,
+    ReadOnlyStore,
+    SubscriptionNotFound,
+)
 
 ACK_TIMEOUT_MS_MIN = 1000
 ATTACH_TRIES_MAX = 1000
@@ -57,9 +63,13 @@ class Membership:
     ) -> LockFile:
         """Take an id that was never used, and join; dead ones are cleared away in the same frame.
 
-        raises: ConsumerBusy
+        raises: ConsumerBusy, ReadOnlyStore
         """
         disk = self._store.disk
+        if disk.read_only:
+            raise ReadOnlyStore(
+                f"{disk.description} is open for reading only", path=disk.description
+            )
         wrong = subscription.type
         for _ in range(ATTACH_TRIES_MAX):
             known, chosen = self._store.read(self._look)

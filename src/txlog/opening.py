@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txlog.client import Answer, Client
 from txlog.clock import Clock, SystemClock
-from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
+from txlog.engine.identity import IDENTITY_PATH, MADE, make_store, read_identity
 from txlog.engine.storage import disk_root
 from txlog.engine.storage.disk import PosixDisk, absolute
 from txlog.engine.store import Store
@@ -19,7 +19,8 @@ def init(
     """Make a store; returns {path, uuid, format, created}.
 
     settings: any of txlog.settings.Settings
-    raises:   AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed (a network file system)
+    raises:   AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed (a network file system),
+              StoreLocked (another process is making it)
     """
     checked = Settings.from_mapping(settings)
     path = absolute(path)
@@ -28,14 +29,18 @@ def init(
     if not (if_not_exists and there):
         if there:
             raise AlreadyExists(f"{path} is a store already", path=path)
-        disk_root.create_root(path, shared_group, allow_unsafe=allow_unsafe)
+        disk_root.create_root(path, shared_group, allow_unsafe=allow_unsafe, may_hold=MADE)
         created = True
     disk = PosixDisk(path, shared_group=shared_group) if shared_group else PosixDisk(path)
     try:
         if created:
-            identity = make_store(disk, checked, clock or SystemClock())
-        else:
-            identity = read_identity(disk)
+            try:
+                make_store(disk, checked, clock or SystemClock())
+            except AlreadyExists:  # another process made it meanwhile
+                if not (if_not_exists and disk.exists(IDENTITY_PATH)):
+                    raise
+                created = False
+        identity = read_identity(disk)
     finally:
         disk.close()
     return {"path": path, "uuid": identity.uuid, "format": identity.format, "created": created}

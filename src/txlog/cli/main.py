@@ -50,7 +50,10 @@ def script() -> NoReturn:
     all the same. What was registered for the end is called; where threads are left, which may be
     those of a user's function or of Spark, the interpreter ends as usual.
     """
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # while modules are loaded: nothing is begun
+        code = 130
     threads = sys.modules.get("threading")
     if threads is None or threads.active_count() == 1:
         atexit._run_exitfuncs()

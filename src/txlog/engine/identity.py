@@ -1,28 +1,43 @@
 """The identity of a store: `txlog.toml`, written once at init, and the making of a new store.
 
 A directory is a store when txlog.toml exists; it is published last, so a half-made store is none.
+What a making left that was killed, or had no room, goes when a store is made there again: of that
+there is only what a making writes, and no frame behind the first. Who makes one holds `lock`.
 """
 
 from __future__ import annotations
 
 import tomllib
 import uuid
+from contextlib import closing, suppress
 
 from txlog.clock import Clock
 from txlog.engine.model.ops import SettingSet, encode_ops
 from txlog.engine.storage.crc import crc32c
-from txlog.engine.storage.disk_protocol import Disk
-from txlog.engine.storage.frame import encode
+from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk
+from txlog.engine.storage.frame import decode_header, encode
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalName, publish_journal
-from txlog.engine.storage.witness import Witness, Witnessed, boot_bytes
-from txlog.errors import AlreadyExists, Corruption, FormatMismatch, MissingFile, StoreNotFound
+from txlog.engine.storage.witness import WITNESS_PATH, Witness, Witnessed, boot_bytes
+from txlog.errors import (
+    AlreadyExists,
+    Corruption,
+    FormatMismatch,
+    MissingFile,
+    NameTaken,
+    StoreNotFound,
+)
 from txlog.settings import Settings
 from txlog.values import value
 
 IDENTITY_PATH = "txlog.toml"
 FORMAT = 1
 RESERVE_BYTES = 4 << 20
-LOCKS = ("lock", "maintenance.lock")
+LOCK, MAINTENANCE = "lock", "maintenance.lock"
+DIRECTORIES = ("journal", "manifest", "state", "topics", "system", "consumers", "quarantine")
+RESERVE = "reserve"
+# What a root may hold where a store is made: what another making left, or is just making.
+MADE = frozenset({*DIRECTORIES, LOCK, MAINTENANCE, RESERVE, IDENTITY_PATH})
+WAIT_MS = 30_000  # for another process that makes a store here
 
 
 @value
@@ -86,24 +101,60 @@ def _damaged(length: int) -> Corruption:
 
 
 def make_store(disk: Disk, settings: Settings, clock: Clock) -> Identity:
-    """Make a new store in an empty root directory; durable when it returns.
+    """Make a new store in a root directory that is empty, or in what a making left; durable.
 
-    raises: AlreadyExists when the root holds a store or anything else
+    raises: AlreadyExists when the root holds a store or anything else; StoreLocked while another
+            process makes one there
     """
+    _check_root(disk)
+    with suppress(NameTaken):  # of a making before, or beside
+        disk.write_fresh(LOCK, b"")
+    with closing(disk.lock_file(LOCK, create=False)) as lock:
+        lock.acquire(WAIT_MS)
+        _check_root(disk)
+        _clear(disk)
+        return _make(disk, settings, clock)
+
+
+def _check_root(disk: Disk) -> None:
+    """Raises AlreadyExists unless there is nothing here, or what is left of a making."""
     if disk.exists(IDENTITY_PATH):
         raise AlreadyExists(f"{disk.description} is a store already", path=disk.description)
-    if disk.listdir(""):
+    first = JournalName(1)
+    is_left = True
+    for directory in ("", *DIRECTORIES):
+        names = [one for one in disk.listdir(directory) if not one.startswith(TEMPORARY_PREFIX)]
+        paths = {f"{directory}/{one}" if directory else one for one in names}
+        is_left = is_left and paths <= {*MADE, first.path, WITNESS_PATH}
+    if is_left and disk.exists(first.path):
+        data = disk.read(first.path)
+        header = decode_header(data, FILE_HEADER_BYTES)
+        is_left = header is not None and not any(data[FILE_HEADER_BYTES + header.total_bytes :])
+    if not is_left:
         raise AlreadyExists(
-            f"{disk.description} is not empty", hint="choose an empty or a new directory",
-            path=disk.description,
+            f"not an empty directory: {disk.description}",
+            hint="choose an empty or a new directory", path=disk.description,
         )  # fmt: skip
+
+
+def _clear(disk: Disk) -> None:
+    """Remove what a making left, but for the lock that is held."""
+    for directory in ("", *DIRECTORIES):
+        names = [f"{directory}/{one}" if directory else one for one in disk.listdir(directory)]
+        for path in names:
+            if path not in (*DIRECTORIES, LOCK):
+                disk.unlink(path)
+        if names:
+            disk.sync_dir(directory)
+
+
+def _make(disk: Disk, settings: Settings, clock: Clock) -> Identity:
     now = clock.now()
     identity = Identity(FORMAT, str(uuid.UUID(bytes=disk.random_bytes(16), version=4)), now.wall_ms)
-    for path in ("journal", "manifest", "state", "topics", "system", "consumers", "quarantine"):
+    for path in DIRECTORIES:
         disk.make_dirs(path)
-    for path in LOCKS:
-        disk.write_fresh(path, b"")
-    disk.publish("reserve", [bytes(RESERVE_BYTES)])
+    disk.write_fresh(MAINTENANCE, b"")
+    disk.publish(RESERVE, [bytes(RESERVE_BYTES)])
     ops = encode_ops([SettingSet(name, value) for name, value in settings.to_mapping().items()])
     name = JournalName(1)
     parts, total, crc = encode(

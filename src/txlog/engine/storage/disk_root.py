@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import grp
 import os
+from collections.abc import Container
 from contextlib import closing, suppress
 
 from txlog.engine.storage.disk import DIRECTORY, open_root
 from txlog.engine.storage.disk_file import Handle
 from txlog.engine.storage.disk_lock import read_proc
-from txlog.engine.storage.disk_protocol import failure
+from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, failure
 from txlog.errors import AlreadyExists, InvalidArgument, NotAllowed
 
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph"})
 
 
-def create_root(path: str, shared_group: str | None = None, *, allow_unsafe: bool = False) -> None:
+def create_root(
+    path: str, shared_group: str | None = None, *, allow_unsafe: bool = False,
+    may_hold: Container[str] = (),
+) -> None:  # fmt: skip
     """Make the directory of a store, private or shared with a group; an empty one will do.
 
-    raises: AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument
+    may_hold: names that may be there, beside temporary ones
+    raises:   AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument
     """
     try:
         group = -1 if shared_group is None else grp.getgrnam(shared_group).gr_gid
@@ -33,7 +38,8 @@ def create_root(path: str, shared_group: str | None = None, *, allow_unsafe: boo
             reason = f"{path} is on a network file system ({kind})"
             raise NotAllowed(reason, hint="--allow-unsafe-fs, without promises", path=path)
         with closing(Handle(open_root(path, follow=allow_unsafe), path)) as root:
-            if os.listdir(root.fd):
+            held = [one for one in os.listdir(root.fd) if one not in may_hold]
+            if not all(one.startswith(TEMPORARY_PREFIX) for one in held):
                 raise AlreadyExists(f"not an empty directory: {path}", path=path)
             if shared_group is not None:
                 os.fchown(root.fd, -1, group)

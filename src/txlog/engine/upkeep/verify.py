@@ -13,7 +13,7 @@ Source: RELIABILITY 2.3 (the table), promise 5.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -100,15 +100,35 @@ def verify(
     topics: only the files and components of these, and what all have in common
     raises: TopicNotFound
     """
+
+    def look(tried: Findings) -> Known | None:
+        return _verify(disk, now, tried, deep, topics)
+
+    return _while_still(disk, findings, look)
+
+
+def glance(disk: Disk, boot_id: str, findings: Findings) -> Known | None:
+    """Look at what opening needs, and at no other file; returns as verify."""
+
+    def look(tried: Findings) -> Known | None:
+        return survey(disk, boot_id, tried)
+
+    return _while_still(disk, findings, look)
+
+
+def _while_still(
+    disk: Disk, findings: Findings, look: Callable[[Findings], Known | None]
+) -> Known | None:
+    """Look, and again as long as what was found may be due to somebody who wrote meanwhile."""
     for _ in range(TRIES_MAX):
         tried = Findings(findings.tell)
-        known = _verify(disk, now, tried, deep, topics)
+        known = look(tried)
         if not tried.errors or known is None or not _has_moved(disk, known):
             break
         known.close()
     else:  # never still for so long: what is found now is said
         tried = Findings(findings.tell)
-        known = _verify(disk, now, tried, deep, topics)
+        known = look(tried)
     findings.take(tried)
     return known
 

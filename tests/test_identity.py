@@ -1,0 +1,118 @@
+"""A store is made whole or not at all, and what a making left is no hindrance to the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from txlog.clock import SystemClock
+from txlog.engine import identity
+from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
+from txlog.engine.storage import disk_root
+from txlog.engine.storage.disk import PosixDisk
+from txlog.errors import AlreadyExists, StoreFull, StoreLocked, TxlogError
+from txlog.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+class Failing(PosixDisk):
+    """A disk that fails at one call that changes it, before or behind the change."""
+
+    left = 0
+    behind = False
+
+    def _step(self, call: Any, *args: Any) -> Any:
+        self.left -= 1
+        at = self.left
+        if at == 0 and not self.behind:
+            raise StoreFull("no room")
+        answer = call(*args)
+        if at == 0:
+            raise StoreFull("no room")
+        return answer
+
+    def make_dirs(self, path: str) -> None:
+        self._step(super().make_dirs, path)
+
+    def write_fresh(self, path: str, data: Any) -> None:
+        self._step(super().write_fresh, path, data)
+
+    def publish(self, path: str, parts: Any) -> None:
+        self._step(super().publish, path, parts)
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    return {str(one): one.read_bytes() for one in sorted(path.rglob("*")) if one.is_file()}
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_store_is_made_where_a_making_was_cut_short(tmp_path: Path, behind: bool) -> None:
+    """CLI.md 11.7: `init` that failed did nothing, so it may be repeated. Kills: any step."""
+    failed = 0
+    while True:
+        root = tmp_path / str(failed)
+        disk_root.create_root(str(root))
+        disk = Failing(str(root))
+        disk.left, disk.behind = failed + 1, behind
+        try:
+            make_store(disk, Settings(), SystemClock())
+            break
+        except StoreFull:
+            failed += 1
+        finally:
+            disk.close()
+        if (root / IDENTITY_PATH).exists():
+            continue
+        (root / ".tmp-0123456789abcdef").write_bytes(b"of one that was killed")
+        made = txlog.init(str(root))
+        assert made["created"] and not list(root.rglob(".tmp-*"))
+        with txlog.open(str(root)) as client:
+            assert client.create_topic("t")
+            client.producer("t").send(b"m")
+    assert failed >= 10
+
+
+def test_a_store_that_lost_its_identity_is_no_leaving(tmp_path: Path) -> None:
+    """Kills: bytes of a store removed because txlog.toml is gone."""
+    root = tmp_path / "store"
+    txlog.init(str(root))
+    with txlog.open(str(root)) as client:
+        client.create_topic("t")
+    (root / IDENTITY_PATH).unlink()
+    held = tree(root)
+    with pytest.raises(AlreadyExists, match="not an empty directory"):
+        txlog.init(str(root))
+    assert tree(root) == held
+
+
+def test_nothing_is_removed_that_a_making_did_not_write(tmp_path: Path) -> None:
+    for number, name in enumerate(("notes.txt", "journal/notes.txt", "topics/x/y", "reserve/x")):
+        (tmp_path / str(number) / name).parent.mkdir(parents=True)
+        (tmp_path / str(number) / name).write_text("mine")
+        with pytest.raises(TxlogError):
+            txlog.init(str(tmp_path / str(number)))
+        assert (tmp_path / str(number) / name).read_text() == "mine"
+
+
+def test_one_process_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits, and finds a store. Kills: files removed below the one that writes them."""
+    monkeypatch.setattr(identity, "WAIT_MS", 0)
+    root = tmp_path / "store"
+    disk_root.create_root(str(root))
+    disk = PosixDisk(str(root))
+    disk.write_fresh("lock", b"")
+    lock = disk.lock_file("lock")
+    lock.acquire(0)
+    with pytest.raises(StoreLocked):
+        txlog.init(str(root))
+    made = identity._make(disk, Settings(), SystemClock())
+    lock.close()
+    with pytest.raises(AlreadyExists, match="is a store already"):
+        txlog.init(str(root))
+    assert txlog.init(str(root), if_not_exists=True)["uuid"] == made.uuid
+    assert read_identity(disk) == made
+    disk.close()
