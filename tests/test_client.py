@@ -241,3 +241,14 @@ def test_begin_is_not_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     txn = bench.client.begin()["txn"]
     assert not flushed
     assert bench.another().show_transaction(txn)["state"] == "open"
+
+
+def test_what_a_consumer_may_be_called(bench: Bench) -> None:
+    """spec/transactions 2: as everything that has a name; without one it is user and process."""
+    for bad in ("", "a b", "__c", "-c", "a/b", "x" * 129):
+        with pytest.raises(InvalidArgument, match="bad consumer name"):
+            bench.client.consumer("t", "s", name=bad)
+    with bench.client.consumer("t", "s", name="till-7") as consumer:
+        assert consumer.name == "till-7"
+    with bench.client.consumer("t", "s") as consumer:
+        assert consumer.name.endswith(f"-{os.getpid()}")

@@ -46,7 +46,7 @@ from txlog.engine.mutex import Mutex
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed
-from txlog.ids import MessageId, TopicName, TxnId
+from txlog.ids import MessageId, TopicName, TxnId, check_name
 from txlog.membership import Membership, check_options
 from txlog.message import Message, messages
 from txlog.moving import reconsume_later
@@ -93,7 +93,10 @@ class Consumer:
         self._store = store
         wanted = TopicName.parse(topic, allow_partition=True)
         self.short = wanted.topic.short
-        self.name = name or f"{store.disk.owner()[1]}-{store.disk.pid()}"
+        if name is None:  # whatever a user may be called
+            self.name = f"{store.disk.owner()[1]}-{store.disk.pid()}"
+        else:
+            self.name = check_name("consumer", name)
         self._queue_size = receiver_queue_size
         self._nack_delay_ms = nack_delay_ms
         self._turns = Mutex(store.disk.pid)
