@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 
@@ -30,9 +31,23 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         tempfile.gettempdir(), f"txlog-bytecode-{os.getuid()}"
     )
 
+# What .ci/run has installed: a test that does not find it says so, and is not skipped.
+PROMISED = frozenset(os.environ.pop("TESTS_NEED", "").split())
+
 # A shell starts its background jobs with SIGINT ignored, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose programs are not here; fail it where they were promised."""
+    for mark in item.iter_markers("needs"):
+        if any(map(shutil.which, mark.args)):
+            continue
+        if PROMISED.isdisjoint(mark.args):
+            pytest.skip(f"there is no {mark.args[0]} here")
+        pytest.fail(f"{mark.args[0]} was installed, and is not on PATH", pytrace=False)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import txlog
-from txlog.cli import joblog
+from txlog.cli import bars, joblog
 from txlog.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -182,9 +182,10 @@ def test_off_a_terminal_the_log_is_json_lines(tool: Tool) -> None:
 
 def test_on_a_terminal_there_is_a_bar(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     """CLI.md 4: only there, and taken away at the end."""
-    monkeypatch.setattr(joblog, "is_terminal", lambda number: number == 2)
-    monkeypatch.setattr(joblog, "_BAR_AFTER_S", 0)
-    monkeypatch.setattr(joblog, "_BAR_EVERY_S", 0)
+    for module in (joblog, bars):
+        monkeypatch.setattr(module, "is_terminal", lambda number: number == 2)
+    monkeypatch.setattr(bars, "AFTER_S", 0)
+    monkeypatch.setattr(bars, "EVERY_S", 0)
     _, _, err = tool.run("keep", "--txn-size", "3")
     assert "\r\x1b[Kkeep@in/s: 3 in, 3 out" in err
     assert "\r\x1b[K" in err and "keep@in/s: finished: 5 in, 5 out (2 transactions, " in err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -292,18 +291,20 @@ def test_a_person_at_bash(on_path: dict[str, str], tmp_path: Path) -> None:
     assert "audit\r\norders" in shown
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh here")
+@pytest.mark.needs("zsh")
 def test_a_person_at_zsh(on_path: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "_txlog").write_text(script("zsh"))
     shown = typed(
         ["zsh", "-f", "-i"], on_path,
         [(f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D\n", "> "),
-         ("txlog top\tli\t-f na\t", "names"), ("\n", "orders")],
+         ("txlog top\tli\t-f na\t", "names"), ("\n", "orders"),
+         ("txlog topic describe --json or\t", "orders "), ("\n", '"partitions"')],
     )  # fmt: skip
     assert "audit\r\norders" in shown
+    assert '"topic": "orders"' in shown or '"topic":"orders"' in shown
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish here")
+@pytest.mark.needs("fish")
 def test_fish_is_given_words_and_meanings(on_path: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "txlog.fish").write_text(script("fish"))
     code = f"source {tmp_path}/txlog.fish; complete -C'txlog txn show '; complete -C'txlog top'"

@@ -14,8 +14,7 @@ import pytest
 from tests.engine_kit import Bench, begin, pending, send, values
 from txlog import Client, MessageId, TxnId
 from txlog.engine.folds import transaction_key as keys
-from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
-from txlog.engine.model.ops import Op
+from txlog.engine.model.ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased, Op
 from txlog.engine.storage.disk import PosixDisk
 from txlog.errors import (
     CoordinatorNotFound,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -78,7 +77,7 @@ def test_every_job_has_a_program_for_spark_submit() -> None:
         assert program in page
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff here")
+@pytest.mark.needs("groff")
 def test_no_page_gives_a_warning() -> None:
     """All pages in one process; `man --warnings` looks at fewer things, one by one."""
     pages = sorted(str(path) for path in (ROOT / "man").glob("*/*"))
@@ -90,7 +89,7 @@ def test_no_page_gives_a_warning() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("man") is None, reason="there is no man here")
+@pytest.mark.needs("man")
 def test_man_itself_gives_no_warning() -> None:
     pages = sorted(str(path) for path in (ROOT / "man").glob("*/*"))
     done = subprocess.run(

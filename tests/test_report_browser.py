@@ -21,9 +21,7 @@ from tests.report_kit import full_store
 from txlog.reporting.figures import figures
 from txlog.reporting.page import page
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None
-)
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 WIDTHS = (1200, 390, 320)
 CONTRAST_MIN = 4.5  # WCAG 2.2, 1.4.3
 # In the browser: what a frame shows, as JSON; the script is of the page around, not of the report.
@@ -84,7 +82,7 @@ Promise.all(all).then((found) => {{
 }});
 </script>"""
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+pytestmark = pytest.mark.needs(*BROWSERS)
 
 
 @pytest.fixture(scope="module")
@@ -106,15 +104,19 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return pages
 
 
+def browser() -> str:
+    """The first that is here."""
+    return next(filter(None, map(shutil.which, BROWSERS)))
+
+
 def seen(reports: list[str], folder: Path, *options: str) -> list[dict[str, Any]]:
     """What Chromium measured, a report and width each."""
-    assert BROWSER is not None, "apt-get install chromium-headless-shell"
     file = folder / "harness.html"
     encoded = json.dumps(reports).replace("</", "<\\/")
     text = HARNESS.format(measure=MEASURE, reports=encoded, widths=list(WIDTHS))
     file.write_text(text, encoding="utf-8")
     done = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+        [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
          f"--user-data-dir={folder / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND",
          "--window-size=1300,2000", "--virtual-time-budget=20000", *options, "--dump-dom",
          file.as_uri()],
@@ -169,11 +171,10 @@ def _check_apart(place: str, texts: list[dict[str, Any]]) -> None:
 @pytest.mark.slow
 def test_a_report_prints_on_pages_with_everything_open(reports: list[str], tmp_path: Path) -> None:
     """What is folded away on a screen is on paper: nobody can click there."""
-    assert BROWSER is not None, "apt-get install chromium-headless-shell"
     file, printed = tmp_path / "report.html", tmp_path / "report.pdf"
     file.write_text(reports[0], encoding="utf-8")
     subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+        [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
          f"--user-data-dir={tmp_path / 'profile'}", f"--print-to-pdf={printed}", file.as_uri()],
         capture_output=True, check=True, timeout=120,
     )  # fmt: skip

@@ -301,15 +301,18 @@ class Client(TransactionClient):
 
     # --- messages ----------------------------------------------------------------------------
 
-    def bulk(self, topic: str, *, key: str, batch: int | str) -> Bulk:
+    def bulk(
+        self, topic: str, *, key: str, batch: int | str, producer: str | None = None
+    ) -> Bulk:  # fmt: skip
         """A batch of any size, stored once: its files are staged first, in any process.
 
-        key:    a transaction key, which no open transaction of it survives; one for each topic
-        batch:  a number that rises, or a name
-        raises: TopicNotFound, InvalidArgument, ReadOnlyStore
+        key:      a transaction key, which no open transaction of it survives; one for each topic
+        batch:    a number that rises, or a name
+        producer: a name for its messages; their column sequence_id is refused then
+        raises:   TopicNotFound, InvalidArgument, ReadOnlyStore
         """
         adopt.check_token(key, batch)
-        return self.bulk_of(bulks.planned(self._store, topic, key, batch))
+        return self.bulk_of(bulks.planned(self._store, topic, key, batch, producer=producer))
 
     def bulk_of(self, plan: StagePlan) -> Bulk:
         """The batch of a plan: to commit in another process what was planned in one."""

@@ -65,6 +65,15 @@ class Files:
         return f"source {digest.hexdigest()}"
 
 
+@dataclass(frozen=True, slots=True)
+class CsvRows:
+    """What an engine takes csv files for; digest: of all values, in any order of the rows."""
+
+    columns: list[str]
+    rows: int
+    digest: int
+
+
 def files_of(
     paths: Sequence[str], form: str | None, columns: Columns, forms: Sequence[Form] = OF_ENGINES
 ) -> Files:

@@ -20,7 +20,7 @@ from txlog.engine.flow.lookup import live_subscription, live_topic
 from txlog.engine.flow.place import Place, Standing
 from txlog.engine.flow.preview import START, PreviewPlace, preview
 from txlog.engine.flow.sweep import Uses
-from txlog.engine.flow.timetable import BucketLost
+from txlog.engine.flow.timeparts import BucketLost
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import BEFORE_ALL, covers

@@ -11,7 +11,7 @@ import sys
 from typing import cast
 
 from txlog import errors
-from txlog.cli import catalogue, failures, flags, signals
+from txlog.cli import catalogue, failures, flags, saying, signals
 from txlog.cli.command import Command
 from txlog.cli.output import PipeGone, Stdout, silence_stdout
 
@@ -86,7 +86,7 @@ def _dispatch(words: list[str], report: failures.Report) -> int:
         if split.help or "-h" in split.rest or "--help" in split.rest:
             _print_text(text)
             return 0
-        sys.stderr.write(text)
+        saying.say(text)
         return 2
     report.json = report.json or flags.wants_json(path, split.rest[used:])
     if path == "check":

@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from txlog.bounds import parse_duration, parse_time
+from txlog.cli import saying
 from txlog.cli.failures import Report
 from txlog.cli.finding import find_store, profile_of, user_settings
 from txlog.cli.output import Output, output_for
@@ -80,6 +80,13 @@ class Described(Protocol):
     dry_run: bool
 
 
+class Line(Protocol):
+    """The last line of a terminal, where something is drawn."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Take it away for the length of a block."""
+
+
 class Call:
     """One run of one command."""
 
@@ -94,6 +101,7 @@ class Call:
         self.started = time.monotonic()
         self._stack = ExitStack()
         self._clock: Clock | None = None
+        self.line: Line | None = None  # the last of a terminal, while something is drawn there
         report.json = report.json or flags.json
         self.user = user_settings(profile_of(flags))
         self._take_user_settings()
@@ -117,6 +125,8 @@ class Call:
         elif self.output.form == "help":
             self.output.field_help()
         else:
+            if self.flags.log_file is not None:
+                saying.begin_log(self.flags.log_file)
             with self._stack:
                 self.command.function(self, **values)
         self.output.out.flush()
@@ -297,17 +307,16 @@ class Call:
         line = f"{before}{text}"
         if self.flags.log_format == "json" and level != "info":
             line = json.dumps({"level": level, "message": text}, ensure_ascii=False)
-        try:
-            if self.flags.log_file is not None and level != "info":
-                with open(self.flags.log_file, "a", encoding="utf-8") as file:
-                    file.write(line + "\n")
-                return
-            if is_terminal(1) and is_terminal(2):
-                self.output.out.flush()  # on one screen what is said of data stands behind it
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
-        except (BrokenPipeError, AttributeError, ValueError):
-            pass  # nobody listens to what is said; it was data nowhere
+        with nullcontext() if self.line is None else self.line.aside():
+            self._write(line, level)
+
+    def _write(self, line: str, level: str) -> None:
+        if self.flags.log_file is not None and level != "info":
+            saying.log(self.flags.log_file, line)
+            return
+        if is_terminal(1) and is_terminal(2):
+            self.output.out.flush()  # on one screen what is said of data stands behind it
+        saying.say(line + "\n")
 
 
 def split_key(text: str | None) -> tuple[str | None, str | None]:

@@ -7,6 +7,7 @@ import os
 from typing import Annotated
 
 from txlog.bounds import parse_time
+from txlog.cli.bars import Words
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
@@ -58,7 +59,9 @@ def report(
     since_ms = None if since is None else parse_time(since, call.now_ms())
     by_ms = call.duration(by)
     client = call.client()
-    figures = importlib.import_module("txlog.reporting.figures").figures(client, since_ms, by_ms)
+    work = importlib.import_module("txlog.reporting.figures")
+    with Words(call, "report: reading the store"):
+        figures = work.figures(client, since_ms, by_ms)
     data: bytes = importlib.import_module("txlog.reporting.page").page(figures).encode()
     if is_text:
         call.output.text(data.decode())

@@ -15,7 +15,7 @@ import pyarrow as pa
 from txlog.client import Client
 from txlog.engine.upkeep.bucket_sources import Search
 from txlog.engine.upkeep.compact import Arrange
-from txlog.loads import Files, Transform
+from txlog.loads import CsvRows, Files, Transform
 from txlog.stored import Stored
 from txlog.views import Content
 
@@ -53,6 +53,12 @@ class Engine(Protocol):
         """How many messages files have; raises SqlError, CommandFailed, BadRecord, InvalidArgument.
 
         Every record is looked at, and none is written.
+        """
+
+    def csv_rows(self, source: Files) -> CsvRows:
+        """What csv files are to this engine; raises SqlError, CommandFailed as it cannot read them.
+
+        All that DuckDB cannot read as it is written it refuses; others may take it for something.
         """
 
     def load(

@@ -62,7 +62,7 @@ class Counts:
 
 def export_stream(
     client: Client, topic: str, sink: BinaryIO, *, form: str = "ndjson",
-    wanted: Range | None = None,
+    wanted: Range | None = None, tell: Tell = silent,
 ) -> Answer:  # fmt: skip
     """Write the committed messages of a topic to an open file; parquet and arrow as a stream.
 
@@ -77,6 +77,7 @@ def export_stream(
     for rows in client.read(topic, range=wanted, batch_messages=_AT_ONCE):
         made.write(exported(rows))
         counts.add(rows)
+        tell(f"{topic}: {counts.messages:,} messages")
     made.close()
     return _answer(topic, "-", counts)
 

@@ -361,14 +361,14 @@ def _compacted(state: Buffer, lsn: int, time_ms: int, op: Compacted) -> None:
             live += size
     new.dead_bytes = max(0, op.payload_bytes - live)
     for ledger, row, rows in trimmed:  # since the file was made: it holds them, dead
-        at = _moved_row(moves[ledger], row, rows)
+        at = moved_row(moves[ledger], row, rows)
         if at is not None:
             state.trimmed.setdefault(new.ledger, []).append((at, rows))
     state.ledgers.insert(place, new)  # ledgers stand in the order of appending, whatever their ids
     _recount(state)
 
 
-def _moved_row(moves: list[tuple[int, int, int]], row: int, rows: int) -> int | None:
+def moved_row(moves: list[tuple[int, int, int]], row: int, rows: int) -> int | None:
     """Where rows of an old ledger are now; moves: (first row, rows, new row), rising."""
     at = bisect_right(moves, row, key=lambda move: move[0]) - 1
     first, count, new_row = moves[at] if at >= 0 else (0, 0, 0)
@@ -386,7 +386,7 @@ def _move(
     ranges: list[Range] = []
     for part in one.ranges:
         if part[0] in moves:
-            new_row = _moved_row(moves[part[0]], part[1], part[2])
+            new_row = moved_row(moves[part[0]], part[1], part[2])
             if new_row is None:
                 raise broken("buffer", lsn, f"live rows of ledger {part[0]} were not moved")
             part = (ledger, new_row, part[2], part[3])

@@ -6,7 +6,8 @@
 
 Nothing in the file depends on the frame that names it later: transaction, index, position and time
 come from the op, and so does the time of delivery, which may be a delay until then. The reader
-checks each row group by the CRC32C of its `FileRef`, and the whole value by that of the op.
+checks each row group by the CRC32C of its `FileRef`, and the whole value by that of the op. A file
+whose only chunk is null was made by a repair: the message is lost, and its first row says why.
 """
 
 from __future__ import annotations
@@ -173,6 +174,8 @@ def reassembled(file: File, ref: FileRef, value_bytes: int, crc: int) -> tuple[p
         table = reader.rows(row, row + rows)
         if first is None:
             first = table.slice(0, 1)
+            if ref.rows == 1 and first.column("value").null_count:
+                return first, pa.nulls(1, pa.binary())
         for value in table.column("value").chunks:
             data = _bytes_of(value)
             if at + data.nbytes > value_bytes:

@@ -18,8 +18,9 @@ from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.delay_ops import NO_TIME, Id
 from txlog.engine.model.schedule import Schedule
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.storage.bucket import IDS, BucketFile, times_of
+from txlog.engine.storage.bucket import IDS, times_of
 from txlog.engine.storage.bucket_bitmaps import one_array
+from txlog.engine.storage.bucket_reader import BucketFile
 from txlog.engine.store import Store
 from txlog.engine.view import Request, View
 

@@ -26,6 +26,7 @@ from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.space import Moved, Switch
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.buffer import Buffer, Marker, SidecarLedger
+from txlog.engine.model.ops import Compacted
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.storage.manifest import generations
@@ -279,6 +280,39 @@ def _built(
     return _marked(rows, places), places
 
 
+def moved_rows(view: View, op: Compacted) -> pa.Table:
+    """The rows of a compaction's file once more, in a view where its frame is yet to come.
+
+    Where they went the op tells; of which marker they are the state does, which knows those that
+    were written while the file was made, too. Rows that died meanwhile stay, of no marker.
+    raises: Corruption, when one of the old ledgers cannot be read either
+    """
+    state = view.buffer(op.partition)
+    tables = {end.ledger: _stored(view, end) for end in state.ledgers if end.ledger in op.old}
+    order = sorted(op.moved, key=lambda move: move[3])
+    pieces = [tables[ledger].slice(row, rows) for ledger, row, rows, _ in order]
+    table = pa.concat_tables([MESSAGE.empty_table(), *pieces])
+    moves: dict[int, list[tuple[int, int, int]]] = {ledger: [] for ledger in op.old}
+    for ledger, row, rows, new_row in sorted(op.moved):
+        moves[ledger].append((row, rows, new_row))
+    found = [
+        (at, place) for place in _places(state, set(op.old))
+        if (at := buffers.moved_row(moves[place.ledger], place.row, place.rows)) is not None
+    ]  # fmt: skip
+    ends: list[int] = []
+    said: list[tuple[int, Marker | None]] = []
+    for at, place in sorted(found, key=lambda one: one[0]):
+        if at > (ends[-1] if ends else 0):
+            ends.append(at)
+            said.append((0, None))
+        ends.append(at + place.rows)
+        said.append((place.number, place.marker))
+    if table.num_rows > (ends[-1] if ends else 0):
+        ends.append(table.num_rows)
+        said.append((0, None))
+    return _said(table, ends, said)
+
+
 def _place_table(places: list[_Place]) -> pa.Table:
     """Where the messages of transactions go, by their indexes."""
     starts = accumulate((place.rows for place in places), initial=0)
@@ -358,7 +392,11 @@ def _marked(rows: pa.Table, places: list[_Place]) -> pa.Table:
         return MESSAGE.empty_table()
     ends = list(accumulate(place.rows for place in places))
     _check_rows(rows, places, ends)
-    said = [(p.number, p.marker) for p in places]
+    return _said(rows, ends, [(p.number, p.marker) for p in places])
+
+
+def _said(rows: pa.Table, ends: list[int], said: list[tuple[int, Marker | None]]) -> pa.Table:
+    """The rows with what the markers of their runs say."""
     for name, values, kind in (
         ("marker_ledger", [n if m is not None else None for n, m in said], pa.int64()),
         ("marker_entry", [m.entry if m is not None else None for _, m in said], pa.int64()),

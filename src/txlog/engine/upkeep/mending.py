@@ -2,9 +2,11 @@
 
     a dump        replay from the checkpoint before the newest, or from LSN 1
     a part        the same replay: the rows are in frames that are still there
-    a sealed file replay up to the frame that sealed it: its parts, or the frames they came from
+    a sealed file replay up to the frame that sealed or compacted it: its parts, the files it was
+                  made of, or the frames they came from
     nothing left  row groups that are good; a message of the others is *lost*: it stays at its id,
-                  without key and value, and its property `txlog.lost` says why
+                  without key and value, and its property `txlog.lost` says why; of a large one
+                  there is no half
 
 What is mended gets a new name; a manifest of the same cut names it. Nothing here changes a file.
 """
@@ -20,8 +22,8 @@ import msgspec
 import pyarrow as pa
 
 from txlog import compute as pc
-from txlog.engine.folds.buffer import Held, Marker
-from txlog.engine.model.ops import LedgerSealed, decode_ops
+from txlog.engine.folds.buffer import Held, Marker, live_rows
+from txlog.engine.model.ops import Compacted, LedgerSealed, decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.schema import (
     INSTANT,
@@ -31,6 +33,7 @@ from txlog.engine.model.schema import (
     TXN_COMMIT,
     W_SNAPSHOT,
 )
+from txlog.engine.storage.chunks import CHUNK_KIND
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.far import is_far, open_file
 from txlog.engine.storage.journal import JournalMoved
@@ -38,6 +41,7 @@ from txlog.engine.storage.journal_file import list_journals
 from txlog.engine.storage.manifest import DumpRef, Manifest
 from txlog.engine.storage.segment import FileRef, encode_part, encode_sealed, make_ref
 from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.upkeep.compact import moved_rows
 from txlog.engine.upkeep.paths import ledger_dir, part_path, sealed_path
 from txlog.engine.upkeep.seal import clean_rows
 from txlog.engine.view import View
@@ -146,6 +150,8 @@ def _before_sealing(
                 for op in ops:
                     if isinstance(op, LedgerSealed) and op.file.path == ref.path:
                         return _sealed_rows(view, op)
+                    if isinstance(op, Compacted) and op.file.path == ref.path:
+                        return moved_rows(view, op)
                 view.apply(raw, ops)
         except (TxlogError, JournalMoved):
             continue
@@ -176,10 +182,13 @@ def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generati
         in_rows = ref.ledger if role == "p" and ref.form == "sealed" else None
         buffers = encode_sealed(table, has_keys=has_keys, ledger=in_rows)
         made = make_ref(path, ref.ledger, buffers, table, form="sealed", clean=ref.clean)
-        made = msgspec.structs.replace(
-            made, form=ref.form, first=ref.first, last=ref.last, lsn_first=ref.lsn_first,
-            lsn_last=ref.lsn_last, messages=made.messages if ref.form == "sealed" else -1,
-        )  # fmt: skip
+        if ref.form == "chunks":  # one chunk now, however many there were
+            made = msgspec.structs.replace(made, form="chunks", messages=-1)
+        else:
+            made = msgspec.structs.replace(
+                made, form=ref.form, first=ref.first, last=ref.last, lsn_first=ref.lsn_first,
+                lsn_last=ref.lsn_last, messages=made.messages if ref.form == "sealed" else -1,
+            )  # fmt: skip
     disk.publish(path, buffers)
     return made
 
@@ -192,17 +201,21 @@ class Salvaged:
     """The rows of a damaged file: those that are good, and in the place of others what is known.
 
     lost: entries that are not what they were, as runs; messages: how many of them are messages
+    what: of what the rows are
     """
 
     table: pa.Table
     lost: list[tuple[int, int]]
     messages: int
+    what: str
 
 
 def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | None:
     """What can be read of a file, row group by row group; None for a form that has no rows left."""
-    if ref.form not in ("part", "sealed", "adopted") or is_far(ref.path):
+    if is_far(ref.path):
         return None
+    if ref.form == "chunks":
+        return _without_value(disk, view, ref, reason)
     starts = [0, *accumulate(group[0] for group in ref.groups)]
     pieces: list[pa.Table] = []
     lost: list[tuple[int, int]] = []
@@ -218,7 +231,39 @@ def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | No
             )  # fmt: skip
             messages += int(pc.sum(is_lost).as_py() or 0)
         pieces.append(table)
-    return Salvaged(pa.concat_tables(pieces) if pieces else MESSAGE.empty_table(), lost, messages)
+    table = pa.concat_tables(pieces) if pieces else MESSAGE.empty_table()
+    what = f"{ref.rows} rows, {messages} messages of them without key and value"
+    return Salvaged(table, lost, messages, what)
+
+
+def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged:
+    """In the place of a large message: one chunk that is null, for a part of a value is no message.
+
+    Which of its bytes can be read is said; they stay where the damaged file is kept.
+    """
+    starts = [0, *accumulate(group[0] for group in ref.groups)]
+    sizes = [_value_bytes(_readable(disk, ref, *piece)) for piece in pairwise(starts)]
+    gap = sizes.index(None) if None in sizes else len(sizes)
+    good = sum(size or 0 for size in sizes)
+    state = view.buffer(view.catalog.owners[ref.ledger][0])
+    what = (
+        f"a large message of {state.chunked[ref.ledger].value_bytes} bytes stays without key and "
+        f"value; {good} bytes can be read, the first {sum(size or 0 for size in sizes[:gap])} "
+        "without a gap"
+    )
+    made: dict[str, object] = {
+        "kind": CHUNK_KIND, "entry": 0, "properties": [(LOST_PROPERTY, reason)],
+    }  # fmt: skip
+    arrays = [pa.array([made.get(field.name)], field.type) for field in MESSAGE]
+    table = pa.Table.from_arrays(arrays, schema=MESSAGE)
+    return Salvaged(table, [(0, 0)], live_rows(state).get(ref.ledger, 0), what)
+
+
+def _value_bytes(table: pa.Table | None) -> int | None:
+    """Bytes of the values of rows; None: they cannot be read."""
+    if table is None:
+        return None
+    return int(pc.sum(pc.binary_length(table["value"])).as_py() or 0)
 
 
 def _readable(disk: Disk, ref: FileRef, start: int, stop: int) -> pa.Table | None:

@@ -5,13 +5,15 @@
       cut-journal      the same before damaged frames; what is behind them is lost
     2 rebuild-state    dumps that a replay leads to
     3 rebuild-file     parts and sealed files whose rows older files or frames still have
-      salvage-file     what is left of the others; each message in it that is not is lost
+      salvage-file     what is left of the others; each message in it that is not is lost, and a
+                       large one of which a byte is
       forget-history   a damaged part of the transaction log's history
     4 rebuild-delayed  buckets, from the log
       bring-online     a quarantined partition whose files are good
       settle           an unfinished frame, a damaged witness: what every writer does
       sweep            what nobody names
-      restore          nothing can be made of it: a copy of the store is needed
+      restore          nothing can be made of it: a copy of the store is needed, or of the file
+                       where it lies outside
 
 Each round looks at the whole store, does the first group that has something to do, and looks again.
 Every step makes new files first and then names them, by one manifest or one frame; so a death
@@ -200,14 +202,14 @@ def _plan_files(disk: Disk, clock: Clock, plan: Plan, known: Known, ledger: int 
         assert view is not None
         left = salvaged(disk, view, file, f"{file.path} was damaged")
         if left is None:
-            plan.actions.append(Action("restore", f"a file of form {file.form}", file.path,
+            plan.actions.append(Action("restore", "a file outside of the store", file.path,
                                        file.ledger))  # fmt: skip
             continue
         plan.left[file.path] = left
         plan.actions.append(Action(
-            "salvage-file", f"{file.rows} rows, {left.messages} messages of them without key and "
-            "value", file.path, file.ledger, left.lost[0][0] if left.lost else None,
-            left.lost[-1][1] if left.lost else None, left.messages,
+            "salvage-file", left.what, file.path, file.ledger,
+            left.lost[0][0] if left.lost else None, left.lost[-1][1] if left.lost else None,
+            left.messages,
         ))  # fmt: skip
 
 

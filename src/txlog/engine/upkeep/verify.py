@@ -95,13 +95,13 @@ def verify(
     raises: TopicNotFound
     """
     for _ in range(TRIES_MAX):
-        tried = Findings()
+        tried = Findings(findings.tell)
         known = _verify(disk, boot_id, tried, deep, topics)
         if not tried.errors or known is None or not _has_moved(disk, known, boot_id):
             break
         known.close()
     else:  # never still for so long: what is found now is said
-        tried = Findings()
+        tried = Findings(findings.tell)
         known = _verify(disk, boot_id, tried, deep, topics)
     findings.take(tried)
     return known
@@ -117,7 +117,9 @@ def _verify(
         partitions = _partitions(known.view, topics)
         _check_files(disk, known, findings, partitions, deep=deep)
         if deep and known.view is not None:
+            findings.begin("replaying the journal")
             check_replay(disk, known.identity.salt, boot_id, known.manifests, findings)
+            findings.begin("comparing components")
             check_folds(known.view, findings, partitions)
     except BaseException:
         known.close()

@@ -18,7 +18,7 @@ from txlog.engine.liveness import WRITE_LOCK, holder_of
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.pins import PINS_LOCK, pins
 from txlog.engine.space import RESERVE_PATH
-from txlog.engine.storage.bucket import BucketFile
+from txlog.engine.storage.bucket_reader import BucketFile
 from txlog.engine.storage.checked import damaged
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.crc import crc32c
