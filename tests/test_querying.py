@@ -20,8 +20,8 @@ from txlog.bounds import Bound
 from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError
 from txlog.messagesql import Messages, path_below
 from txlog.querying import Query
+from txlog.relation import Content, Relation
 from txlog.transaction import Transaction
-from txlog.views import Content, Relation
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 FIRST = random.randrange(10**9) if os.environ.get("HYPOTHESIS_SEED_FREE") == "1" else 0

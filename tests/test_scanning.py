@@ -17,9 +17,9 @@ from txlog import Client, MessageId
 from txlog.bounds import Bound, Range
 from txlog.engine.storage.disk import PosixDisk
 from txlog.errors import InvalidArgument, PartitionUnavailable, SnapshotExpired, TopicNotFound
+from txlog.relation import ALL
 from txlog.scanning import MESSAGES, Scan, grouped, read_scan, scans_of
 from txlog.spans import Span, Wanted
-from txlog.views import ALL
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Row = dict[str, object]

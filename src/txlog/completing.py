@@ -9,7 +9,7 @@ import pyarrow as pa
 from txlog.client import Client
 from txlog.duck import Session
 from txlog.messagesql import Messages, files_of, path_below, unglobbed
-from txlog.views import Content
+from txlog.relation import Content
 from txlog.viewscript import not_covered
 
 

@@ -15,7 +15,7 @@ from txlog.engine.model.schema import MESSAGE
 from txlog.engine.storage.far import located, open_far
 from txlog.engine.storage.segment import arrow_module
 from txlog.engine.storage.segment_reader import SegmentReader
-from txlog.views import Source
+from txlog.relation import Source
 
 FILENAME = pa.field("filename", pa.string())
 

@@ -1,4 +1,4 @@
-"""Owns views.Relation written as SQL: the SELECT of the messages of topics, for DuckDB.
+"""Owns Relation written as SQL: the SELECT of the messages of topics, for DuckDB.
 
 Nothing is decided here. All topics of a query are one SELECT: their files are one scan, and those
 with other rows than messages another, where topic and partition follow from the name of a file,
@@ -25,7 +25,7 @@ from txlog.engine.model.schema import (
 from txlog.engine.storage.far import is_remote, local_path, without_options
 from txlog.fardata import dataset_of, numbered_rows
 from txlog.hiddenrows import HIDDEN
-from txlog.views import Content, Source, adopted_lsns
+from txlog.relation import Content, Source, adopted_lsns
 
 USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
 # Of a file by its name: evaluated once a file, which also leaves files out.
@@ -193,7 +193,7 @@ class Messages:
         return f"{self._topic} AS topic" if self._is_one else "topic"
 
     def _visible(self, *, everything: bool) -> str:
-        """What is visible, in parentheses: the columns of views.COMMITTED, and how it is stored."""
+        """What is visible, in parentheses: the columns of COMMITTED, and how it is stored."""
         stored = f", {_STORED}" if everything else ""
         lying = ", kind, txn_most, txn_least, {ledger}, {row}" if everything else ""
         data = "" if everything else f" WHERE kind = {KIND_DATA}"
@@ -314,7 +314,7 @@ def unglobbed(path: str) -> str:
 
 
 def _columns(source: str, more: str | None = None) -> str:
-    """The columns of `messages` over those of views.COMMITTED; what has no place has no id."""
+    """The columns of `messages` over those of COMMITTED; what has no place has no id."""
     is_message = "" if more is None or "stored_entry" not in more else f"kind = {KIND_DATA} AND "
     return (
         f"SELECT topic, partition, CASE WHEN {is_message}ledger IS NOT NULL"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from txlog import filechecks, looking, names, scanning, views
+from txlog import filechecks, looking, names, relation, scanning, views
 from txlog.clock import Clock, SystemClock
 from txlog.engine import pins
 from txlog.engine.flow import adopt
@@ -27,9 +27,9 @@ from txlog.ids import TopicName
 
 if TYPE_CHECKING:
     from txlog.engine.pins import Pin
+    from txlog.relation import Content, Relation, Source
     from txlog.scanning import Ends, Scan
     from txlog.spans import Wanted
-    from txlog.views import Content, Relation, Source
 
 Answer = dict[str, Any]
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class RelationReader:
             lambda view: views.relation(
                 view,
                 name,
-                wanted or views.ALL,
+                wanted or relation.ALL,
                 skip_unavailable=skip_unavailable,
                 isolation=isolation,
             )
@@ -107,7 +107,7 @@ class RelationReader:
             lambda view: views.content(
                 view,
                 name,
-                wanted or views.ALL,
+                wanted or relation.ALL,
                 skip_unavailable=skip_unavailable,
                 isolation=isolation,
             )

@@ -1,7 +1,7 @@
 """Owns scans: the committed messages of a relation in pieces that any process can read by itself.
 
 A relation is cut into scans on the driver; each is a plain value with all that its reader needs but
-the files: rows of a file with one rule (views.Relation), or the rows themselves. Files are opened
+the files: rows of a file with one rule (Relation), or the rows themselves. Files are opened
 below the store and every byte is checked, as everywhere. A file is read row group by row group;
 those whose statistics rule them out are not.
 """
@@ -23,8 +23,8 @@ from txlog.engine.storage.far import open_file
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import MissingFile, SnapshotExpired
+from txlog.relation import Relation, Source
 from txlog.spans import Span
-from txlog.views import Relation, Source
 
 # A message as `messages` has it, in DuckDB and Spark.
 MESSAGES: Final = pa.schema(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from txlog.messagesql import USER
-from txlog.views import Content, Source, adopted_lsns
+from txlog.relation import Content, Source, adopted_lsns
 from txlog.viewscript import RELATIONS
 
 _HEAD: Final = """from pyspark.sql import SparkSession

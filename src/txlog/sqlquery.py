@@ -3,7 +3,7 @@
 The relations that are no messages are asked for by name: who wants none of them loads no client.
 
 A view is made only if the query names it, and its files are checked before it is. What the views
-say is `views.Relation` written as SQL: nothing is decided here.
+say is `Relation` written as SQL: nothing is decided here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txlog.engine.storage.far import is_remote
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.messagesql import Messages, files_of, name, path_below, text, unglobbed
 from txlog.relating import RelationReader
-from txlog.views import Content
+from txlog.relation import Content
 
 _MESSAGES: Final = "messages"
 _EVERYTHING: Final = "messages_all"

@@ -19,7 +19,7 @@ from txlog.engine.model.schema import MESSAGE
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view import View
 from txlog.ids import TopicName, txn_halves
-from txlog.views import Source
+from txlog.relation import Source
 
 ROW_COLUMNS: Final = (
     "kind", "entry", "lsn", "txn_most", "txn_least", "txn_index", "count", "marker_ledger",

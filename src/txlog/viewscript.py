@@ -23,7 +23,7 @@ from txlog.engine.view import View
 from txlog.errors import NotAllowed
 from txlog.ids import TopicName, encode_component
 from txlog.messagesql import Messages, files_of, name, text
-from txlog.views import Content, Source
+from txlog.relation import Content, Source
 
 RELATIONS: Final = ("messages", "segments")  # a topic of such a name has a view by its whole name
 _MARKER: Final = ["partition", "txn_most", "txn_least"]

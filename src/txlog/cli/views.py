@@ -18,7 +18,7 @@ from txlog.ids import TopicName
 
 if TYPE_CHECKING:
     from txlog.client import Client
-    from txlog.views import Content
+    from txlog.relation import Content
 
 _TRIES = 5
 

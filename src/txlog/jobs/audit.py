@@ -28,8 +28,8 @@ from txlog.client import Client
 from txlog.errors import CommandFailed, Corruption, TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
+from txlog.relation import Source
 from txlog.stored import Stored, stored
-from txlog.views import Source
 
 Answer = dict[str, Any]
 _TXN: Final = "partition, txn_most, txn_least"

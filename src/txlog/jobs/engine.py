@@ -16,8 +16,8 @@ from txlog.client import Client
 from txlog.engine.upkeep.bucket_sources import Search
 from txlog.engine.upkeep.compact import Arrange
 from txlog.loads import CsvRows, Files, Transform
+from txlog.relation import Content
 from txlog.stored import Stored
-from txlog.views import Content
 
 Tell = Callable[[str], None]
 Ask = Callable[[str], pa.Table]

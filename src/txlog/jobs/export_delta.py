@@ -30,7 +30,8 @@ from txlog.errors import InvalidArgument, NotAllowed, TryAgain
 from txlog.ids import TopicName
 from txlog.jobs.engine import Engine, Tell, silent
 from txlog.jobs.exporting import FILE, NULL_NAME, PLACE, rows_after
-from txlog.views import Content, Source, content
+from txlog.relation import Content, Source
+from txlog.views import content
 
 Answer = dict[str, Any]
 _TABLE: Final = pa.schema([("partition", pa.int32()), ("ledger", pa.int64()), *FILE])

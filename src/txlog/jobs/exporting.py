@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from txlog import compute as pc
 from txlog.client import Client
 from txlog.engine.model.schema import PROPERTY_MAP
+from txlog.relation import Content
 from txlog.scanning import scans_of
-from txlog.views import Content
 
 _TIME: Final = pa.timestamp("us", "UTC")
 FILE: Final = pa.schema(

@@ -29,8 +29,8 @@ from txlog.jobs.rows import (
 )
 from txlog.loads import CsvRows, Files, Transform
 from txlog.querying import Query
+from txlog.relation import Content, Source
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
-from txlog.views import Content, Source
 
 _LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
 _PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_txnlog/)?[^/]+$', 1)::INTEGER"

@@ -13,8 +13,8 @@ from txlog.engine.model.schema import PROPERTY_MAP
 from txlog.errors import CommandFailed
 from txlog.jobs.rows import as_message
 from txlog.loads import KEPT, PROPERTY, Transform
+from txlog.relation import Content
 from txlog.scanning import scans_of
-from txlog.views import Content
 
 _READ: Final = ["topic", "message_id", *KEPT]
 

@@ -26,13 +26,14 @@ from txlog.engine.view import View
 from txlog.errors import BadRecord, CommandFailed
 from txlog.ids import TopicName
 from txlog.loads import KEPT, PROPERTY, CsvRows, Files, Transform
+from txlog.relation import Content, Source
 from txlog.spark.arranging import arranged, delayed_ids
 from txlog.spark.loading import bulk_load
 from txlog.spark.reading import frame_of, local_frame, read
 from txlog.spark.rows import csv_rows, lines, message_frame
 from txlog.spark.sessions import session
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
-from txlog.views import Content, Source, content
+from txlog.views import content
 
 T = TypeVar("T")
 _Ask = Callable[[str], pa.Table]

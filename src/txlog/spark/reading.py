@@ -1,6 +1,6 @@
 """Owns `read`: the messages of a topic as a data frame, scanned by Spark itself.
 
-What is committed is decided by `views.Relation`; here it is written as Spark's plan: a scan of the
+What is committed is decided by `Relation`; here it is written as Spark's plan: a scan of the
 files that have nothing but messages; one of those that need `kind = 0`; one of the files that are
 joined with their markers; what lies in parts and in the journal as local rows. Files are named one
 by one, never a directory, which knows no generation and no transaction. What was offloaded to a
@@ -29,11 +29,11 @@ from txlog.clock import SystemClock
 from txlog.engine.storage.far import is_remote, local_path
 from txlog.errors import SnapshotExpired
 from txlog.positions import Where, bound_of
+from txlog.relation import Content, Relation, Source, adopted_lsns
 from txlog.scanning import scans_of
 from txlog.spans import Span, Wanted
 from txlog.spark.opening import opened
 from txlog.spark.remote import remote_frame
-from txlog.views import Content, Relation, Source, adopted_lsns
 
 _TRIES: Final = 5
 # By session, what lets go of the files of its frames; they go with the session as well.
@@ -45,7 +45,7 @@ _COLUMNS: Final = (
     "topic", "partition", "message_id", "ledger", "entry", "txn_index", *_USER, "visible_time",
     "producer", "sequence_id", "lsn", "size_bytes",
 )  # fmt: skip
-# As in views.COMMITTED, and the size: that of a large message is known without its value.
+# As in COMMITTED of relation, and the size: that of a large message is known without its value.
 _BRANCH: Final = tuple(name for name in _COLUMNS if name not in ("topic", "message_id"))
 _STORED: Final = (
     "kind tinyint, entry bigint, lsn bigint, publish_time timestamp, key binary, value binary,"

@@ -44,12 +44,12 @@ from txlog.progress import (
     last_places,
     next_places,
 )
+from txlog.relation import Relation
 from txlog.scanning import scans_of
 from txlog.spans import Span, Wanted
 from txlog.spark.opening import opened
 from txlog.spark.options import StreamOptions, stream_options
 from txlog.spark.source import Share, check_schema, read_share, shares_of
-from txlog.views import Relation
 
 _TRIES: Final = 5
 Offset = dict[str, Any]

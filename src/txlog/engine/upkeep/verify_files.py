@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.engine.dumps import FOLDS, STATE_HEAD, STATE_MAGIC
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.liveness import WRITE_LOCK, holder_of
 from txlog.engine.model.schema import KIND_DATA
@@ -31,7 +32,6 @@ from txlog.engine.store import MAINTENANCE_PATH
 from txlog.engine.upkeep.findings import Findings
 from txlog.engine.upkeep.history import HISTORY
 from txlog.engine.upkeep.quarantine import DIRECTORY as QUARANTINE_DIR
-from txlog.engine.view import FOLDS, STATE_HEAD, STATE_MAGIC
 from txlog.errors import MissingFile, TxlogError
 
 HINT: Final = "txlog admin repair says what can be made again"
