@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 def open_relations(
     path: str, *, read_only: bool = False, clock: Clock | None = None,
-    lock_timeout_ms: int = 30_000,
+    lock_timeout_ms: int | None = None,
 ) -> RelationReader:  # fmt: skip
     """Open a store that exists, for its relations; raises as txlog.open."""
     disk = PosixDisk(absolute(path), read_only=read_only)
@@ -65,6 +65,15 @@ class RelationReader:
     def path(self) -> str:
         """The directory of the store."""
         return self._disk.description
+
+    @property
+    def lock_timeout_ms(self) -> int:
+        """How long calls wait for a lock, as it was asked for, or as the store says."""
+        return self._store.lock_timeout_ms
+
+    def wait_for_locks(self, timeout_ms: int) -> None:
+        """Wait so long from now on, whatever the store says."""
+        self._store.lock_timeout_asked_ms = timeout_ms
 
     def close(self) -> None:
         """Let go of the store; harmless when repeated."""
