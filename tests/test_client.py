@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, pending, send
 from txlog import messages
+from txlog.bulk import Bulk
 from txlog.errors import (
     AlreadyClosed,
     AlreadyExists,
@@ -25,10 +27,17 @@ from txlog.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
+from txlog.receipt import SendReceipt
+from txlog.subscription import SubscriptionHandle
+from txlog.topic import TopicHandle
+from txlog.transaction import Later
+from txlog.watermarking import WatermarkSession
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SHOWN = (
     *("", "client", "consumer", "producer", "reader", "transaction", "message", "topic"),
+    *("administration", "asserting", "bulk", "metrics", "multi_consumer", "nondurable"),
+    *("subscription", "watermarktopic"),
     *(f"functions.{name}" for name in ("outputs", "context", "windows", "loading", "runner")),
 )
 
@@ -51,6 +60,22 @@ def test_examples_are_true(name: str) -> None:
         runner.run(found)
     assert runner.tries > 0
     assert runner.failures == 0
+
+
+def test_every_public_name_is_documented() -> None:
+    """Also the methods of what the calls give; a test of the layers has their modules."""
+    handles = (SubscriptionHandle, TopicHandle, Later, WatermarkSession, SendReceipt, Bulk)
+    classes = [one for name in txlog.__all__ if inspect.isclass(one := getattr(txlog, name))]
+    bare = [
+        f"{one.__name__}.{name}"
+        for one in (*classes, *handles)
+        for name, member in inspect.getmembers(one)
+        if not name.startswith("_") and (callable(member) or isinstance(member, property))
+        if not inspect.getdoc(member)
+    ]
+    assert not bare
+    functions = (txlog.init, txlog.open, txlog.messages, txlog.verify, txlog.repair, txlog.doctor)
+    assert all(map(inspect.getdoc, [*classes, *functions]))
 
 
 def test_exports() -> None:
@@ -244,3 +269,14 @@ def test_begin_is_not_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     txn = bench.client.begin()["txn"]
     assert not flushed
     assert bench.another().show_transaction(txn)["state"] == "open"
+
+
+def test_what_a_consumer_may_be_called(bench: Bench) -> None:
+    """spec/transactions 2: as everything that has a name; without one it is user and process."""
+    for bad in ("", "a b", "__c", "-c", "a/b", "x" * 129):
+        with pytest.raises(InvalidArgument, match="bad consumer name"):
+            bench.client.consumer("t", "s", name=bad)
+    with bench.client.consumer("t", "s", name="till-7") as consumer:
+        assert consumer.name == "till-7"
+    with bench.client.consumer("t", "s") as consumer:
+        assert consumer.name.endswith(f"-{os.getpid()}")

@@ -13,6 +13,7 @@ from txlog.bounds import END, START
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,
+    InvalidArgument,
     InvalidTxnStatus,
     MessageNotFound,
     NotAllowed,
@@ -108,6 +109,12 @@ def test_bounds_of_every_kind(tmp_path: Path) -> None:
         assert left(client) == digits(first), bound
     handle.seek(at_ms)
     assert left(client) == digits(3)
+    for word, first in (("earliest", 0), ("latest", 9)):  # as everywhere in the API
+        handle.seek(word)
+        assert left(client) == digits(first)
+    for wrong in ("start", True, 1.5, None):
+        with pytest.raises(InvalidArgument):
+            handle.seek(wrong)  # type: ignore[arg-type]
 
 
 def test_an_id_behind_the_end_moves_to_it(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ from txlog.engine.mutex import Mutex
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed
-from txlog.ids import MessageId, TopicName, TxnId
+from txlog.ids import MessageId, TopicName, TxnId, check_name
 from txlog.membership import Membership, check_options
 from txlog.message import Message, messages
 from txlog.moving import reconsume_later
@@ -93,7 +93,10 @@ class Consumer:
         self._store = store
         wanted = TopicName.parse(topic, allow_partition=True)
         self.short = wanted.topic.short
-        self.name = name or f"{store.disk.owner()[1]}-{store.disk.pid()}"
+        if name is None:  # whatever a user may be called
+            self.name = f"{store.disk.owner()[1]}-{store.disk.pid()}"
+        else:
+            self.name = check_name("consumer", name)
         self._queue_size = receiver_queue_size
         self._nack_delay_ms = nack_delay_ms
         self._turns = Mutex(store.disk.pid)
@@ -142,6 +145,8 @@ class Consumer:
         Rows of one marker stand together. What came back goes before what is new. `blocked` says
         why there is nothing although there may be messages. With watermarks also no rows, at once,
         when there is a new one, and a column is_late.
+        raises: AlreadyClosed, InvalidArgument, SubscriptionNotFound (deleted); Corruption, behind
+                what can be read; PartitionUnavailable once all its partitions are away
         """
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
@@ -161,7 +166,7 @@ class Consumer:
 
         It takes up to receiver_queue_size messages in hand at once, and gives those back uncounted
         that were not received when it closes. With watermarks also None, at once, when there is a
-        new one: get_last_watermark tells.
+        new one: get_last_watermark tells. Raises as receive_batch.
         """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         pause = POLL_SECONDS_MIN
@@ -294,7 +299,8 @@ class Consumer:
     ) -> AckAnswer:
         """Acknowledge messages, ids or received rows; in a transaction they become PENDING_ACK.
 
-        raises: MessageNotFound; TransactionConflict, which has aborted the transaction
+        raises: AlreadyClosed, MessageNotFound, PartitionUnavailable; in a transaction
+                TransactionConflict, which has aborted it, and what its state refuses
         """
         return acknowledge_runs(
             self._store, self._receiving.target, self._runs(what), txn, cumulative=False,
@@ -317,6 +323,7 @@ class Consumer:
 
         Of a message that was received before some below it came back it does nothing, and says so
         by `stale`; in a transaction that is a TransactionConflict.
+        raises: as acknowledge; NotAllowed (shared, key-shared)
         """
         return acknowledge_runs(
             self._store, self._receiving.target, self._runs(what), txn, cumulative=True,
@@ -328,6 +335,7 @@ class Consumer:
 
         delay_ms: None: that of the consumer or subscription, doubled with each redelivery up to
                   nack_backoff_max_ms. Messages that are not in this consumer's hand are left alone
+        raises:   AlreadyClosed, InvalidArgument, MessageNotFound
         """
         if delay_ms is not None and delay_ms < 0:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)

@@ -170,6 +170,8 @@ class TopicName:
 
     @classmethod
     def _parse(cls, text: str, allow_partition: bool) -> TopicName:
+        if not isinstance(text, str):
+            raise InvalidArgument(f"not a topic: {text!r}", code=202)
         rest = text.removeprefix("persistent://")
         if "://" in rest:
             raise InvalidArgument(
@@ -231,6 +233,8 @@ def check_name(kind: str, text: str) -> str:
 
     raises: InvalidArgument (202) that says which rule is broken; nothing is silently changed
     """
+    if not isinstance(text, str):
+        raise InvalidArgument(f"bad {kind} name {text!r}: it is not a str", code=202)
     reason = _broken_rule(text)
     if reason is not None:
         raise InvalidArgument(f"bad {kind} name {_short(text)}: {reason}", code=202)

@@ -11,7 +11,6 @@ from typing import Any
 
 from txlog import subreport
 from txlog.acknowledging import acknowledge_runs
-from txlog.bounds import Bound
 from txlog.clock import Instant
 from txlog.engine.call import Decide
 from txlog.engine.flow.acknowledge import runs_of_ids
@@ -31,6 +30,7 @@ from txlog.engine.view import View
 from txlog.errors import ConsumerBusy, InvalidArgument
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.looking import look
+from txlog.positions import Where, bound_of
 from txlog.transaction import Transaction
 
 Answer = dict[str, Any]
@@ -91,9 +91,7 @@ class SubscriptionHandle:
 
     # --- moving ------------------------------------------------------------------------------
 
-    def seek(
-        self, to: Bound | MessageId | int, *, force: bool = False, dry_run: bool = False
-    ) -> Answer:
+    def seek(self, to: Where, *, force: bool = False, dry_run: bool = False) -> Answer:
         """Stand before a bound, a message, or an instant in ms; the fields of `sub seek`.
 
         Everything before it is acknowledged, nothing from it on; redelivery counts begin anew.
@@ -101,10 +99,9 @@ class SubscriptionHandle:
         dry_run: say what would move
         raises:  NotAllowed (held acknowledgements), MessageNotFound, PartitionUnavailable
         """
-        if isinstance(to, MessageId):
-            to = Bound("id", to)
-        bound = Bound("time", to) if isinstance(to, int) else to
-        store = self._store
+        if to is None:
+            raise InvalidArgument("a seek needs a position", code=203)
+        bound, store = bound_of(to), self._store
         uid = store.disk.owner()[0]
 
         def decide(view: View, now: Instant) -> Decision:

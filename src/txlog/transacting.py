@@ -93,6 +93,8 @@ class TransactionClient(RelationReader):
 
         key, epoch: as for `transaction`; the key decides the coordinator
         owner:      of the key, for root
+        raises:     InvalidArgument, LimitExceeded (time-out, unfinished transactions),
+                    CoordinatorNotFound, ProducerFenced (the epoch), NotAllowed (another's key)
         """
         if owner is not None and key is None:
             raise InvalidArgument("an owner belongs to a transaction key: name the key")
@@ -137,6 +139,9 @@ class TransactionClient(RelationReader):
 
         wait_ms: how long to wait for partitions that are not available; the state stays
                  `committing` when they do not come back, and the decision stands
+        raises:  TransactionNotFound, NotAllowed (another's), TransactionTimedOut,
+                 ExpiredTransaction (fenced), InvalidTxnStatus (ended the other way),
+                 OutcomeUnknown: ask by the id
         """
         answer = self._end(txn_id, True)
         if answer.waiting and wait_ms > 0:
@@ -145,7 +150,7 @@ class TransactionClient(RelationReader):
         return self._tell(txn_id, lambda view: report.ended(view, answer))
 
     def abort(self, txn_id: TxnId) -> Answer:
-        """Abort by id; the fields of `txn abort`."""
+        """Abort by id; the fields of `txn abort`. Raises as commit; a time-out is one already."""
         answer = self._end(txn_id, False)
         return self._tell(txn_id, lambda view: report.ended(view, answer))
 

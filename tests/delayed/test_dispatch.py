@@ -196,6 +196,15 @@ def test_a_row_that_was_due_for_its_writer_is_a_stray_for_a_slow_reader(shop: Sh
     assert take(slow) == [] and strays(slow) == []
 
 
+def test_a_row_outside_the_index_is_due_at_its_time(shop: Shop) -> None:
+    """1: `deliver_at <= cutoff`, also for a clock that is behind and meets the row just then."""
+    slow_client, _ = shop.process(900)
+    slow = shop.consumer("s", slow_client)
+    shop.set(1000)
+    a, _ = shop.send_all((b"a", 900), (b"b", 901))
+    assert take_ids(slow) == [a] and strays(slow) == [901]
+
+
 def test_a_stray_that_came_back_is_released(shop: Shop) -> None:
     """3: also a message outside the index waits only once."""
     slow_client, slow_clock = shop.process(0)

@@ -129,6 +129,19 @@ def test_a_checkpoint_forgets(tmp_path: Path) -> None:
         assert [row["txn"].coordinator for row in reader.transactions(all=True)] == [5, 6, 7]
 
 
+def test_an_id_as_pulsar_prints_it_is_told_apart(tmp_path: Path) -> None:
+    """2: (3,18) is a counter that coordinator 0 never reaches; 3:18 is meant."""
+    client = Bench(tmp_path / "store").client
+    for text, hint in {
+        "(3,18)": "did you mean 3:18?",
+        "(844424930131968,18)": "txlog txn list shows the open ones",
+        "0:18": "txlog txn list shows the open ones",
+    }.items():
+        with pytest.raises(TransactionNotFound) as caught:
+            client.commit(TxnId.parse(text))
+        assert (caught.value.code, caught.value.hint) == (304, hint)
+
+
 def test_the_counter_tells_forgotten_from_never_issued(tmp_path: Path) -> None:
     """4: over reopenings and checkpoints, too."""
     bench = Bench(tmp_path / "store", coordinators=1, txn_ended_retention_count=0)

@@ -154,6 +154,23 @@ def test_a_returning_consumer_gets_the_value_again_and_first(bench: Bench) -> No
             assert consumer.receive() is not None
 
 
+def test_a_new_session_begins_at_no_less_than_was_handed_out(bench: Bench) -> None:
+    """Invariant 5: what was handed out binds the consumers to come, whoever joined below it."""
+    client = bench.client
+    say(client, "A", 50)
+    with watch(client) as consumer:
+        assert values(consumer) == [50]
+    say(client, "C", 20)
+    post(client, 30)
+    with watch(client) as consumer:
+        assert consumer.receive() is None
+        assert consumer.get_last_watermark() == Watermark(50, 1)
+        late = consumer.receive()
+        assert late is not None and late.is_late
+    with watch(client, name="other") as consumer:  # clamps are its own
+        assert drain(consumer)[0] == [20]
+
+
 def test_a_seek_between_the_look_and_the_frame_starts_the_offer_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

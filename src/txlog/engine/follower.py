@@ -5,7 +5,8 @@
     dry run         the view stays where it was opened, behind every valid frame
 
 A checkpoint of others may take files from under it: then it looks again over the newest (R21), or
-loads everything anew.
+loads everything anew. So it does behind an interrupt: what a frame has half done in the folds must
+not be gone on with (R28).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Follower:
     """The state of an open store that stays up to date; safe to call from many threads."""
 
     __slots__ = (
-        "_asked_durability", "_closed", "_mutex", "_settings_changes", "_view", "clock", "disk",
-        "dry_run", "durability", "identity", "recovered_ms", "reports", "settings", "tally",
+        "_asked_durability", "_closed", "_is_void", "_mutex", "_settings_changes", "_view", "clock",
+        "disk", "dry_run", "durability", "identity", "recovered_ms", "reports", "settings", "tally",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +46,7 @@ class Follower:
         self.reports: list[str] = []
         self._mutex = Mutex(disk.pid)
         self._closed = False
+        self._is_void = False  # the view is worth nothing: the next call loads it anew
         self._asked_durability = durability
         self._settings_changes = -1
         self.settings = Settings()
@@ -92,7 +94,7 @@ class Follower:
         must leave nothing behind.
         """
         with self._mutex:
-            if fresh or self._closed:
+            if fresh or self._closed or self._is_void:
                 self._refresh()
             while True:
                 at = (self._view.lsn, self._view.manifest.generation)
@@ -102,6 +104,11 @@ class Follower:
                     self._refresh()  # R21
                     if at == (self._view.lsn, self._view.manifest.generation):
                         raise
+                except Exception:
+                    raise
+                except BaseException:  # an interrupt: what it was noting may be half done
+                    self._is_void = True
+                    raise
 
     def refresh(self) -> int:
         """Follow the journal up to the witness; returns the LSN of the view."""
@@ -111,6 +118,8 @@ class Follower:
 
     def _refresh(self) -> None:
         self._need_open()
+        if self._is_void:
+            self._reload()
         if self.dry_run:
             return  # what it decided so far stands nowhere else
         try:
@@ -118,6 +127,9 @@ class Follower:
             self._view.adopt_manifest()
         except JournalMoved:
             self._reload()
+        except BaseException:
+            self._is_void = True
+            raise
         self._adopt_settings()
 
     def reload(self) -> None:
@@ -126,8 +138,10 @@ class Follower:
             self._reload()
 
     def _reload(self) -> None:
+        self._is_void = True
         self._view.close()
         self._view = self._load()
+        self._is_void = False
 
     def _adopt_settings(self) -> None:
         """Take the settings that the catalog has now; any process may have changed them."""
@@ -140,6 +154,8 @@ class Follower:
     def has_unflushed(self, *, unseen: bool = False) -> bool:
         """True when frames lie behind the witness; unseen: when there are more than it holds."""
         with self._mutex:
+            if self._is_void:
+                self._reload()
             journal = self._view.journal
             journal.current.forget_window()
             return (

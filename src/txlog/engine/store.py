@@ -160,9 +160,11 @@ class Store(Follower):
             calls.append(self._queue.popleft())
         try:
             self._acquire()
-        except TxlogError as error:
+        except BaseException as error:  # an interrupt too: nobody else would run these calls
             for call in calls:
                 call.error, call.done = error, True
+            if not isinstance(error, Exception):
+                raise
             return
         try:
             self._run(calls)
@@ -263,6 +265,8 @@ class Store(Follower):
 
     def _follow(self, calls: list[Call], now: Instant) -> bool:
         """Catch up under the lock; recovery and the sweep ride in frames before the calls'."""
+        if self._is_void:
+            self._reload()
         view = self._view
         try:
             frames = view.journal.catch_up()
@@ -364,8 +368,8 @@ class Store(Follower):
             try:
                 self._follow([], self.clock.now())
                 return act(self._view)
-            except TxlogError:
-                self._reload()
+            except BaseException:
+                self._is_void = True
                 raise
             finally:
                 self._release()

@@ -145,4 +145,4 @@ class Inputs:
 def consumer_name(context: Context, options: FunctionOptions) -> str:
     """The name of the consumers of an instance."""
     name = "".join(c if c.isalnum() or c in "._-" else "-" for c in context.function_name)
-    return f"{name[:_NAME_MAX]}-{options.instance}"
+    return f"{name.lstrip('-_')[:_NAME_MAX]}-{options.instance}".lstrip("-")

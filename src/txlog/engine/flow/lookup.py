@@ -104,10 +104,17 @@ def transaction(view: View, txn_id: TxnId, coordinator_count: int) -> Txn:
             )  # fmt: skip
     if known is None:
         raise TransactionNotFound(
-            f"transaction {txn_id} was never issued", hint="txlog txn list shows the open ones",
-            txn=txn_id,
-        )  # fmt: skip
+            f"transaction {txn_id} was never issued", hint=_never_issued(txn_id), txn=txn_id
+        )
     return known
+
+
+def _never_issued(txn_id: TxnId) -> str:
+    """What to do; Pulsar prints (3,18) for what is 3:18 here, and that is a number above 2^64."""
+    coordinator, sequence = txn_id.sequence >> 64, txn_id.sequence & ((1 << 64) - 1)
+    if coordinator and not txn_id.coordinator:
+        return f"did you mean {coordinator}:{sequence}?"
+    return "txlog txn list shows the open ones"
 
 
 def check_coordinator(number: int, coordinator_count: int) -> None:
