@@ -59,6 +59,8 @@ def run(call: Call, request: Request) -> None:
         client.create_topic(request.topic, 1, if_not_exists=True)
         if request.dead_letter_topic is not None:
             client.create_topic(request.dead_letter_topic, 1, if_not_exists=True)
+    if request.partition is not None:
+        client.topic(f"{request.topic}/{request.partition}")  # there is one
     producer = client.producer(request.topic, request.producer, chunking=request.chunking)
     if request.transaction_key is not None and request.epoch is None:
         owner, key = split_key(request.transaction_key)

@@ -1,0 +1,79 @@
+"""Sentences of the contract of the command line (CLI.md), each on a real store."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from txlog.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """What runs a command on a store with the topic `orders`; exit code, stdout, stderr."""
+    for name in [name for name in os.environ if name.startswith("TXLOG")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TXLOG_STORE", "shop")
+    txlog.init("shop", coordinators=2)
+    with txlog.open("shop") as client:
+        client.create_topic("orders")
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main(words)
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return call
+
+
+def error_of(ran: tuple[int, str, str]) -> dict[str, Any]:
+    code, out, err = ran
+    error: dict[str, Any] = json.loads(err)["error"]
+    assert (out, error["exit"]) == ("", code)
+    return error
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "produce orders/1 -m x", "produce orders -p 1 -m x", "consume orders/1",
+        "consume orders -p 1",
+        "peek orders -p 1", "topic describe orders/1", "watermark show orders -p 1",
+        "watermark history orders -p 1", "segment list orders -p 1", "segment list orders/1",
+        "admin compact orders -p 1", "delay list orders/1", "admin offline orders/1",
+        "admin transaction-buffer-stats orders -p 1",
+    ],
+)  # fmt: skip
+def test_a_partition_that_is_not_there_is_not_found(run: Run, words: str) -> None:
+    """CLI.md 5: 302 is of topics and partitions, whichever command names it."""
+    error = error_of(run(*words.split(), "--json"))
+    assert (error["code"], error["topic"], error["partition"]) == ("TXL-302", "orders", 1)
+
+
+def test_a_range_of_a_transaction_that_never_was_is_not_found(run: Run) -> None:
+    """CLI.md 5: 304; one that was issued and wrote nothing here has no messages."""
+    assert run("txn", "begin") == (0, "0:0\n", "")
+    assert run("consume", "orders", "-o", "txn:0:0") == (0, "", "")
+    for txn in ("0:1", "7:0"):
+        error = error_of(run("consume", "orders", "-o", f"txn:{txn}", "--json"))
+        assert (error["code"], error["txn"]) == ("TXL-304", txn)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--bogus --json topic list", "-f json topic list extra", "--json topc", "-f json bogus"],
+)
+def test_usage_errors_are_objects_wherever_the_flag_stands(run: Run, words: str) -> None:
+    """CLI.md 5: with --json one object on one line, also for usage errors."""
+    assert error_of(run(*words.split()))["code"] == "TXL-201"
