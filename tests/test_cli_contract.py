@@ -77,3 +77,25 @@ def test_a_range_of_a_transaction_that_never_was_is_not_found(run: Run) -> None:
 def test_usage_errors_are_objects_wherever_the_flag_stands(run: Run, words: str) -> None:
     """CLI.md 5: with --json one object on one line, also for usage errors."""
     assert error_of(run(*words.split()))["code"] == "TXL-201"
+
+
+def test_columns_are_picked_of_what_a_query_or_inspect_answers(run: Run) -> None:
+    """CLI.md 2: --columns is of every table and JSON; an unknown one is exit 2."""
+    sql = "SELECT 1 AS a, 2 AS b, 3 AS c"
+    assert run("query", sql, "--columns", "c,a", "--json")[1] == '[{"c":3,"a":1}]\n'
+    assert run("query", sql, "--columns", "b", "-f", "tsv")[1] == "b\n2\n"
+    assert run("inspect", "orders", "--columns", "messages,kind", "--json")[1] == (
+        '{"messages":0,"kind":"topic"}\n'
+    )
+    for words in (["query", sql], ["inspect", "orders"], ["topic", "list"]):
+        error = error_of(run(*words, "--columns", "nope", "--json"))
+        assert (error["code"], error["message"]) == ("TXL-201", "no column nope")
+
+
+def test_names_of_a_listing_are_its_numbers_too(run: Run) -> None:
+    """CLI.md 4, 12.5: what can be given to another command, as the ledger to `segment show`."""
+    run("produce", "orders", "-m", "x")
+    assert run("segment", "list", "orders", "-f", "names")[1] == "1\n"
+    assert run("segment", "show", "1", "--columns", "ledger", "--json")[1] == '{"ledger":1}\n'
+    assert run("admin", "coordinators", "-f", "names")[1] == "0\n1\n"
+    assert run("delay", "buckets", "orders", "-f", "names")[0] == 2

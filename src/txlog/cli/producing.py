@@ -25,6 +25,7 @@ from txlog.cli.options import Call, is_terminal, split_key
 from txlog.cli.produce_request import Request
 from txlog.cli.produced import Acks, Totals
 from txlog.cli.signals import raise_if_asked, shielded
+from txlog.cli.tables import counted
 from txlog.errors import (
     BadRecord,
     ConditionNotMet,
@@ -392,7 +393,9 @@ class Job:
     def _check_expectations(self) -> None:
         expected = self.request.expect
         if expected is not None and self.read != expected:
-            raise ConditionNotMet(f"{self.read} records, {expected} were expected", code=803)
+            raise ConditionNotMet(
+                f"{counted(self.read, 'record')}, {expected} were expected", code=803
+            )
 
     def _batch_rows(self, whole: pa.Table) -> int:
         """Return how many rows of whole make a batch."""

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, Protocol
 
 import pyarrow as pa
 
-from txlog.cli.output import Output, delimited, tsv_cell
+from txlog.cli.output import Output, check_columns, delimited, tsv_cell
 from txlog.cli.tables import table
 from txlog.engine.storage.outside import replacing
 from txlog.engine.storage.segment import arrow_module
@@ -108,6 +108,10 @@ class Printed:
         """Print all rows; returns how many. Raises Usage when two columns have one name."""
         schema, pieces = batches
         names = _distinct(schema)
+        if self._output.fields:  # --columns
+            check_columns(self._output.fields, names)
+            names = self._output.fields
+            pieces = (batch.select(names) for batch in pieces)
         form = self._output.form
         if form in ("table", "wide", "md"):
             rows = [row for batch in pieces for row in values(batch)]
