@@ -149,9 +149,9 @@ def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> 
             call.output.text(asked.plan())
             return
         rows = asked.rows()
-        importlib.import_module("txlog.cli.queryrows").Printed(call.output).print(
-            (rows.schema, iter(rows))
-        )
+        importlib.import_module("txlog.cli.queryrows").Printed(
+            call.output, call.output.fields
+        ).print((rows.schema, iter(rows)))
 
 
 def _hexdump(call: Call, answer: Mapping[str, Any], path: str | None, words: str) -> None:
@@ -198,6 +198,6 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print(call: Call, table: pa.Table) -> None:
-    importlib.import_module("txlog.cli.queryrows").Printed(call.output).print(
+    importlib.import_module("txlog.cli.queryrows").Printed(call.output, call.output.fields).print(
         (table.schema, iter(table.to_batches()))
     )

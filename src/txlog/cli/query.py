@@ -81,7 +81,7 @@ def query(
             rows = shapes.write_out(out, batches, force=force)
             call.summary(f"wrote {counted(rows, 'row')} to {out}")
             return
-        rows = shapes.Printed(call.output).print(batches)
+        rows = shapes.Printed(call.output, call.output.fields).print(batches)
     some = f"{asked.files - pruned} of " if pruned else ""
     call.summary(
         f"{counted(rows, 'row')} ({some}{counted(asked.files, 'file')} read, "

@@ -98,19 +98,23 @@ def _plain(value: Any, kind: pa.DataType) -> object:
 
 
 class Printed:
-    """Prints the rows of a query in the form that was asked for."""
+    """Prints the rows of a query in the form that was asked for.
 
-    def __init__(self, output: Output) -> None:
+    columns: only these, of those that it has
+    """
+
+    def __init__(self, output: Output, columns: Sequence[str] = ()) -> None:
         self._output = output
+        self._columns = columns
         self._is_first = True
 
     def print(self, batches: Batches) -> int:
         """Print all rows; returns how many. Raises Usage when two columns have one name."""
         schema, pieces = batches
         names = _distinct(schema)
-        if self._output.fields:  # --columns
-            check_columns(self._output.fields, names)
-            names = self._output.fields
+        if self._columns:
+            check_columns(self._columns, names)
+            names = [*self._columns]
             pieces = (batch.select(names) for batch in pieces)
         form = self._output.form
         if form in ("table", "wide", "md"):
