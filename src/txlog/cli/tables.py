@@ -187,7 +187,10 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
 
 def cut(line: str, width: int) -> str:
     """Return a line that takes no more than width columns."""
-    if width_of(line) <= width:
+    most = 4 * max(width, 1)  # characters: some take no column; a line may be a whole message
+    if len(line) > most:
+        line = line[:most]
+    elif width_of(line) <= width:
         return line
     while line and width_of(line) >= width:
         line = line[:-1]
