@@ -6,6 +6,7 @@ It is the lightest handle there is: a command that only asks SQL loads no more t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from txlog.engine.storage.disk import PosixDisk, absolute
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.store import Store
 from txlog.engine.view import View
+from txlog.errors import AlreadyClosed
 from txlog.ids import TopicName
 
 if TYPE_CHECKING:
@@ -75,7 +77,8 @@ class RelationReader:
 
     def close(self) -> None:
         """Let go of the store; harmless when repeated."""
-        self._store.close()
+        with suppress(AlreadyClosed):  # a forked child has nothing to close
+            self._store.close()
         self._disk.close()
 
     def reports(self) -> list[str]:

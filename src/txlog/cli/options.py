@@ -146,7 +146,7 @@ class Call:
         self.report.store = os.path.abspath(path)
         if write and self.read_only:
             raise ReadOnlyStore(f"{self.command.path} changes the store, and it is read-only")
-        api = importlib.import_module("txlog.client")
+        api = importlib.import_module("txlog.opening")
         client: Client = api.open_store(
             path,
             read_only=self.read_only,

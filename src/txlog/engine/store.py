@@ -328,7 +328,7 @@ class Store(Follower):
         A writer that died between its append and its flush left such frames; a reader that went by
         the witness alone would miss them until somebody writes.
         """
-        if not self.disk.read_only and self.has_unflushed():
+        if not (self.disk.read_only or self._closed) and self.has_unflushed():
             self._run_if_free([])
 
     def sweep_if_due(self, uses: Uses | None = None) -> None:
