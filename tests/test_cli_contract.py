@@ -79,6 +79,36 @@ def test_usage_errors_are_objects_wherever_the_flag_stands(run: Run, words: str)
     assert error_of(run(*words.split()))["code"] == "TXL-201"
 
 
+@pytest.mark.parametrize(
+    ("flag", "variables", "colored"),
+    [
+        ([], {}, False), (["--color", "always"], {"NO_COLOR": "1"}, True),
+        (["--color", "never"], {"CLICOLOR_FORCE": "1"}, False), ([], {"FORCE_COLOR": "1"}, True),
+        ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False), ([], {"CLICOLOR_FORCE": "0"}, False),
+    ],
+)  # fmt: skip
+def test_messages_are_coloured_as_data_is(
+    run: Run, monkeypatch: pytest.MonkeyPatch, flag: list[str], variables: dict[str, str],
+    colored: bool,
+) -> None:  # fmt: skip
+    """CLI.md 4: --color, NO_COLOR, CLICOLOR_FORCE and FORCE_COLOR, then the terminal: none here."""
+    for name in ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    Path("in").write_text("x")
+    for words, plain, shown in (
+        (["consume", "nope"], "error: ", "\x1b[1;31merror:\x1b[0m "),
+        (["produce", "orders", "in"], "warning: ", "\x1b[1;33mwarning:\x1b[0m "),
+        (["produce", "orders", "-m", "x", "-v", "--deliver-at", "-1h"], "note: ",
+         "\x1b[36mnote:\x1b[0m "),
+    ):  # fmt: skip
+        assert run(*words, *flag)[2].startswith(shown if colored else plain)
+    assert "\x1b" not in run("consume", "nope", "--json", *flag)[2]
+    assert run("produce", "orders", "in", "--log-file", "log", *flag)[0] == 0
+    assert Path("log").read_text().startswith("warning: ")
+
+
 def test_columns_are_picked_of_what_a_query_or_inspect_answers(run: Run) -> None:
     """CLI.md 2: --columns is of every table and JSON; an unknown one is exit 2."""
     sql = "SELECT 1 AS a, 2 AS b, 3 AS c"

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import chain, islice
 from typing import Any, BinaryIO, Final, Protocol
 
 import pyarrow as pa
@@ -51,6 +52,13 @@ def limited(rows: Rows, limit: int | None) -> Batches:
                 return
 
     return rows.schema, some()
+
+
+def begun(batches: Batches) -> Batches:
+    """The same, with the first batch computed."""
+    schema, pieces = batches
+    first = [*islice(pieces, 1)]
+    return schema, chain(first, pieces)
 
 
 def values(batch: pa.RecordBatch) -> list[list[object]]:
