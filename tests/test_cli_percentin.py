@@ -20,12 +20,13 @@ ROWS = st.fixed_dictionaries({
     "properties": st.dictionaries(st.text("ab=;é", max_size=3), st.text("xy\n", max_size=3),
                                   max_size=3),
     "partition": st.integers(0, 9), "event_time": st.none() | st.integers(0, 10**13),
-    "topic": st.just("t"),
+    "topic": st.just("t"), "producer": st.just("p"),
+    "sequence_id": st.none() | st.integers(0, (1 << 63) - 1),
 })  # fmt: skip
 SIZED = (
     "%V{big32}%v%K{little8}%k%H{ascii},%h{%K{3}%V{ascii}:%k%v}%p|%d{event}\\n",
     "%T{2}%t%K{64}%k>%V{little64}%v%H{big16}%h{%K{big8}%k%V{big8}%v}%p;%d{event}{rfc3339}\\0",
-    "%v{hex} %k{base64}\\r\\n%H{ascii} %h{%K{ascii} %k%V{ascii} %v}%p %d{event}\\t",
+    "%v{hex} %k{base64}\\r\\n%P/%q,%H{ascii} %h{%K{ascii} %k%V{ascii} %v}%p %d{event}\\t",
 )
 
 
@@ -56,6 +57,8 @@ def test_what_was_printed_is_read_back(rows: list[Any], cuts: list[int], text: s
         )  # fmt: skip
         assert dict(one["properties"] or ()) == row["properties"]
         assert one.get("event_time") == row["event_time"]
+        if "%q" in text:
+            assert one.get("sequence_id") == row["sequence_id"]
 
 
 def test_a_last_record_may_lack_its_end_and_nothing_else() -> None:
@@ -88,6 +91,15 @@ def test_produce_takes_a_format(tool: Tool, capfd: pytest.CaptureFixture[str]) -
     error = tool.error("produce", "orders", str(path), "--in", "%p %v\\n")
     assert error["code"] == "TXL-203"  # the record says its partition, and there is one
     assert tool.error("produce", "orders", str(path), "--in", "%k%v")["exit"] == 2
+    path.write_bytes(b"0 old 5 x\n0 new 9 y\n")
+    words = ["produce", "orders", str(path), "--in", "%p %P %q %v\n"]
+    assert tool.error(*words)["exit"] == 2  # whose sequence ids?
+    assert tool.error(*words, "--producer", "me", "--seq-from", "1")["exit"] == 2
+    for duplicates in (0, 2):
+        answer = tool.json(*words, "--producer", "me")
+        assert (answer["messages"], answer["duplicates"]) == (2 - duplicates, duplicates)
+    out = tool.ok("consume", "orders", "-o", "-2", "-f", "%P %q %v\n")
+    assert out == "me 5 x\nme 9 y\n"
 
 
 def test_a_rate_is_kept(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:

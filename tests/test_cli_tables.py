@@ -32,3 +32,13 @@ def test_off_a_terminal_a_value_is_as_in_json() -> None:
     instant = "2026-11-20T09:12:04.123Z"
     assert tables.readable("watermark", instant, plain) == instant
     assert tables.readable("size_bytes", 2048, plain) == "2048"
+
+
+def test_a_cut_line_is_no_wider_and_costs_its_width() -> None:
+    """Characters may take two columns, or none; a line may be a message of megabytes."""
+    assert tables.cut("abc", 3) == "abc"
+    assert tables.cut("abcd", 3) == "ab…"
+    assert tables.cut("漢字漢字", 5) == "漢字…"
+    assert tables.cut("é" * 4, 4) == "é" * 4
+    assert tables.cut("x" * 5_000_000, 10) == "x" * 9 + "…"  # quadratic, it would not end
+    assert tables.cut("abc", 0) == "…"

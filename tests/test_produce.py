@@ -116,6 +116,19 @@ def test_a_repeated_sequence_is_stored_once(bench: Bench) -> None:
     assert bench.client.producer("t").send(b"f", sequence_id=5, partition=0).duplicate is False
 
 
+def test_bytes_are_of_what_was_stored(bench: Bench) -> None:
+    """A receipt counts the keys and values that are new, whatever partition they go to."""
+    producer = bench.client.producer("t", "p")
+    table = pa.table({
+        "value": [b"1", b"22", b"333", None], "key": [b"k", None, None, None],
+        "partition": [2, 0, 2, 0], "sequence_id": [5, 5, 6, 6],
+    })  # fmt: skip
+    assert producer.send_batch(table.slice(0, 2)).bytes == 4
+    receipt = producer.send_batch(table)
+    assert (receipt.messages, receipt.duplicates, receipt.bytes) == (2, 2, 3)
+    assert producer.send_batch(table).bytes == 0
+
+
 def test_older_sequences_answer_with_their_ids_for_ever(bench: Bench) -> None:
     """7: an older one is looked up in the partition: journal, parts, sealed files, restarts."""
     client = bench.client

@@ -17,7 +17,7 @@ from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.ops import Run
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.errors import Corruption, MessageNotFound, TopicNotFound
+from txlog.errors import Corruption, MessageNotFound
 from txlog.ids import MessageId, TopicName, TxnId
 
 Answer = dict[str, Any]
@@ -42,11 +42,7 @@ def _indexes(found: Topic, asked: TopicName, partition: int | None) -> list[int]
     wanted = asked.partition if partition is None else partition
     if wanted is None:
         return list(range(found.partitions))
-    if not 0 <= wanted < found.partitions:
-        raise TopicNotFound(
-            f"topic {asked.topic.short} has {found.partitions} partitions, there is no partition "
-            f"{wanted}", topic=asked.topic.short, partition=wanted,
-        )  # fmt: skip
+    lookup.check_partition(asked.topic.short, found, wanted)
     return [wanted]
 
 

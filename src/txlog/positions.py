@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from txlog.bounds import END, START, Bound
 from txlog.engine.flow import bounds, seek
+from txlog.engine.flow.lookup import check_partition
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.store import Store
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound
+from txlog.errors import InvalidArgument, NotAllowed
 from txlog.ids import MessageId, TopicName
 
 if TYPE_CHECKING:
@@ -70,11 +71,7 @@ def chosen_partitions(
             raise InvalidArgument(f"{name} names a partition already")
         return [name.partition]
     for index in wanted or ():
-        if not 0 <= index < topic.partitions:
-            raise TopicNotFound(
-                f"{name.short} has no partition {index}, it has {topic.partitions}",
-                topic=name.short, partition=index,
-            )  # fmt: skip
+        check_partition(name.short, topic, index)
     return None if wanted is None else sorted(set(wanted))
 
 

@@ -20,7 +20,7 @@ from txlog.engine.flow.bounds import (
 from txlog.engine.flow.damage import damage_error, find_damage, quarantine_wall
 from txlog.engine.flow.damage import wall as damage_wall
 from txlog.engine.flow.dispatch import NO_MESSAGES, Plan, plan, received, requests_of
-from txlog.engine.flow.lookup import live_topic
+from txlog.engine.flow.lookup import check_partition, live_topic
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.preview import START, PreviewPlace, check_isolation, preview
@@ -31,7 +31,7 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.store import Store
 from txlog.engine.upkeep.quarantine import record_damage
 from txlog.engine.view import View
-from txlog.errors import Corruption, InvalidArgument, MissingFile, TopicNotFound, TxlogError
+from txlog.errors import Corruption, InvalidArgument, MissingFile, TxlogError
 from txlog.ids import MessageId, TopicName
 from txlog.message import Message, messages
 from txlog.positions import Where, bound_of, last_ids, only_one
@@ -106,11 +106,7 @@ class Reader:
         if self.topic.partition is not None:
             partitions = [self.topic.partition]
         for number in partitions or ():
-            if not 0 <= number < found.partitions:
-                raise TopicNotFound(
-                    f"{self.short} has no partition {number}, it has {found.partitions}",
-                    topic=self.short, partition=number,
-                )  # fmt: skip
+            check_partition(self.short, found, number)
         chosen = range(found.partitions) if partitions is None else partitions
         for number, place in resolve_range(view, found, wanted, list(chosen)).items():
             self._places[number] = place.behind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from txlog.engine.flow.route import bytes_between
 from txlog.ids import MessageId
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class PartitionReceipt(NamedTuple):
 class BatchReceipt:
     """What became of a batch; the lists by row are made when asked for.
 
+    bytes:      keys and values of what was stored
     beyond_ttl: how many were stored that will expire before they are due
     """
 
@@ -46,7 +48,11 @@ class BatchReceipt:
         self._routed = routed
         self._stored = stored
         self._in_txn = in_txn
-        self.bytes = routed.payload_bytes
+        repeated = [
+            bytes_between(routed, piece.row_start, piece.row_start + piece.duplicates)
+            for piece in stored if piece.duplicates
+        ]  # fmt: skip
+        self.bytes = routed.payload_bytes - sum(repeated)
         self.duplicates = sum([piece.duplicates for piece in stored])
         self.messages = routed.batch.num_rows - self.duplicates
         self.beyond_ttl = sum(
@@ -106,7 +112,7 @@ class LargeReceipt:
     def __init__(self, partition: int, placed: Placed, size: int) -> None:
         self._partition = partition
         self._placed = placed
-        self.bytes = size
+        self.bytes = 0 if placed.duplicate else size
         self.duplicates = int(placed.duplicate)
         self.messages = 1 - self.duplicates
         self.beyond_ttl = int(placed.beyond_ttl)

@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from txlog.bounds import Bound, Range
+from txlog.engine.flow.lookup import check_partition
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.buffer import live_rows
 from txlog.engine.folds.catalog import has_partition, index_of, number_of, topic_of
@@ -53,11 +54,10 @@ def listed(
     def question(view: View) -> list[Answer]:
         found = find_topic(view, name)
         wanted = name.partition if partition is None else partition
+        if wanted is not None:
+            check_partition(name.topic.short, found, wanted)
         indexes = range(found.partitions) if wanted is None else [wanted]
-        return [
-            row for index in indexes if 0 <= index < found.partitions
-            for row in _of_partition(view, number_of(found, index))
-        ]  # fmt: skip
+        return [row for index in indexes for row in _of_partition(view, number_of(found, index))]
 
     rows = client.ask(question)
     if small_bytes is not None:

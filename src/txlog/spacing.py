@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from txlog.bounds import Bound
+from txlog.engine.flow.lookup import check_partition
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.trim import TrimmedPartition
@@ -36,7 +37,7 @@ from txlog.engine.upkeep.service import run_checkpoint
 from txlog.engine.upkeep.sweep import free_gone, replaced, unlink_unnamed, unnamed
 from txlog.engine.upkeep.unlinking import unlink_free
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument, TopicNotFound, TxlogError
+from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import TopicName
 
 Answer = dict[str, Any]
@@ -52,11 +53,8 @@ def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicN
 
     def numbers_of(view: View) -> list[int]:
         found = find_topic(view, name)
-        if wanted is not None and not 0 <= wanted < found.partitions:
-            raise TopicNotFound(
-                f"{name.topic.short} has no partition {wanted}, it has {found.partitions}",
-                topic=name.topic.short, partition=wanted,
-            )  # fmt: skip
+        if wanted is not None:
+            check_partition(name.topic.short, found, wanted)
         every = catalogs.numbers(found)
         return [every[wanted]] if wanted is not None else [*every]
 

@@ -14,6 +14,7 @@ from txlog.clock import Instant
 from txlog.engine.flow import watermark
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.enter import Use
+from txlog.engine.flow.lookup import check_partition
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.watermark import Assertion, WatermarkPlaced, check_event_time
@@ -68,13 +69,10 @@ class TopicWatermarks:
     def _indexes(self, view: View, partition: int | None) -> Sequence[int]:
         if partition is None:
             partition = self._asked.partition
-        count = self._topic(view).partitions
+        topic = self._topic(view)
         if partition is None:
-            return range(count)
-        if not 0 <= partition < count:
-            raise InvalidArgument(
-                f"{self.short} has no partition {partition}, it has {count}", code=203
-            )
+            return range(topic.partitions)
+        check_partition(self.short, topic, partition)
         return [partition]
 
     # --- looking -----------------------------------------------------------------------------

@@ -125,9 +125,10 @@ class Words(Bar):
         self._said = text
 
     def _words(self, columns: int) -> str:
-        if not self._said:
-            return ""
-        took = duration(int(time.monotonic() - self._since) * 1000)
+        elapsed_s = int(time.monotonic() - self._since)
+        if not self._said or not elapsed_s:
+            return self._said
+        took = duration(elapsed_s * 1000)
         return f"{cut(self._said, columns - len(took) - 3)}, {took}"
 
 

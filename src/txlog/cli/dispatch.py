@@ -75,14 +75,15 @@ def as_ours(error: Exception) -> errors.TxlogError:
 
 
 def _dispatch(words: list[str], report: failures.Report) -> int:
+    report.json = flags.says_json(words)
     split = flags.split(words)
-    report.json = split.json
     if split.rest == []:
         if split.version:
             _print_version(split.json)
         else:
             _print_text(catalogue.ROOT_HELP)
         return 0
+    report.json = flags.wants_json("", split.leading) or split.json
     path, used = catalogue.resolve(split.rest)
     if path in catalogue.NOUNS:
         text = catalogue.noun_help(path)
@@ -91,7 +92,7 @@ def _dispatch(words: list[str], report: failures.Report) -> int:
             return 0
         saying.say(text)
         return 2
-    report.json = report.json or flags.wants_json(path, split.rest[used:])
+    report.json = split.json or flags.wants_json(path, [*split.leading, *split.rest[used:]])
     if path == "check":
         report.always = 3
     command = load(path)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from txlog.cli.saying import say
+from txlog.cli.saying import marked, say
 from txlog.errors import InternalError, TxlogError, printable
 from txlog.values import record
 
@@ -18,6 +18,7 @@ class Report:
 
     json: bool
     store: str | None
+    color: str = "auto"
     always: int | None = None  # what a command of monitors ends with, whatever went wrong
 
     def show(self, error: TxlogError, cause: BaseException | None = None) -> int:
@@ -28,7 +29,11 @@ class Report:
         fields = error.as_dict()
         if self.store is not None:
             fields.setdefault("store", self.store)
-        text = json.dumps({"error": fields}, ensure_ascii=False) if self.json else _text(fields)
+        text = (
+            json.dumps({"error": fields}, ensure_ascii=False)
+            if self.json
+            else _text(fields, self.color)
+        )
         say(text + "\n")  # whoever listens: the exit code says it too
         return error.exit if self.always is None else self.always
 
@@ -42,8 +47,8 @@ def bug(error: Exception) -> InternalError:
     )
 
 
-def _text(fields: dict[str, object]) -> str:
-    lines = [f"error: {fields['message']}"]
+def _text(fields: dict[str, object], color: str) -> str:
+    lines = [f"{marked('error', color, os.environ)}{fields['message']}"]
     for label in ("store", "hint"):
         if fields.get(label):
             lines.append(f"  {label:<6} {printable(str(fields[label]))}")

@@ -62,7 +62,7 @@ def split(words: list[str]) -> Split:
 
     raises: Usage (201) for a flag that is not global, or one without its value
     """
-    out = Split([], [], json=_json_before_end(words))
+    out = Split([], [], json=says_json(words))
     at = 0
     while at < len(words):
         word = words[at]
@@ -78,7 +78,7 @@ def split(words: list[str]) -> Split:
 
 def wants_json(path: str, args: list[str]) -> bool:
     """Tell whether errors of this command line are objects, before it is parsed."""
-    if _json_before_end(args):
+    if says_json(args):
         return True
     if path == "produce":
         return False
@@ -93,7 +93,8 @@ def wants_json(path: str, args: list[str]) -> bool:
     return False
 
 
-def _json_before_end(words: list[str]) -> bool:
+def says_json(words: list[str]) -> bool:
+    """Tell whether --json stands before the end of the flags."""
     stop = words.index("--") if "--" in words else len(words)
     return "--json" in words[:stop]
 

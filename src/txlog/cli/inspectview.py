@@ -15,6 +15,7 @@ import pyarrow as pa
 from txlog.bounds import Range, parse_bound
 from txlog.cli.command import exclusive
 from txlog.cli.options import Call
+from txlog.cli.output import check_columns
 from txlog.cli.records import json_record, rows_of
 from txlog.engine.upkeep.dump import inspect_file
 from txlog.errors import InvalidArgument, MessageNotFound, StoreNotFound, Usage
@@ -148,9 +149,9 @@ def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> 
             call.output.text(asked.plan())
             return
         rows = asked.rows()
-        importlib.import_module("txlog.cli.queryrows").Printed(call.output).print(
-            (rows.schema, iter(rows))
-        )
+        importlib.import_module("txlog.cli.queryrows").Printed(
+            call.output, call.output.fields
+        ).print((rows.schema, iter(rows)))
 
 
 def _hexdump(call: Call, answer: Mapping[str, Any], path: str | None, words: str) -> None:
@@ -175,6 +176,8 @@ def _single(call: Call, answer: dict[str, Any], path: str | None) -> None:
     if isinstance(record, pa.Table):
         rows = [json_record(row, embed=False) for row in rows_of(record)]
         answer = {**(rows[0] if rows else {}), **answer}
+    if call.flags.columns is not None:
+        check_columns(call.output.fields, list(answer))
     call.output.single(answer)
     if call.output.form in ("table", "wide") and path is not None and _is_parquet(path):
         sql = f"FROM read_parquet('{os.path.abspath(path).replace(chr(39), chr(39) * 2)}')"
@@ -195,6 +198,6 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print(call: Call, table: pa.Table) -> None:
-    importlib.import_module("txlog.cli.queryrows").Printed(call.output).print(
+    importlib.import_module("txlog.cli.queryrows").Printed(call.output, call.output.fields).print(
         (table.schema, iter(table.to_batches()))
     )

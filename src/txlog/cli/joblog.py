@@ -91,7 +91,10 @@ class JobLog(logging.Handler):
             return
         line = printable(text)
         if self._as_text:
-            prefix = "warning: " if level == "warning" else ""
+            flags = self._call.flags
+            choice = "never" if flags.log_file is not None else flags.color or "auto"
+            is_warning = level == "warning"
+            prefix = saying.marked("warning", choice, os.environ) if is_warning else ""
             line = f"{prefix}{self._name}: {line}"
         else:
             fields = {

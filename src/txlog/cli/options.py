@@ -108,6 +108,7 @@ class Call:
         self.user = user_settings(profile_of(flags))
         self._take_user_settings()
         self.check_choice("--color", flags.color, ("auto", "always", "never"))
+        report.color = flags.color or "auto"
         self.check_choice("--log-format", flags.log_format, ("text", "json"))
         self.clock = self._make_clock()
         self.lock_timeout_ms = self._lock_timeout()  # None: as the store says
@@ -224,17 +225,17 @@ class Call:
     def say(self, text: str) -> None:
         """Say what an option asked for, beside any format of the data; not with -q."""
         if self.flags.quiet < 1:
-            self._say("info", text, "")
+            self._say("info", text)
 
     def note(self, text: str) -> None:
         """Say something useful to a person: on a terminal, or with -v."""
         if self.flags.quiet < 1 and (self.flags.verbose or is_terminal(2)):
-            self._say("note", text, "note: ")
+            self._say("note", text)
 
     def warn(self, text: str) -> None:
         """Say something that may be wrong; only -qq silences it."""
         if self.flags.quiet < 2:
-            self._say("warning", text, "warning: ")
+            self._say("warning", text)
 
     def store_path(self) -> str:
         """Return the path of the store (CLI.md 3).
@@ -322,9 +323,12 @@ class Call:
             if client.lock_timeout_ms == Settings().lock_timeout_ms:
                 client.wait_for_locks(usual_ms)
 
-    def _say(self, level: str, text: str, before: str) -> None:
+    def _say(self, level: str, text: str, before: str = "") -> None:
         text = printable(text)
         line = f"{before}{text}"
+        if level != "info":
+            choice = "never" if self.flags.log_file is not None else self.flags.color or "auto"
+            line = f"{saying.marked(level, choice, os.environ)}{text}"
         if self.flags.log_format == "json" and level != "info":
             line = json.dumps({"level": level, "message": text}, ensure_ascii=False)
         with nullcontext() if self.line is None else self.line.aside():

@@ -20,6 +20,7 @@ from txlog.errors import OutcomeUnknown, Usage
 LISTING_FORMS: Final = ("json", "ndjson", "table", "wide", "md", "tsv", "csv", "names", "help")
 RECORD_FORMS: Final = ("json", "ndjson", "tsv", "csv", "raw", "lines", "envelope", "help")
 RESULT_FORMS: Final = ("json", "ndjson", "help")
+_NUMBERS: Final = ("ledger", "coordinator", "lsn")  # that say which one it is, as a name does
 _BLOCK_BYTES: Final = 1 << 16
 
 
@@ -213,15 +214,20 @@ def output_for(command: _Described, flags: _Flags, environ: Mapping[str, str]) -
     shown, all_fields = command.table_fields, command.fields
     if flags.columns is not None:
         names = [name.strip() for name in flags.columns.split(",") if name.strip()]
-        unknown = [name for name in names if name not in command.fields]
-        if unknown or not names:
-            raise Usage(
-                f"no column {unknown[0][:60]}" if unknown else "--columns names no column",
-                hint=f"-f help lists them: {' '.join(command.fields)}",
-            )
+        if not names:
+            raise Usage("--columns names no column")
+        if command.fields:  # else they are those of the answer, and looked at with it
+            check_columns(names, command.fields)
         shown = all_fields = names
     look = tables.look(terminal, flags.color or "auto", flags.utc, environ)
     return Output(form, shown, all_fields, look)
+
+
+def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a column that is not there. Raises Usage (201)."""
+    for name in names:
+        if name not in known:
+            raise Usage(f"no column {name[:60]}", hint=f"there are: {' '.join(known)}")
 
 
 def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str:
@@ -254,7 +260,9 @@ def first_name(names: Sequence[str]) -> str:
     """
     for name in names:
         kind = fields.type_of(name)
-        if name not in ("topic", "partition") and kind in ("TxnID", "message id", "string"):
+        if name in _NUMBERS or (
+            name not in ("topic", "partition") and kind in ("TxnID", "message id", "string")
+        ):
             return name
     if "topic" not in names:
         raise Usage("-f names: there is no name or id here")

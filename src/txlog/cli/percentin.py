@@ -3,7 +3,8 @@
     %k:%v\\n                a field ends where the text behind it begins
     %V{big32}%v            a field whose size stands before it
     %H{big32}%h{…}         so many properties, each in the inner format
-    %p %d{event} %t        partition, instants; a topic is read and left out
+    %p %q %d{event}        partition, sequence id, instants
+    %t %P                  a topic and a producer are read and left out
 
 Bytes are read as far as a record goes; what it lacks is asked for, and at the end it is bad. Only
 the text behind the last field may be missing there, as the newline of a last line.
@@ -22,7 +23,7 @@ from txlog.cli.percent import braces, escape
 from txlog.errors import BadRecord, InvalidArgument, Usage
 from txlog.settings import INSTANT_MS_MAX, PROPERTIES_MAX
 
-_FIELDS: Final = {"v": "value", "k": "key", "t": "topic"}
+_FIELDS: Final = {"v": "value", "k": "key", "t": "topic", "P": "producer"}
 _SIZES: Final = {"V": "v", "K": "k", "T": "t", "H": "h"}
 _TIMES: Final = {"event": "event_time", "deliver": "deliver_at"}
 _LITERAL: Final = re.compile(r"[^%\\]+")
@@ -81,7 +82,7 @@ class InputFormat:
     """
 
     def __init__(self, text: str) -> None:
-        self.has_partition = False
+        self.has_partition = self.has_sequence = False
         self._steps = self._compiled(text)
         if not self._steps:
             raise Usage("the format of the input is empty")
@@ -99,6 +100,7 @@ class InputFormat:
         except (ValueError, InvalidArgument, binascii.Error) as error:
             raise BadRecord(f"record {line}: {error}", line=line) from error
         row.pop("topic", None)
+        row.pop("producer", None)
         if cursor.at == at:
             raise BadRecord(f"record {line}: it has no bytes", line=line)
         return row, cursor.at, cursor.cut_short
@@ -124,6 +126,7 @@ class InputFormat:
                 if kind not in sized and following is not None and not stop:
                     raise Usage(f"where does %{kind} end? Put text or a size between the fields")
                 self.has_partition |= kind == "p"
+                self.has_sequence |= kind == "q"
                 steps.append(_field(kind, options, stop, is_sized=kind in sized))
         return steps
 
@@ -152,9 +155,9 @@ def _parts(text: str) -> Iterator[tuple[str, list[Any]]]:
             while text[at : at + 1] == "{" and not (letter == "h" and options):
                 inner, at = braces(text, at)
                 options.append(inner)
-            if letter not in {*_FIELDS, *_SIZES, "h", "p", "d"}:
+            if letter not in {*_FIELDS, *_SIZES, "h", "p", "q", "d"}:
                 raise Usage(
-                    f"%{letter} is no verb of an input", hint="%v %k %t %V %K %T %H %h %p %d"
+                    f"%{letter} is no verb of an input", hint="%v %k %t %V %K %T %H %h %p %d %P %q"
                 )
             yield letter, options
     if held:
@@ -213,10 +216,12 @@ def _field(letter: str, options: list[Any], stop: bytes, *, is_sized: bool) -> S
 
 def _meaning(letter: str, options: list[str]) -> tuple[str, Callable[[bytes], Any]]:
     """The column of a verb, and what makes its value of bytes."""
-    if letter == "p":
+    if letter in "pq":
         if options:
-            raise Usage("%p takes no option")
-        return "partition", lambda data: _number(data, 0, (1 << 31) - 1)
+            raise Usage(f"%{letter} takes no option")
+        if letter == "p":
+            return "partition", lambda data: _number(data, 0, (1 << 31) - 1)
+        return "sequence_id", lambda data: _number(data, 0, (1 << 63) - 1)
     if letter == "d":
         which = [_TIMES[option] for option in options if option in _TIMES]
         if len(which) != 1 or set(options) - {*_TIMES, "rfc3339"}:

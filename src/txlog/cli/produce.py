@@ -103,7 +103,7 @@ def produce(
     if form == "help":
         call.output.field_help()
         return
-    says_partition = _says_partition(call, form)
+    says_partition, says_sequence = _says(call, form)
     call.durability(durability)
     letters = _dead_letters(on_error)
     exclusive(txn=txn, txn_every=txn_every, txn_id=txn_id)
@@ -119,8 +119,7 @@ def produce(
         raise Usage("--expect and --trailer need --txn: without it nothing can be taken back")
     if txn_timeout is not None and not own:
         raise Usage("--txn-timeout needs --txn or --txn-every")
-    if seq_from is not None and producer is None:
-        raise Usage("--seq-from needs --producer")
+    _check_sequence(producer, seq_from, says_sequence)
     if key_delim == "":
         raise InvalidArgument("--key-delim is empty")
     if ack_format is not None and ack_format != "ndjson":
@@ -173,7 +172,7 @@ def produce(
         require_newline=require_newline,
         ack_format=ack_format,
         keep_partition=keep_partition or says_partition,
-        keep_sequence=keep_sequence,
+        keep_sequence=keep_sequence or says_sequence,
         chunking=chunking,
         watermarks=watermark_from is not None,
         watermark_lag_ms=call.duration(watermark_lag) or 0,
@@ -192,6 +191,16 @@ def _check_key(key: str | None, epoch: int | None, own: bool) -> None:
         raise Usage("--transaction-key needs --txn or --txn-every")
     if epoch is not None and key is None:
         raise Usage("--epoch needs --transaction-key")
+
+
+def _check_sequence(producer: str | None, first: int | None, is_said: bool) -> None:
+    """Refuse sequence ids of nobody, and those of records beside those of the flag."""
+    if first is not None and producer is None:
+        raise Usage("--seq-from needs --producer")
+    if is_said and producer is None:
+        raise Usage("%q, the sequence id, needs --producer: whose?")
+    if is_said and first is not None:
+        raise Usage("--seq-from and %q of --in exclude each other")
 
 
 def _check_watermarks(call: Call, source: str | None, lag: str | None, every: str | None) -> None:
@@ -246,12 +255,13 @@ def _dead_letters(on_error: str) -> str | None:
     return TopicName.parse(topic).short if colon else None
 
 
-def _says_partition(call: Call, form: str) -> bool:
-    """Refuse an input that is none; tell whether its format has a partition for each record."""
+def _says(call: Call, form: str) -> tuple[bool, bool]:
+    """Refuse an input that is none; tell whether its records say a partition, and a sequence id."""
     if "%" in form:
-        return percentin.InputFormat(form).has_partition
+        made = percentin.InputFormat(form)
+        return made.has_partition, made.has_sequence
     call.check_choice("--in", form, (*IN_FORMATS, "%…"))
-    return False
+    return False, False
 
 
 def _rate(text: str | None) -> tuple[float | None, int]:

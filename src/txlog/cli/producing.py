@@ -25,6 +25,7 @@ from txlog.cli.options import Call, is_terminal, split_key
 from txlog.cli.produce_request import Request
 from txlog.cli.produced import Acks, Totals
 from txlog.cli.signals import raise_if_asked, shielded
+from txlog.cli.tables import counted
 from txlog.errors import (
     BadRecord,
     ConditionNotMet,
@@ -59,6 +60,8 @@ def run(call: Call, request: Request) -> None:
         client.create_topic(request.topic, 1, if_not_exists=True)
         if request.dead_letter_topic is not None:
             client.create_topic(request.dead_letter_topic, 1, if_not_exists=True)
+    if request.partition is not None:
+        client.topic(f"{request.topic}/{request.partition}")  # there is one
     producer = client.producer(request.topic, request.producer, chunking=request.chunking)
     if request.transaction_key is not None and request.epoch is None:
         owner, key = split_key(request.transaction_key)
@@ -390,7 +393,9 @@ class Job:
     def _check_expectations(self) -> None:
         expected = self.request.expect
         if expected is not None and self.read != expected:
-            raise ConditionNotMet(f"{self.read} records, {expected} were expected", code=803)
+            raise ConditionNotMet(
+                f"{counted(self.read, 'record')}, {expected} were expected", code=803
+            )
 
     def _batch_rows(self, whole: pa.Table) -> int:
         """Return how many rows of whole make a batch."""

@@ -8,9 +8,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+from txlog.cli.bars import Words
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
-from txlog.cli.options import Call
+from txlog.cli.options import Call, is_terminal
 from txlog.cli.tables import counted, duration
 from txlog.errors import InvalidArgument, NotFound, Usage
 
@@ -76,12 +77,13 @@ def query(
             call.warn(f"without {partition}, which is not available")
         says = call.flags.quiet < 1 and not call.output.as_json and out is None
         pruned = asked.pruned() if says else 0
-        batches = shapes.limited(asked.rows(), limit)
+        with Words(call, "running the query", prints=out is None and not is_terminal(1)):
+            batches = shapes.begun(shapes.limited(asked.rows(), limit))
+            rows = 0 if out is None else shapes.write_out(out, batches, force=force)
         if out is not None:
-            rows = shapes.write_out(out, batches, force=force)
             call.summary(f"wrote {counted(rows, 'row')} to {out}")
             return
-        rows = shapes.Printed(call.output).print(batches)
+        rows = shapes.Printed(call.output, call.output.fields).print(batches)
     some = f"{asked.files - pruned} of " if pruned else ""
     call.summary(
         f"{counted(rows, 'row')} ({some}{counted(asked.files, 'file')} read, "

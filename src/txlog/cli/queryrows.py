@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import chain, islice
 from typing import Any, BinaryIO, Final, Protocol
 
 import pyarrow as pa
 
-from txlog.cli.output import Output, delimited, tsv_cell
+from txlog.cli.output import Output, check_columns, delimited, tsv_cell
 from txlog.cli.tables import table
 from txlog.engine.storage.outside import replacing
 from txlog.engine.storage.segment import arrow_module
@@ -51,6 +52,13 @@ def limited(rows: Rows, limit: int | None) -> Batches:
                 return
 
     return rows.schema, some()
+
+
+def begun(batches: Batches) -> Batches:
+    """The same, with the first batch computed."""
+    schema, pieces = batches
+    first = [*islice(pieces, 1)]
+    return schema, chain(first, pieces)
 
 
 def values(batch: pa.RecordBatch) -> list[list[object]]:
@@ -98,16 +106,24 @@ def _plain(value: Any, kind: pa.DataType) -> object:
 
 
 class Printed:
-    """Prints the rows of a query in the form that was asked for."""
+    """Prints the rows of a query in the form that was asked for.
 
-    def __init__(self, output: Output) -> None:
+    columns: only these, of those that it has
+    """
+
+    def __init__(self, output: Output, columns: Sequence[str] = ()) -> None:
         self._output = output
+        self._columns = columns
         self._is_first = True
 
     def print(self, batches: Batches) -> int:
         """Print all rows; returns how many. Raises Usage when two columns have one name."""
         schema, pieces = batches
         names = _distinct(schema)
+        if self._columns:
+            check_columns(self._columns, names)
+            names = [*self._columns]
+            pieces = (batch.select(names) for batch in pieces)
         form = self._output.form
         if form in ("table", "wide", "md"):
             rows = [row for batch in pieces for row in values(batch)]

@@ -18,7 +18,7 @@ from txlog.cli import fastjson as orjson
 from txlog.cli import output
 from txlog.cli.fields import RECORD_FIELDS
 from txlog.cli.percent import Format, message_id, transaction
-from txlog.cli.tables import Look, cell
+from txlog.cli.tables import Look, cell, cut
 from txlog.errors import printable
 
 _INSTANT_COLUMNS: Final = ("publish_time", "event_time", "deliver_at", "visible_time")
@@ -135,9 +135,7 @@ class Records:
         mark = f" [{state}]" if state not in (None, "committed") else ""
         text = f"{row['topic']}/{row['partition']} {where}{mark}{key}  {_shown(row['value'])}"
         width = self._look.width
-        if width and len(text) > width:
-            text = text[: width - 1] + "…"
-        return text.encode() + b"\n"
+        return (cut(text, width) if width else text).encode() + b"\n"
 
 
 def views(column: pa.ChunkedArray) -> Iterator[memoryview | None]:

@@ -195,8 +195,10 @@ def _check_formats(call: Call, in_format: str, out_format: str) -> None:
         call.check_choice("--in-format", in_format, (*_TO_COMMAND, "%…"))
     if "%" not in out_format:
         call.check_choice("--out-format", out_format, (*IN_FORMATS, "%…"))
-    elif percentin.InputFormat(out_format).has_partition:
-        raise Usage("%p in --out-format: an output goes where its key belongs")
+    else:
+        made = percentin.InputFormat(out_format)
+        if made.has_partition or made.has_sequence:
+            raise Usage("%p and %q in --out-format: an output goes where its key belongs")
 
 
 def _start(call: Call, request: Request) -> None:

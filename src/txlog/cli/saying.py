@@ -7,6 +7,33 @@ are. A log file that cannot be written at all is told before anything is done.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from typing import Final
+
+_COLORS: Final = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "note": "\x1b[36m"}
+_PLAIN: Final = "\x1b[0m"
+
+
+def is_colored(choice: str, terminal: bool, environ: Mapping[str, str]) -> bool:
+    """Tell whether there are colours: --color, then the variables, then the terminal (CLI.md 4)."""
+    if choice != "auto":
+        return choice == "always"
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("CLICOLOR_FORCE", "0") != "0" or environ.get("FORCE_COLOR", "0") != "0":
+        return True
+    return terminal and environ.get("CLICOLOR") != "0"
+
+
+def marked(word: str, choice: str, environ: Mapping[str, str]) -> str:
+    """`error: ` and the like as a line on stderr begins with it."""
+    try:
+        terminal = sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        terminal = False
+    if is_colored(choice, terminal, environ):
+        return f"{_COLORS[word]}{word}:{_PLAIN} "
+    return f"{word}: "
 
 
 def say(text: str) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from txlog import values
 from txlog.cli import fields
+from txlog.cli.saying import is_colored
 from txlog.errors import printable
 
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
@@ -33,15 +34,6 @@ class Look:
 
 def look(terminal: bool, color: str, utc: bool, environ: Mapping[str, str]) -> Look:
     """Return the look that flags, environment and terminal ask for (CLI.md 4)."""
-    if color == "auto":
-        if environ.get("NO_COLOR"):
-            colored = False
-        elif environ.get("CLICOLOR_FORCE", "0") != "0" or environ.get("FORCE_COLOR", "0") != "0":
-            colored = True
-        else:
-            colored = terminal and environ.get("CLICOLOR") != "0"
-    else:
-        colored = color == "always"
     width = 0
     if terminal:
         named = environ.get("TERMINAL_WIDTH") or environ.get("COLUMNS") or ""
@@ -49,7 +41,7 @@ def look(terminal: bool, color: str, utc: bool, environ: Mapping[str, str]) -> L
             width = int(named) if named.isdecimal() else os.get_terminal_size(1).columns
         except OSError:
             width = 80
-    return Look(human=terminal, color=colored, utc=utc, width=width)
+    return Look(human=terminal, color=is_colored(color, terminal, environ), utc=utc, width=width)
 
 
 def cell(value: object) -> str:
@@ -187,7 +179,10 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
 
 def cut(line: str, width: int) -> str:
     """Return a line that takes no more than width columns."""
-    if width_of(line) <= width:
+    most = 4 * max(width, 1)  # characters: some take no column; a line may be a whole message
+    if len(line) > most:
+        line = line[:most]
+    elif width_of(line) <= width:
         return line
     while line and width_of(line) >= width:
         line = line[:-1]

@@ -21,7 +21,7 @@ from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
 from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument, MessageNotFound
+from txlog.errors import InvalidArgument, MessageNotFound, TransactionNotFound
 from txlog.ids import MessageId, TopicName, TxnId
 
 
@@ -38,8 +38,8 @@ def resolve_range(
 ) -> dict[int, Place]:
     """The place of each partition that the range touches.
 
-    raises: MessageNotFound, SubscriptionNotFound, InvalidArgument (ids of two partitions, no
-            single subscription to mean)
+    raises: MessageNotFound, SubscriptionNotFound, TransactionNotFound (never issued),
+            InvalidArgument (ids of two partitions, no single subscription to mean)
     """
     if wanted.kind == "txn":
         assert wanted.txn is not None
@@ -228,6 +228,11 @@ def _of_batch(view: View, topic: Topic, txn: TxnId, partitions: list[int]) -> di
     """Where the ledgers lie that the transaction of a batch adopted, which has no marker."""
     state = view.coordinator(txn.coordinator)
     known = coordinators.find(state, txn.sequence)
+    if known is None and txn.sequence >= state.next_sequence:
+        raise TransactionNotFound(
+            f"transaction {txn} was never issued", hint="txlog txn list shows the open ones",
+            txn=txn,
+        )  # fmt: skip
     out: dict[int, Place] = {}
     for number, ledger, _, messages in () if known is None else known.markers:
         index, ends = index_of(topic, number), view.topic(number).ledgers

@@ -48,13 +48,18 @@ def topic(view: View, name: TopicName) -> Topic:
             ),
             topic=name.short,
         )
-    if name.partition is not None and name.partition >= found.partitions:
-        raise TopicNotFound(
-            f"topic {name.topic.short} has {found.partitions} partitions, "
-            f"there is no partition {name.partition}", topic=name.topic.short,
-            partition=name.partition,
-        )  # fmt: skip
+    if name.partition is not None:
+        check_partition(name.topic.short, found, name.partition)
     return found
+
+
+def check_partition(short: str, topic: Topic, index: int) -> None:
+    """Raises TopicNotFound when the topic, which is called short, has no such partition."""
+    if not 0 <= index < topic.partitions:
+        raise TopicNotFound(
+            f"{short} has no partition {index}, it has {topic.partitions}", topic=short,
+            partition=index,
+        )  # fmt: skip
 
 
 def live_topic(view: View, number: int, short: str) -> Topic:

@@ -361,7 +361,8 @@ def open_root(path: str, follow: bool) -> int:
     try:
         return os.open(path.rstrip("/") or "/", DIRECTORY & ~(os.O_NOFOLLOW if follow else 0))
     except FileNotFoundError as error:
-        raise StoreNotFound(f"no store at {path}", path=path) from error
+        hint = f"txlog init {path} makes one"
+        raise StoreNotFound(f"no store at {path}", hint=hint, path=path) from error
     except NotADirectoryError as error:
         if os.path.islink(path.rstrip("/")):
             hint = f"name its target: {os.path.realpath(path)}"
