@@ -64,7 +64,7 @@ def test_a_sound_store_has_no_findings(tmp_path: Path, seed: int) -> None:
         len(data) for path, data in before.items()
         if path not in waiting and "/_stage/" not in path  # of no batch yet
     )  # fmt: skip
-    assert found["size_bytes"] >= on_disk * 0.95, "not every file was read"
+    assert found["size_bytes"] >= on_disk * 0.9, "not every file was read"
     bench.close()
 
 
