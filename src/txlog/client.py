@@ -7,8 +7,10 @@ and MessageId, instants are milliseconds since 1970 UTC.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -35,6 +37,7 @@ from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
+from txlog.errors import AlreadyClosed, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.producer import Producer
 from txlog.settings import QUEUE_SIZE, Settings
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
     from txlog.consumer import Consumer
     from txlog.engine.flow.acknowledge import AckAnswer, Find
     from txlog.engine.flow.staging import StagePlan
+    from txlog.engine.storage.disk_protocol import Disk
+    from txlog.engine.store import Store
     from txlog.multi_consumer import MultiTopicsConsumer, Topics
     from txlog.nondurable import NonDurableConsumer
     from txlog.positions import Where
@@ -72,7 +77,11 @@ class Client(TransactionClient):
     (True, ['orders'])
     """
 
-    __slots__ = ()
+    __slots__ = ("_consumers",)
+
+    def __init__(self, store: Store, disk: Disk) -> None:
+        super().__init__(store, disk)
+        self._consumers: WeakSet[Consumer | MultiTopicsConsumer | NonDurableConsumer] = WeakSet()
 
     @property
     def settings(self) -> Settings:
@@ -99,13 +108,16 @@ class Client(TransactionClient):
         }
 
     def close(self) -> None:
-        """Close the store; writes a checkpoint first when one is due and nobody else does."""
-        if self.checkpoint_automatically and not self._disk.read_only and due(self._store):
-            run_checkpoint(self._store, wait=False)
-        if self._store.has_written:  # who only reads changes nothing
-            tend_due(self._store, closing=True)
-        self._store.close()
-        self._disk.close()
+        """Close it with its consumers; writes a checkpoint first if one is due and nobody does."""
+        for consumer in list(self._consumers):
+            with suppress(TxlogError):  # its peers take it for dead
+                consumer.close()
+        with suppress(AlreadyClosed):  # by another thread, or it is the parent's
+            if self.checkpoint_automatically and not self._disk.read_only and due(self._store):
+                run_checkpoint(self._store, wait=False)
+            if self._store.has_written:  # who only reads changes nothing
+                tend_due(self._store, closing=True)
+        super().close()
 
     def __enter__(self) -> Client:
         return self
@@ -301,10 +313,12 @@ class Client(TransactionClient):
             "receiver_queue_size": receiver_queue_size, "ack_timeout_ms": ack_timeout_ms,
             "nack_delay_ms": nack_delay_ms, "enable_watermarking": enable_watermarking,
         }  # fmt: skip
-        return subscribing.open_consumer(
+        opened = subscribing.open_consumer(
             self._store, topic, subscription, durable=durable, start=start, options=options,
             listener=listener,
         )  # fmt: skip
+        self._consumers.add(opened)
+        return opened
 
     def reader(
         self, topic: str, start: Where | None = None, *, partitions: list[int] | None = None,

@@ -43,11 +43,12 @@ def init(
 
 def open_store(
     path: str, *, read_only: bool = False, clock: Clock | None = None,
-    lock_timeout_ms: int = 30_000, durability: str | None = None, dry_run: bool = False,
+    lock_timeout_ms: int | None = None, durability: str | None = None, dry_run: bool = False,
     transaction_key: str | None = None,
 ) -> Client:  # fmt: skip
     """Open a store that exists; exported as txlog.open.
 
+    lock_timeout_ms: how long to wait for the writer's lock; the store's setting when left out
     durability:      "sync" or "os" for what this client writes; the store's setting when left out
     dry_run:         calls answer as if they had been done, and see what those before them did; no
                      lock is taken and no byte changes; messages cannot be sent

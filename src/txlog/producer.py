@@ -21,7 +21,7 @@ from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument
+from txlog.errors import AlreadyClosed, InvalidArgument
 from txlog.ids import TopicName, TxnId, check_name
 from txlog.receipt import BatchReceipt
 
@@ -88,8 +88,8 @@ class Producer:
     """
 
     __slots__ = (
-        "_asserting", "_idle_on_close", "_name", "_named", "_number", "_partitions", "_store",
-        "_turn", "chunking", "topic",
+        "_asserting", "_idle_on_close", "_is_closed", "_name", "_named", "_number", "_partitions",
+        "_store", "_turn", "chunking", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +109,7 @@ class Producer:
             self._named = self._take_over(self._name)
         self._asserting = Asserting(store, self.topic, self._number, self._name, self._named)
         self._idle_on_close = idle_on_close
+        self._is_closed = False
 
     def _take_over(self, name: str) -> Named | None:
         """Fence older producers of the name; on a store that is only read nobody is."""
@@ -170,6 +171,7 @@ class Producer:
         txn: Transaction | TxnId | None = None,
     ) -> BatchReceipt | LargeReceipt:  # fmt: skip
         """Send one message, as `send`; answers like a batch of one."""
+        self._check_open()
         head = messagerow.beside(key, properties, event_time, deliver_at, deliver_after)
         if self.chunking and value is not None:
             body = large.body_of(value, key, properties, self._store.settings)
@@ -231,6 +233,7 @@ class Producer:
         ...             producer.new_watermark().event_time(1_700_000_000_000).send().partitions
         [0, 1]
         """
+        self._check_open()
         return WatermarkBuilder(self._asserting, txn)
 
     @property
@@ -286,6 +289,7 @@ class Producer:
 
     def _route(self, data: pa.Table | pa.RecordBatch) -> _Routing:
         """Route over the partitions that are known; the decision looks whether there are more."""
+        self._check_open()
         if self.topic.partition is not None:
             fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
             data = data.append_column("partition", fixed)
@@ -332,7 +336,7 @@ class Producer:
         self._store.flush()
 
     def close(self) -> None:
-        """Nothing is buffered, so nothing is lost; the name stays free for others.
+        """Send no more; nothing is buffered, so nothing is lost.
 
         Consumers go on waiting for its watermarks, so that the last one of a finished job counts
         when they get there; with idle_on_close they do not: it asserts that it is idle.
@@ -340,6 +344,11 @@ class Producer:
         if self._idle_on_close:
             self.new_watermark().mark_idle().send()
             self._idle_on_close = False
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise AlreadyClosed("the producer is closed")
 
     def __enter__(self) -> Producer:
         return self

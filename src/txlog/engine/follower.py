@@ -10,13 +10,13 @@ loads everything anew.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from txlog.clock import Clock
 from txlog.engine.identity import Identity
 from txlog.engine.model.tally import Tally
+from txlog.engine.mutex import Mutex
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.view import View
@@ -43,7 +43,7 @@ class Follower:
         self.clock = clock
         self.identity = identity
         self.reports: list[str] = []
-        self._mutex = threading.RLock()
+        self._mutex = Mutex(disk.pid)
         self._closed = False
         self._asked_durability = durability
         self._settings_changes = -1

@@ -37,19 +37,25 @@ MAINTENANCE_PATH = "maintenance.lock"
 class Store(Follower):
     """An open store; safe to call from many threads of one process."""
 
-    __slots__ = ("_appender", "_lock", "_queue", "_sweeper", "bucket_ops", "lock_timeout_ms")
+    __slots__ = ("_appender", "_lock", "_queue", "_sweeper", "bucket_ops", "lock_timeout_asked_ms")
 
     def __init__(
-        self, disk: Disk, clock: Clock, identity: Identity, *, lock_timeout_ms: int,
+        self, disk: Disk, clock: Clock, identity: Identity, *, lock_timeout_ms: int | None,
         durability: str | None, dry_run: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(disk, clock, identity, durability=durability, dry_run=dry_run)
-        self.lock_timeout_ms = lock_timeout_ms
+        self.lock_timeout_asked_ms = lock_timeout_ms  # None: the setting
         self.bucket_ops = BucketOps()
         self._queue: deque[Call] = deque()
         self._lock: LockFile | None = None
         self._sweeper = Sweeper()
         self._appender = Appender(disk, self.note, dry_run=dry_run)
+
+    @property
+    def lock_timeout_ms(self) -> int:
+        """How long to wait for a lock: what was asked for, else what the store says."""
+        asked = self.lock_timeout_asked_ms
+        return self.settings.lock_timeout_ms if asked is None else asked
 
     def close(self) -> None:
         """Close every descriptor; what was answered stands."""
@@ -322,7 +328,7 @@ class Store(Follower):
         A writer that died between its append and its flush left such frames; a reader that went by
         the witness alone would miss them until somebody writes.
         """
-        if not self.disk.read_only and self.has_unflushed():
+        if not (self.disk.read_only or self._closed) and self.has_unflushed():
             self._run_if_free([])
 
     def sweep_if_due(self, uses: Uses | None = None) -> None:

@@ -27,6 +27,7 @@ from txlog.engine.storage.manifest import (
 )
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.store import MAINTENANCE_PATH, Store
+from txlog.engine.upkeep.adoption import sweep_stages
 from txlog.engine.upkeep.buckets import rebuild_now
 from txlog.engine.upkeep.checkpoint import crc_of, next_generation, restore_reserve
 from txlog.engine.upkeep.journal_loss import (
@@ -248,6 +249,9 @@ def _with_store(
         if any(one.action == "sweep" for one in done):
             with _locked(disk, timeout_ms, writing=False):
                 sweep_unnamed(store)
+                sweep_stages(store)
+                if known.generations[:-2]:
+                    forget_before(disk, known.generations[-2])
     finally:
         store.close()
 
