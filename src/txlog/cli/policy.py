@@ -1,4 +1,4 @@
-"""Owns the commands of policies: policy delayed set, get, remove."""
+"""Owns policy delayed set, get, remove; and what the commands of all policies share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from txlog.errors import Usage
 Topic = Annotated[str | None, Option("--topic", "-t", metavar="T", help="of a topic")]
 Namespace = Annotated[
     str | None, Option("--namespace", "-N", metavar="TENANT/NAMESPACE", help="of a namespace")
+]
+Names = Annotated[
+    list[str] | None,
+    Argument(metavar="[POLICY]...", help="as the flags of set; all", show_default=False),
 ]
 _FLAGS = {
     "active": "active", "tick-time": "tick_time_ms", "max-delay": "max_delivery_delay_ms",
@@ -65,11 +69,9 @@ def set_delayed(
         "max_delivery_delay_ms": call.duration(max_delay),
         "fixed_delivery_delay_ms": call.duration(fixed_delay), "ttl_from": ttl_from,
     }  # fmt: skip
-    if all(value is None for value in given.values()):
-        raise Usage("say what to set: --active, --tick-time, --max-delay, --fixed-delay, …")
-    admin = call.client(write=True).admin
-    answer = admin.set_delayed_policies(topic, namespace, **given)
-    report(call, answer, "policies of {place} are set", "the policies of {place} were so already")
+    need_any(given, "say what to set: --active, --tick-time, --max-delay, --fixed-delay, …")
+    set_policies = call.client(write=True).admin.set_delayed_policies
+    report_set(call, set_policies(topic, namespace, **given))
 
 
 @command(
@@ -95,30 +97,48 @@ def get_delayed(call: Call, topic: Topic = None, namespace: Namespace = None) ->
 )
 def remove_delayed(
     call: Call,
-    names: Annotated[
-        list[str] | None,
-        Argument(metavar="[POLICY]...", help="as the flags of set; all", show_default=False),
-    ] = None,
+    names: Names = None,
     topic: Topic = None,
     namespace: Namespace = None,
 ) -> None:
     """Inherit policies again; those of the store go back to their defaults."""
     exclusive(topic=topic, namespace=namespace)
+    wanted = policies_of(call, names, _FLAGS)
+    remove_policies = call.client(write=True).admin.remove_delayed_policies
+    report_removed(call, remove_policies(wanted, topic, namespace))
+
+
+def need_any(given: Mapping[str, object], hint: str) -> None:
+    """Raise Usage where a command was given nothing to set."""
+    if all(value is None for value in given.values()):
+        raise Usage(hint)
+
+
+def policies_of(call: Call, names: list[str] | None, flags: Mapping[str, str]) -> list[str]:
+    """The policies that flags of set name; none: all. Raises InvalidArgument."""
     for name in names or []:
-        call.check_choice("POLICY", name, tuple(_FLAGS))
-    admin = call.client(write=True).admin
-    wanted = [_FLAGS[name] for name in names or []]
-    answer = admin.remove_delayed_policies(wanted, topic, namespace)
-    report(call, answer, "{place} inherits its policies", "{place} had no policies of its own")
+        call.check_choice("POLICY", name, tuple(flags))
+    return [flags[name] for name in names or []]
 
 
-def report(call: Call, answer: Mapping[str, Any], done: str, nothing: str) -> None:
-    """Say what was changed, and where."""
+def report_set(call: Call, answer: Mapping[str, Any]) -> None:
+    """Say whose policies are set."""
+    done = "policies of {place} are set"
+    _report(call, answer, done if answer["changed"] else "the policies of {place} were so already")
+
+
+def report_removed(call: Call, answer: Mapping[str, Any]) -> None:
+    """Say who has no policies of its own any more."""
+    is_store = answer["topic"] is None and answer["namespace"] is None
+    done = f"{{place}} {'has the default' if is_store else 'inherits its'} policies"
+    _report(call, answer, done if answer["changed"] else "{place} had no policies of its own")
+
+
+def _report(call: Call, answer: Mapping[str, Any], said: str) -> None:
+    place = "the store"
     if answer["topic"] is not None:
         place = f"topic {answer['topic']}"
     elif answer["namespace"] is not None:
         place = f"namespace {answer['namespace']}"
-    else:
-        place, done = "the store", done.replace("inherits its", "has the default")
-    call.summary((done if answer["changed"] else nothing).format(place=place))
+    call.summary(said.format(place=place))
     call.output.result(answer)

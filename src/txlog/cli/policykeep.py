@@ -7,10 +7,17 @@ from typing import Annotated, Any
 
 from txlog.bounds import parse_duration, parse_size
 from txlog.cli.command import command, exclusive
-from txlog.cli.declared import Argument, Option
+from txlog.cli.declared import Option
 from txlog.cli.options import Call
-from txlog.cli.policy import Namespace, Topic, report
-from txlog.errors import Usage
+from txlog.cli.policy import (
+    Names,
+    Namespace,
+    Topic,
+    need_any,
+    policies_of,
+    report_removed,
+    report_set,
+)
 from txlog.settings import UNLIMITED
 
 _NO_BOUND = "unlimited"
@@ -63,11 +70,9 @@ def set_retention(
         "retention_ms": _bound(time, parse_duration), "retention_bytes": _bound(size, parse_size),
         "retention_acked": acked, "ttl_ms": _bound(ttl, parse_duration), "ttl_from": ttl_from,
     }  # fmt: skip
-    if all(value is None for value in given.values()):
-        raise Usage("say what to set: --time, --bytes, --acked, --ttl or --ttl-from")
-    admin = call.client(write=True).admin
-    answer = admin.set_retention_policies(topic, namespace, **given)
-    report(call, answer, "policies of {place} are set", "the policies of {place} were so already")
+    need_any(given, "say what to set: --time, --bytes, --acked, --ttl or --ttl-from")
+    set_policies = call.client(write=True).admin.set_retention_policies
+    report_set(call, set_policies(topic, namespace, **given))
 
 
 @command(
@@ -93,21 +98,15 @@ def get_retention(call: Call, topic: Topic = None, namespace: Namespace = None) 
 )
 def remove_retention(
     call: Call,
-    names: Annotated[
-        list[str] | None,
-        Argument(metavar="[POLICY]...", help="as the flags of set; all", show_default=False),
-    ] = None,
+    names: Names = None,
     topic: Topic = None,
     namespace: Namespace = None,
 ) -> None:
     """Inherit policies again; those of the store go back to their defaults: no bound."""
     exclusive(topic=topic, namespace=namespace)
-    for name in names or []:
-        call.check_choice("POLICY", name, tuple(_FLAGS))
-    admin = call.client(write=True).admin
-    wanted = [_FLAGS[name] for name in names or []]
-    answer = admin.remove_retention_policies(wanted, topic, namespace)
-    report(call, answer, "{place} inherits its policies", "{place} had no policies of its own")
+    wanted = policies_of(call, names, _FLAGS)
+    remove_policies = call.client(write=True).admin.remove_retention_policies
+    report_removed(call, remove_policies(wanted, topic, namespace))
 
 
 def _bound(text: str | None, parse: Callable[[str], int]) -> int | None:

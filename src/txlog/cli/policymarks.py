@@ -6,10 +6,17 @@ from typing import Annotated, Any
 
 from txlog.bounds import parse_size
 from txlog.cli.command import command, exclusive
-from txlog.cli.declared import Argument, Option
+from txlog.cli.declared import Option
 from txlog.cli.options import Call
-from txlog.cli.policy import Namespace, Topic, report
-from txlog.errors import Usage
+from txlog.cli.policy import (
+    Names,
+    Namespace,
+    Topic,
+    need_any,
+    policies_of,
+    report_removed,
+    report_set,
+)
 
 _CHECKS = ("count", "refuse", "off")
 _FLAGS = {
@@ -76,11 +83,9 @@ def set_watermark(
         "open_transaction_check": open_transaction_check,
         "emit_interval_ms": call.duration(emit_interval),
     }  # fmt: skip
-    if all(value is None for value in given.values()):
-        raise Usage("say what to set: --idle-timeout, --open-transaction-check, …")
-    admin = call.client(write=True).admin
-    answer = admin.set_watermark_policies(topic, namespace, **given)
-    report(call, answer, "policies of {place} are set", "the policies of {place} were so already")
+    need_any(given, "say what to set: --idle-timeout, --open-transaction-check, …")
+    set_policies = call.client(write=True).admin.set_watermark_policies
+    report_set(call, set_policies(topic, namespace, **given))
 
 
 @command(
@@ -106,18 +111,12 @@ def get_watermark(call: Call, topic: Topic = None, namespace: Namespace = None) 
 )
 def remove_watermark(
     call: Call,
-    names: Annotated[
-        list[str] | None,
-        Argument(metavar="[POLICY]...", help="as the flags of set; all", show_default=False),
-    ] = None,
+    names: Names = None,
     topic: Topic = None,
     namespace: Namespace = None,
 ) -> None:
     """Inherit policies again; those of the store go back to their defaults."""
     exclusive(topic=topic, namespace=namespace)
-    for name in names or []:
-        call.check_choice("POLICY", name, tuple(_FLAGS))
-    admin = call.client(write=True).admin
-    wanted = [_FLAGS[name] for name in names or []]
-    answer = admin.remove_watermark_policies(wanted, topic, namespace)
-    report(call, answer, "{place} inherits its policies", "{place} had no policies of its own")
+    wanted = policies_of(call, names, _FLAGS)
+    remove_policies = call.client(write=True).admin.remove_watermark_policies
+    report_removed(call, remove_policies(wanted, topic, namespace))
