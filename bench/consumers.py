@@ -25,17 +25,22 @@ import argparse
 import json
 import os
 import random
+import select
 import shutil
 import signal
+import socket
 import sqlite3
 import statistics
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -142,6 +147,70 @@ def start(where: Path, *words: object) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
+class Nursery:
+    """A process without threads that forks workers: importing all anew costs more than the work."""
+
+    def __init__(self) -> None:
+        self._mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._mine.close()
+            self._serve(its)
+        its.close()
+
+    def start(self, where: Path, number: int, kind: str, seed: int) -> Worker:
+        """A worker at work."""
+        self._mine.send(json.dumps([str(where), number, kind, seed]).encode())
+        return Worker(int(self._mine.recv(100)))
+
+    def close(self) -> None:
+        """End it; its workers are ended by who started them."""
+        self._mine.close()
+        os.waitpid(self._pid, 0)
+
+    @staticmethod
+    def _serve(its: socket.socket) -> NoReturn:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a worker
+        while wish := its.recv(10_000):
+            pid = os.fork()
+            if pid == 0:
+                its.close()
+                _be_worker(*json.loads(wish))
+            its.send(str(pid).encode())
+        os._exit(0)
+
+
+def _be_worker(where: str, number: int, kind: str, seed: int) -> NoReturn:
+    errors = os.open(f"{where}/errors", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(errors, 2)
+    code = 3
+    try:
+        work(Path(where), number, kind, seed)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+class Worker:
+    """A process that is no child of this one."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self._fd = pid, os.pidfd_open(pid)
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return not select.select([self._fd], [], [], 0)[0]
+
+    def kill(self) -> None:
+        """SIGKILL; returns once it is gone."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        select.select([self._fd], [], [])
+        os.close(self._fd)
+
+
 class Sender(threading.Thread):
     """Keyed messages, some in transactions, until it is told to stop."""
 
@@ -179,7 +248,7 @@ class Sender(threading.Thread):
 
 
 def torture(
-    where: Path, kind: str, seconds: float, seed: int, rate: float, delay_ms: int
+    nursery: Nursery, where: Path, kind: str, seconds: float, seed: int, rate: float, delay_ms: int
 ) -> dict[str, object]:
     """One type: send, consume, kill, drain, check."""
     shutil.rmtree(where, ignore_errors=True)
@@ -197,26 +266,23 @@ def torture(
         sender = Sender(client, rate, delay_ms, seed)
         sender.start()
         numbers = range(len(THREADS))
-        running = {n: start(where, "--worker", n, kind, chance.randrange(1 << 30)) for n in numbers}
+        running = {n: nursery.start(where, n, kind, chance.randrange(1 << 30)) for n in numbers}
         began = time.monotonic()
         try:
             while time.monotonic() - began < seconds:
                 time.sleep(min(1.0, seconds / 4))
                 for number in chance.sample(list(numbers), KILLED):
-                    assert running[number].poll() is None, (where / "errors").read_text()
-                    running[number].send_signal(signal.SIGKILL)
-                    running[number].wait()
+                    assert running[number].is_alive(), (where / "errors").read_text()
+                    running[number].kill()
                     kills += 1
-                    words = ("--worker", number, kind, chance.randrange(1 << 30))
-                    running[number] = start(where, *words)
+                    running[number] = nursery.start(where, number, kind, chance.randrange(1 << 30))
             sender.is_over.set()
             sender.join()
             drain(client, where, running)
         finally:
             sender.is_over.set()
-            for process in running.values():
-                process.kill()
-                process.wait()
+            for worker in running.values():
+                worker.kill()
         found = check(client, where, kind, sender.sent)
         found |= {"type": kind, "kills": kills, "seconds": round(time.monotonic() - began, 1)}
         found["redelivered"] = client._store.read(
@@ -226,14 +292,14 @@ def torture(
     return found
 
 
-def drain(client: txlog.Client, where: Path, running: dict[int, subprocess.Popen[bytes]]) -> None:
+def drain(client: txlog.Client, where: Path, running: dict[int, Worker]) -> None:
     """Wait until nothing is unacknowledged."""
     for _ in range(DRAIN_SECONDS * 5):
         client.flush()
         row = client.subscriptions("in")[0]
         if row["backlog"] == 0:
             return
-        assert all(one.poll() is None for one in running.values()), (where / "errors").read_text()
+        assert all(one.is_alive() for one in running.values()), (where / "errors").read_text()
         time.sleep(0.2)
     raise AssertionError(f"messages are stuck: {row}")
 
@@ -431,13 +497,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-figures", action="store_true")
     parser.add_argument("--where", type=Path, default=Path(__file__).parent / ".work" / "consumers")
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--hold", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--take", help=argparse.SUPPRESS)
     given = parser.parse_args()
     acts: list[tuple[object, Callable[[], None]]] = [
-        (given.worker, lambda: work(given.where, int(given.worker[0]), given.worker[1],
-                                    int(given.worker[2]))),
         (given.hold, lambda: hold(given.where)),
         (given.take, lambda: take(given.where, given.take)),
     ]  # fmt: skip
@@ -447,9 +510,13 @@ def main() -> int:
             return 0
     say(f"seed {given.seed}")
     found: dict[str, object] = {"seed": given.seed}
+    nursery = Nursery()
     for kind in given.types:
-        found[kind] = torture(given.where, kind, given.seconds, given.seed, given.rate, given.delay)
+        found[kind] = torture(
+            nursery, given.where, kind, given.seconds, given.seed, given.rate, given.delay
+        )
         say(f"{kind}: {found[kind]}")
+    nursery.close()
     if not given.no_figures:
         found["figures"] = figures(given.where, given.kills, given.count, given.rounds)
     say(json.dumps(found))

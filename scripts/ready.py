@@ -5,6 +5,9 @@ working directory, the environment and the standard streams of a small client, w
 exit code of the command. What a start itself does is tested with real starts elsewhere.
 
     ready.tool(path)      make an executable `txlog` that goes through the server of this process
+    ready.python()        words that stand for `python`, before `-c CODE` or `-m MODULE`
+
+Who kills itself with `-c` or `-m` is a process of its own that dies by SIGKILL; its client follows.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import atexit
 import importlib
 import os
 import pkgutil
+import runpy
 import shlex
 import signal
 import socket
@@ -21,10 +25,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-SOURCE = Path(__file__).resolve().parent.parent / "src"
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
 _STREAMS = 3
 _THREADED = ("txlog.spark", "txlog.jobs.export_delta")
 # What commands load late and not by our modules.
@@ -43,20 +49,31 @@ to.connect(sys.argv[1])
 streams = b"".join(n.to_bytes(4, sys.byteorder) for n in (0, 1, 2))
 data = "\\0".join(words).encode("utf-8", "surrogateescape")
 to.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
-os._exit((to.recv(1) or b"\\xff")[0])
+code = to.recv(1)
+if not code:
+    os.kill(os.getpid(), 9)
+os._exit(code[0])
 """
 _server: list[str] = []  # the socket's path, once it runs
 
 
 def tool(path: Path) -> None:
     """Make an executable that runs one command through the server."""
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(_client("txlog"))} "$@"\n')
+    path.chmod(0o755)
+
+
+def python() -> list[str]:
+    """A Python that has imported everything, of which only -c and -m are known."""
+    return _client("python")
+
+
+def _client(what: str) -> list[str]:
     if not _server:
         _server.append(_started())
-    client = path.with_name("client.py")
-    client.write_text(_CLIENT)
-    words = shlex.join([sys.executable, "-ISE", str(client), _server[0]])
-    path.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-    path.chmod(0o755)
+        Path(_server[0]).with_name("client.py").write_text(_CLIENT)
+    client = Path(_server[0]).with_name("client.py")
+    return [sys.executable, "-ISE", str(client), _server[0], what]
 
 
 def _started() -> str:
@@ -124,19 +141,37 @@ def _command(client: Any) -> NoReturn:
     os.environ.clear()
     os.environ.update(word.split("=", 1) for word in words[int(count) :])
     time.tzset()
-    sys.argv = ["txlog", *words[: int(count)]]
+    what, *arguments = words[: int(count)]
     code = 1
     try:
-        from txlog.cli.main import main
+        if what == "python":
+            _python(*arguments)
+            code = 0
+        else:
+            from txlog.cli.main import main
 
-        code = main()
+            sys.argv = ["txlog", *arguments]
+            code = main()
         sys.stdout.flush()
         sys.stderr.flush()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
     finally:
         client.send(bytes([code & 255]))
         os._exit(code)
+
+
+def _python(flag: str, what: str, *arguments: str) -> None:
+    """Run code, or a module, as `python` would."""
+    sys.path.insert(0, str(ROOT))
+    sys.argv = [flag, *arguments]
+    if flag == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+        return
+    assert flag == "-c", f"{flag} is not for this Python"
+    exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - it is -c
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import pickle
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import txlog
+from scripts import ready
 from tests.engine_kit import values
 from txlog import Client
 from txlog.engine.flow.staging import Staged, StagePlan
@@ -81,7 +81,14 @@ def made(folder: Path) -> Path:
 
 
 def run_child(store: Path, nth: int) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-c", CHILD, str(store), str(nth), str(store.with_suffix(".staged"))]
+    command = [
+        *ready.python(),
+        "-c",
+        CHILD,
+        str(store),
+        str(nth),
+        str(store.with_suffix(".staged")),
+    ]
     return subprocess.run(command, capture_output=True, check=False)
 
 
@@ -140,7 +147,7 @@ def test_two_drivers_with_one_key(tmp_path: Path) -> None:
         (tmp_path / "other").write_bytes(pickle.dumps(staged(client)))
     runs = [
         subprocess.Popen(
-            [sys.executable, "-c", COMMIT, str(store), str(path)], stdout=subprocess.PIPE
+            [*ready.python(), "-c", COMMIT, str(store), str(path)], stdout=subprocess.PIPE
         )
         for path in (store.with_suffix(".staged"), tmp_path / "other")
     ]

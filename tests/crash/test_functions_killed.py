@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import txlog
+from scripts import ready
 
 SOURCE = Path(txlog.__file__).resolve().parents[1]
 COUNT = 60
@@ -113,7 +113,7 @@ def test_a_death_at_any_step_repeats_and_loses_nothing(
         nth = 1
     while not codes or codes[-1]:
         child = subprocess.run(
-            [sys.executable, "-c", WORKER, path, step, str(nth), mode],
+            [*ready.python(), "-c", WORKER, path, step, str(nth), mode],
             env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True,
         )  # fmt: skip
         assert child.returncode in (0, -signal.SIGKILL), child.stderr

@@ -10,12 +10,12 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import txlog
+from scripts import ready
 from tests.engine_kit import values
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
@@ -55,7 +55,7 @@ client.close()
 
 def run_child(store: Path, nth: int, kind: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-c", CHILD, str(store), str(nth), kind], capture_output=True, check=False
+        [*ready.python(), "-c", CHILD, str(store), str(nth), kind], capture_output=True, check=False
     )
 
 

@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import txlog
+from scripts import ready
 from tests.crash.killing import clock_at
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
 from tests.source_tree import ROOT
@@ -122,7 +122,7 @@ def test_every_crash_of_a_move_leaves_each_message_once(move: str) -> None:
 def start(path: str, move: str, aim: str, *given: str) -> subprocess.Popen[str]:
     """A process that dies at its aim."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.killing", path, move, *aim.split(), "0", "0", *given],
+        [*ready.python(), "-m", "tests.crash.killing", path, move, *aim.split(), "0", "0", *given],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
     )  # fmt: skip

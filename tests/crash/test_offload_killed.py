@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import txlog
+from scripts import ready
 from tests.test_offload import LARGE_BYTES, fill, near, there, values
 from txlog import Client
 
@@ -73,7 +73,7 @@ def test_an_offload_killed_at_any_step(client: Client, tmp_path: Path, step: str
     archive.mkdir(mode=0o700)
     before = values(client)
     often = 2 if step in ("half", "put", "check") else 0
-    command = [sys.executable, "-c", KILLED, client.path, str(archive), step, str(often)]
+    command = [*ready.python(), "-c", KILLED, client.path, str(archive), step, str(often)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     with txlog.open(client.path) as other:
         other.checkpoint_automatically = False

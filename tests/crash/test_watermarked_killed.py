@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from scripts import ready
 from txlog.errors import TopicNotFound
 
 SOURCE = Path(txlog.__file__).resolve().parents[1]
@@ -81,7 +81,7 @@ with txlog.open(path) as client:
 def work(path: str, step: str, nth: int) -> bool:
     """Run a process; returns whether it was killed."""
     child = subprocess.run(
-        [sys.executable, "-c", WORKER, path, step, str(nth)],
+        [*ready.python(), "-c", WORKER, path, step, str(nth)],
         env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True,
     )  # fmt: skip
     assert child.returncode in (0, -signal.SIGKILL), child.stderr

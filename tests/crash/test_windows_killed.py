@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import txlog
+from scripts import ready
 from tests.crash.killing import START_MS, clock_at
 from tests.source_tree import ROOT
 from txlog.client import Client
@@ -73,7 +73,7 @@ class Scene:
     def die(self, scenario: str, aim: str, *given: object, killed: bool = True) -> list[str]:
         """Run a process that dies at its aim, `op part nth when`; returns the lines it printed."""
         done = subprocess.run(
-            [sys.executable, "-m", "tests.crash.killing", self.path, scenario, *aim.split(),
+            [*ready.python(), "-m", "tests.crash.killing", self.path, scenario, *aim.split(),
              *map(str, given)],
             cwd=ROOT, capture_output=True, text=True, check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
