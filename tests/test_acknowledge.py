@@ -363,6 +363,27 @@ def test_cumulative_on_a_shared_subscription_is_not_allowed(board: Board) -> Non
     assert board.client.commit(txn)["state"] == "committed"
 
 
+def test_a_cumulative_request_has_one_id_per_partition(tmp_path: Path) -> None:
+    """9.3: also of two ledgers; the lower one alone would be less than was asked for."""
+    client = Bench(tmp_path / "store", ledger_entries_max=2).client
+    client.create_topic("t", partitions=2)
+    client.create_subscription("t", "s")
+    first = send(client, b"a", b"b", b"c", b"d")
+    other = send(client, b"e", partition=1)
+    assert first[0].ledger != first[3].ledger
+    txn = begin(client)
+    for given in (None, txn):
+        for wanted in (first[0], first[2]), (first[0], first[3]), (first[0], other[0], first[3]):
+            with pytest.raises(NotAllowed):
+                client.acknowledge("t", "s", wanted, cumulative=True, txn=given)
+    assert len(pending(client)) == 5
+    assert (
+        client.acknowledge("t", "s", [first[3], other[0]], cumulative=True, txn=txn)["acked"] == 5
+    )
+    client.commit(txn)
+    assert not pending(client)
+
+
 def test_subscriptions_do_not_share_acknowledgements(board: Board) -> None:
     """9.2: a state belongs to a message on a subscription."""
     board.client.create_subscription("t", "other")

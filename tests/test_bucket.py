@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txlog.engine.storage import bucket
-from txlog.engine.storage.bucket import IDS, BucketFile, BucketName, EncodedBucket
+from txlog.engine.storage.bucket import IDS, BucketName, EncodedBucket
 from txlog.engine.storage.bucket_bitmaps import Bitmaps
+from txlog.engine.storage.bucket_reader import BucketFile
 from txlog.engine.storage.cutting import Cutting, cut_segments
 from txlog.errors import Corruption, FormatMismatch
 

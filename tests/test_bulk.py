@@ -38,6 +38,8 @@ from txlog.errors import (
     PartitionUnavailable,
     TopicNotFound,
 )
+from txlog.jobs.audit import audit
+from txlog.jobs.local import Local
 from txlog.querying import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -161,6 +163,26 @@ class TestStoring:
         assert {p for p, key in zip(partitions, keys, strict=True) if not key.is_valid} == {4 % 3}
         for partition, key in zip(partitions, keys.to_pylist(), strict=True):
             assert key is None or partition == crc32(key) % 3
+
+    def test_producer_is_a_name_in_every_row(self, bench: Bench) -> None:
+        """It has no part in what the sends of a producer of that name mean."""
+        client = bench.client
+        producer = client.producer("t", "till")
+        sent = producer.send(b"a", sequence_id=5)
+        bulk = client.bulk("t", key="k", batch=1, producer="till")
+        bulk.commit(bulk.stage([rows(b"b", b"c"), rows(b"d", key=[b"k"])]))
+        assert producer.send(b"again", sequence_id=5).message_id == sent.message_id
+        assert producer.last_sequence_id() == 5
+        producer.send(b"e", sequence_id=6)
+        client.checkpoint(roll_all=True)
+        found = [(one.value, one.producer, one.sequence_id) for one in client.reader("t")]
+        assert found == [
+            (b"a", "till", 5), (b"b", "till", None), (b"c", "till", None), (b"d", "till", None),
+            (b"e", "till", 6),
+        ]  # fmt: skip
+        with Query(client, "SELECT count(*) AS n FROM t WHERE producer = 'till'") as query:
+            assert query.rows().read_all()["n"].to_pylist() == [5]
+        assert not audit(client, ["t"], Local())["failed"]
 
     def test_tasks_are_processes_of_their_own(self, bench: Bench, tmp_path: Path) -> None:
         """Plan and answers are pickled; a task that ran twice, or failed, leaves nothing."""
@@ -303,6 +325,14 @@ class TestRefusals:
             bulk.stage([rows(b"a", colour=["red"])])
         with pytest.raises(InvalidArgument, match="no column named value"):
             bulk.stage([pa.table({"key": [b"a"]}).slice(0, 0)])
+
+    def test_sequences_beside_a_producer(self, bench: Bench) -> None:
+        """They would be taken for those of its sends, where a repeated one is looked for."""
+        for name, text in (("till", "no column sequence_id"), ("", "bad producer name")):
+            with pytest.raises(InvalidArgument, match=text):
+                bulk = bench.client.bulk("t", key="k", batch=1, producer=name)
+                bulk.stage([rows(b"b", sequence_id=[1])])
+        assert stages(bench) == [] and values(bench.client) == []
 
     def test_names_are_bounded(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         """Forgetting a name would let its batch be stored twice."""

@@ -119,3 +119,12 @@ def test_the_plain_parser_takes_nothing_otherwise_than_typer() -> None:
             taken += 1
             assert here == by_typer(command, args), f"seed {SEED}: txlog {command.path} {args}"
     assert taken > 60, f"seed {SEED}: only {taken} lines were plain"
+
+
+def test_fields_are_told_without_arguments() -> None:
+    """CLI.md 4, 12.5: `-f help` works on every command with data or a result, and needs nothing."""
+    for path in PATHS:
+        command = dispatch.load(path)
+        if command.fields:
+            assert by_plain(command, ["-f", "help"]) is not None, path
+            assert by_plain(command, ["-fhelp"]) is not None, path

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import txlog
-from txlog.cli import joblog
+from txlog.cli import bars, joblog
 from txlog.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -182,9 +182,10 @@ def test_off_a_terminal_the_log_is_json_lines(tool: Tool) -> None:
 
 def test_on_a_terminal_there_is_a_bar(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     """CLI.md 4: only there, and taken away at the end."""
-    monkeypatch.setattr(joblog, "is_terminal", lambda number: number == 2)
-    monkeypatch.setattr(joblog, "_BAR_AFTER_S", 0)
-    monkeypatch.setattr(joblog, "_BAR_EVERY_S", 0)
+    for module in (joblog, bars):
+        monkeypatch.setattr(module, "is_terminal", lambda number: number == 2)
+    monkeypatch.setattr(bars, "AFTER_S", 0)
+    monkeypatch.setattr(bars, "EVERY_S", 0)
     _, _, err = tool.run("keep", "--txn-size", "3")
     assert "\r\x1b[Kkeep@in/s: 3 in, 3 out" in err
     assert "\r\x1b[K" in err and "keep@in/s: finished: 5 in, 5 out (2 transactions, " in err
@@ -301,6 +302,31 @@ def test_transform_keeps_keys_by_envelope(tool: Tool) -> None:
     row = json.loads(tool.ok("consume", "out", "--json"))
     assert (row["key"], row["value"], row["properties"]) == ("ana", "x", {"a": "b"})
     assert row["event_time"] == "2026-01-01T00:00:00.000Z"
+
+
+def test_transform_speaks_percent(tool: Tool) -> None:
+    """CLI.md 7, 8.3: what the command reads and writes; what the store says beside is there."""
+    tool.ok("produce", "in", "-k", "k", "-m", "x y")
+    words = ["--in-format", "%k %V{big32}%v%[;", "--out-format", "%k %V{big32}%v%d{event};"]
+    program = (
+        "import sys; given = sys.stdin.buffer.read()\n"
+        "assert given.endswith(b'k \\0\\0\\0\\3x y1:0;'), given\n"
+        "sys.stdout.buffer.write(b'kk \\0\\0\\0\\4a;\\nb77;')"
+    )
+    code, _, err = tool(
+        "transform", "in", "out", "-s", "s", *words, "--", sys.executable, "-c", program
+    )
+    assert (code, err) == (0, err)
+    out = tool.ok("consume", "out", "-f", "%k|%v|%d{event}\n")
+    assert out == "kk|a;\nb|77\n"
+    for flag, form in (("in", "%w"), ("in", "xml"), ("out", "%p:%v\\n"), ("out", "%s")):
+        words = ["transform", "in", "out", "-s", "s", f"--{flag}-format", form, "--", "true"]
+        assert tool(*words)[0] == 2
+    tool.ok("produce", "in", "-m9")
+    code, _, err = tool(
+        "transform", "in", "out", "-s", "s", "--out-format", "%V{big32}%v", "--", "printf", "abc"
+    )
+    assert (code, "record 1: cut short" in err) == (1, True)
 
 
 def test_transform_with_nothing_between_zeros(tool: Tool) -> None:

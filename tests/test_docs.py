@@ -11,20 +11,35 @@ from pathlib import Path
 
 import pytest
 
+import txlog
 from scripts import ready
 from tests.source_tree import ROOT, SOURCE
+from txlog import Client, Consumer, Producer
 from txlog.errors import TxlogError, error_table
+from txlog.subscription import SubscriptionHandle
+from txlog.topic import TopicHandle
 
 LINES_MAX = {
     "README.md": 265, "WATERMARKS.md": 210, "ARCHITECTURE.md": 265, "FORMAT.md": 350,
     "CONTRIBUTING.md": 100, "ANALYTICS.md": 210, "CLUSTER.md": 80, "TUTORIAL.md": 260,
-    "COOKBOOK.md": 290,
+    "COOKBOOK.md": 290, "PYTHON.md": 240,
 }  # fmt: skip
 PRINTED = {  # by the examples in Python, one text an example
     "README.md": [r"2:0:1 .*\n2:0:2 .*\n"],
     "WATERMARKS.md": [r"before 2000 there were 1150\n", ""],
+    "PYTHON.md": [
+        r"\['invoices', 'orders'\]\n",
+        r"\d \d+:0\n2\nFalse\nTrue\n",
+        r"1\n\[b'1 lamp', b'1 spoon', b'2 cups', b'3 cups'\]\n4 \['topic', 'partition', .*\n",
+        r"COMMITTED 4\n\d+:1 aborted\n",
+        r"4 4 1\n",
+        r"False 100000\nTrue 100000\n",
+        r"302 False topic odrers does not exist \| did you mean orders\?\n",
+    ],
 }
-TOURS = [*PRINTED, "ANALYTICS.md", "TUTORIAL.md"]  # the Python of ANALYTICS is run by tests/spark
+# The Python of ANALYTICS is run by tests/spark.
+TOURS = ["README.md", "WATERMARKS.md", "ANALYTICS.md", "TUTORIAL.md"]
+INNER = {"short", "name", "numbers", "cutoff"}  # of handles: for txlog's own layers
 _DURATION = re.compile(r"\b\d+(\.\d+)?(ms|s|m)\b")
 _MARK = "=== "
 
@@ -93,6 +108,26 @@ def test_the_python_examples_run(name: str, tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert re.fullmatch(printed, done.stdout), done.stdout
+
+
+def test_the_guide_to_the_library_names_what_there_is() -> None:
+    """Each call of a table exists, and a handle has no call that is not in its row."""
+    rows = re.findall(r"^\| (.*?) \| (.*?) \|$", _text("PYTHON.md"), re.MULTILINE)
+    owners = {
+        "client": Client, "producer": Producer, "consumer": Consumer, "txlog": txlog,
+    }  # fmt: skip
+    calls = 0
+    for call, _ in rows:
+        owner = None
+        for named, attribute in re.findall(r"(?:`|, `)(?:(\w+)\.)?(\w+)\(", call):
+            owner = owners[named] if named else owner
+            assert hasattr(owner, attribute), f"{named}.{attribute}"
+            calls += 1
+    assert calls > 40
+    for call, handle in (("subscription", SubscriptionHandle), ("topic", TopicHandle)):
+        (told,) = (text for start, text in rows if start.startswith(f"`client.{call}("))
+        public = {name for name in vars(handle) if not name.startswith("_")}
+        assert public - INNER == set(re.findall(r"`(\w+)`", told))
 
 
 @pytest.mark.parametrize("name", [*LINES_MAX, "DECISIONS.md"])

@@ -14,8 +14,7 @@ import pytest
 from tests.engine_kit import Bench, begin, pending, send, values
 from txlog import Client, MessageId, TxnId
 from txlog.engine.folds import transaction_key as keys
-from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
-from txlog.engine.model.ops import Op
+from txlog.engine.model.ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased, Op
 from txlog.engine.storage.disk import PosixDisk
 from txlog.errors import (
     CoordinatorNotFound,
@@ -175,8 +174,12 @@ def test_a_connection_is_durable_when_it_is_answered(tmp_path: Path) -> None:
     looker = bench.another(read_only=True)
     bench.client.connect("k")
     assert looker.admin.transaction_key("k")["epoch"] == 0
-    txn = bench.client.begin(key="k")["txn"]
-    assert looker.admin.transaction_key("k")["txn"] == txn
+    # the first reserves ids, and that is durable by itself
+    bench.client.commit(bench.client.begin(key="k")["txn"])
+    begun = bench.client.begin(key="k")
+    assert looker.admin.transaction_key("k")["txn"] == begun["txn"]
+    bench.client.begin(key="k", epoch=begun["epoch"])  # it says that it fenced the one before
+    assert looker.show_transaction(begun["txn"])["reason"] == "fenced"
     bench.client.admin.delete_transaction_key("k")
     assert looker.admin.transaction_keys() == []
 
@@ -508,8 +511,9 @@ def test_only_the_owner_and_root_use_a_transaction(
     for operation in operations(root, txn, known)[:-1]:
         operation()
     assert bench.client.show_transaction(txn)["owner"] == "ana"
-    with pytest.raises(NotAllowed):
-        other.commit(txn)  # not even to ask how it ended
+    for operation in (*operations(other, txn, known), lambda: other.commit(txn)):
+        with pytest.raises(NotAllowed):  # not even to ask how it ended: ownership is checked first
+            operation()
 
 
 def test_a_name_of_two_users_must_be_a_number(bench: Bench, users: Users) -> None:

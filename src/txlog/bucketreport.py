@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from txlog.delayreport import Scope
+from txlog.engine.flow.timeparts import Loaded
 from txlog.engine.flow.timerows import ROW_BYTES
-from txlog.engine.flow.timetable import Loaded, Timetable
+from txlog.engine.flow.timetable import Timetable
 from txlog.engine.flow.upcoming import count_later
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.folds.delayed import Delayed

@@ -27,17 +27,23 @@ from txlog.engine.store import Store
 from txlog.engine.upkeep.adoption import adopt_files, remove_job, remove_tagged, stage_dir
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, OutcomeUnknown, TxlogError
-from txlog.ids import TopicName, TxnId
+from txlog.ids import TopicName, TxnId, check_name
 
 Answer = dict[str, Any]
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 
 
-def planned(store: Store, topic: str, key: str, batch: int | str, tag: str = "") -> StagePlan:
+def planned(
+    store: Store, topic: str, key: str, batch: int | str, tag: str = "",
+    producer: str | None = None,
+) -> StagePlan:  # fmt: skip
     """What the tasks of a batch have to know. Raises TopicNotFound, ReadOnlyStore.
 
-    tag: what jobs of one stream have in common; when one ends, those before it are cleaned up
+    tag:      what jobs of one stream have in common; when one ends, those before it are cleaned up
+    producer: the name in every row; it is a name only: it fences nobody, and has no sequences
     """
+    if producer is not None:
+        check_name("producer", producer)
     store.need_writable()
     if store.dry_run:
         raise InvalidArgument("a dry run stages no files")
@@ -52,7 +58,7 @@ def planned(store: Store, topic: str, key: str, batch: int | str, tag: str = "")
         return StagePlan(
             store.disk.description, found.name, found.number, found.partitions,
             f"{stage_dir(view, found.number)}/{job}", key, batch, now_ms,
-            store.settings.max_message_bytes, fixed, tag,
+            store.settings.max_message_bytes, fixed, tag, producer,
         )  # fmt: skip
 
     return store.read(look)

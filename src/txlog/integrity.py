@@ -6,7 +6,7 @@ Source: RELIABILITY 2.3, promise 5.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from txlog.clock import Clock, SystemClock
 from txlog.engine.folds.catalog import has_partition, index_of, topic_of
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.disk_protocol import Disk
-from txlog.engine.upkeep.findings import Findings, Problem
+from txlog.engine.upkeep.findings import Findings, Problem, silent
 from txlog.engine.upkeep.repair import ROUNDS_MAX, Action, make_plan
 from txlog.engine.upkeep.repairing import perform
 from txlog.engine.upkeep.verify import verify as look_over
@@ -28,8 +28,9 @@ REBUILD = ("state", "delayed", "all")
 
 
 def verify(
-    path: str, *, deep: bool = False, topics: Sequence[str] = (), clock: Clock | None = None
-) -> Answer:
+    path: str, *, deep: bool = False, topics: Sequence[str] = (), clock: Clock | None = None,
+    tell: Callable[[str, int], None] = silent,
+) -> Answer:  # fmt: skip
     """Read every byte of a store and repair nothing; exported as txlog.verify.
 
     It works on a store that cannot be opened, takes no lock and writes nothing.
@@ -37,6 +38,7 @@ def verify(
     deep:    also decode everything, replay the journal from the checkpoint before the newest, and
              compare all components with each other and with the rows
     topics:  only the files and components of these, and what all topics share
+    tell:    called now and then with what is being done and the bytes read so far
     returns: {files, size_bytes, frames, errors, warnings, problem_list}; a problem has code,
              severity (error or warning), path, topic, partition, ledger, first and last (message
              ids), offset (byte), message and hint
@@ -45,17 +47,18 @@ def verify(
     """
     disk = PosixDisk(str(Path(path).absolute()), read_only=True)
     try:
-        return verify_disk(disk, clock or SystemClock(), deep=deep, topics=topics)
+        return verify_disk(disk, clock or SystemClock(), deep=deep, topics=topics, tell=tell)
     finally:
         disk.close()
 
 
 def verify_disk(
-    disk: Disk, clock: Clock, *, deep: bool = False, topics: Sequence[str] = ()
-) -> Answer:
+    disk: Disk, clock: Clock, *, deep: bool = False, topics: Sequence[str] = (),
+    tell: Callable[[str, int], None] = silent,
+) -> Answer:  # fmt: skip
     """As verify, on a disk."""
     names = [TopicName.parse(name, allow_partition=True) for name in topics]
-    findings = Findings()
+    findings = Findings(tell)
     known = look_over(disk, clock.now(), findings, deep=deep, topics=names)
     try:
         return told(findings, None if known is None else known.view)

@@ -65,6 +65,15 @@ class Files:
         return f"source {digest.hexdigest()}"
 
 
+@dataclass(frozen=True, slots=True)
+class CsvRows:
+    """What an engine takes csv files for; digest: of all values, in any order of the rows."""
+
+    columns: list[str]
+    rows: int
+    digest: int
+
+
 def files_of(
     paths: Sequence[str], form: str | None, columns: Columns, forms: Sequence[Form] = OF_ENGINES
 ) -> Files:
@@ -84,7 +93,10 @@ def files_of(
         elif path.is_file():
             found.append(path)
         else:
-            raise NotFound(f"there is no {path}", path=str(path))
+            raise NotFound(
+                f"{path} is no regular file" if path.exists() else f"there is no {path}",
+                path=str(path),
+            )
     if not found:
         named = ", ".join(suffix for suffix, of in _SUFFIXES.items() if of in forms)
         raise NotFound(f"no file with {named} below {', '.join(paths)}")

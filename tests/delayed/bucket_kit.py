@@ -11,7 +11,7 @@ from tests.engine_kit import START_MS
 from txlog import Client
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.delay_ops import Id
-from txlog.engine.storage.bucket import BucketFile
+from txlog.engine.storage.bucket_reader import BucketFile
 from txlog.engine.upkeep.buckets import delayed_partitions
 from txlog.engine.upkeep.paths import delayed_dir
 from txlog.engine.view import View

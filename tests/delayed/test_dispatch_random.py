@@ -299,7 +299,7 @@ def shrink(set_: Callable[[str, int], None]) -> None:
     for name, value in (
         ("cycle.LOOK_ROWS_MAX", 3), ("cycle.LOOK_ROWS", 2), ("slots.SCAN_ROWS_MAX", 3),
         ("slots.SCAN_ROWS_MIN", 2), ("timerows.FEW_ROWS_MAX", 0), ("timerows.SET_ROWS_MAX", 0),
-        ("timerows.AT_ONCE", 2), ("timetable.KEPT_SEGMENTS_MAX", 1),
+        ("timerows.AT_ONCE", 2), ("timeparts.KEPT_SEGMENTS_MAX", 1),
     ):  # fmt: skip
         set_(f"{flow}.{name}", value)
 

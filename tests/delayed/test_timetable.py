@@ -20,8 +20,7 @@ from txlog.engine.flow.timetable import Timetable, timetable
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
 from txlog.engine.model.delay_ops import Id
 from txlog.engine.model.idset import IdSet, covers
-from txlog.engine.storage import bucket as buckets
-from txlog.engine.storage.bucket import BucketFile, Columns
+from txlog.engine.storage.bucket_reader import BucketFile, Columns
 from txlog.engine.upkeep.buckets import tend
 from txlog.engine.upkeep.checkpoint import maintenance_lock
 from txlog.engine.view import View
@@ -151,8 +150,8 @@ def test_no_segment_is_read_before_it_is_due(
         bitmaps.append(start)
         return joined(self, start, stop)
 
-    monkeypatch.setattr(buckets.BucketFile, "segment", note)
-    monkeypatch.setattr(buckets.BucketFile, "joined", note_bitmaps)
+    monkeypatch.setattr(BucketFile, "segment", note)
+    monkeypatch.setattr(BucketFile, "joined", note_bitmaps)
     assert take(consumer) == [] and read == [] and bitmaps == [0]
     shop.set(9)
     assert take(consumer) == [] and read == []

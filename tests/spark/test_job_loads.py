@@ -20,7 +20,7 @@ from tests.test_export_delta import WITHOUT_TRIMS, step
 from tests.test_querying import STEPS, History
 from txlog import Client
 from txlog.bounds import Range
-from txlog.errors import BadRecord, CommandFailed, InvalidArgument, SqlError
+from txlog.errors import BadRecord, CommandFailed, InvalidArgument
 from txlog.jobs.bulk_load import bulk_load
 from txlog.jobs.engine import Engine
 from txlog.jobs.local import Local
@@ -109,12 +109,50 @@ def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Pat
         'value,b\na,"b\nc,d\n',
     ):  # Spark takes it for a long value
         (tmp_path / "b.csv").write_text(text)
-        with pytest.raises(SqlError, match=r"b\.csv|unterminated quote"):
+        with pytest.raises(BadRecord, match=r"b\.csv: line"):
+            load(client, tmp_path / "b.csv", Columns(), "there", engine())
+    for text, said in (
+        ("a\n1\n\n2\n", "as 2 rows, not 3"),  # a blank line of one column is a row
+        ('a,b\n1, "x"\n', "with other values"),
+        ("a,a\n1,2\n", "with the columns a0, a1"),
+    ):
+        (tmp_path / "b.csv").write_text(text)
+        with pytest.raises(BadRecord, match=said):
             load(client, tmp_path / "b.csv", Columns(), "there", engine())
     with pytest.raises(InvalidArgument, match="no column nope"):
         load(client, tmp_path / "a.csv", Columns("nope"), "there", engine())
     assert rows(client, "there") == []
     assert list(Path(client.path).glob("topics/**/_stage/*")) == []
+
+
+HARD = [
+    'a,b\r\n"x\r\ny","p\nq"\r\n3,""\r\n"u\rv",\r\n"",4\r\n,5\r\n,\r\n"",""\r\n',
+    'a,b\n1,""\n2,\n"",3\n,4\n"",""\n,\n"x\r\ny",5\n',
+    'a,b\r1,""\r,4\r',
+    'a,b\n"he said ""hi""",\u00e9\n"""",x"y\n\u00a0,z""w\n"",""""""\n',
+    'a,b\n"1\n2\n",x\n"\n",""\n\n5,6',
+    "a,b\nNULL,null\nnan,\\N\n007,1e5\n#1,' '\n\\,\\\n",
+    "a,b\n",
+]
+
+
+@pytest.mark.parametrize(
+    "texts", [HARD[:1], pytest.param(HARD[1:], marks=SLOW)], ids=["first", "others"]
+)
+def test_csv_is_to_spark_what_it_is_to_duckdb(
+    client: Client, tmp_path: Path, texts: list[str]
+) -> None:
+    """No value and an empty one, quotes, the ends of lines."""
+    path = tmp_path / "a.csv"
+    for text in texts:
+        path.write_text(text, newline="")
+        source = files_of([str(path)], None, Columns("a", "b"))
+        ours, theirs = Local().csv_rows(source), engine().csv_rows(source)
+        assert ours.columns == ["a", "b"]
+        assert theirs == ours, text
+    for topic, by in (("here", Local()), ("there", engine())):
+        assert load(client, path, Columns("a", "b"), topic, by)["messages"] == ours.rows
+    assert stored(client, "there") == stored(client, "here")
 
 
 @pytest.mark.slow

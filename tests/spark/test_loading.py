@@ -131,6 +131,17 @@ def test_same_batch_again_computes_nothing(spark: SparkSession, client: Client) 
     assert again == {**answer, "already": True}
 
 
+def test_producer_is_in_every_row(spark: SparkSession, client: Client) -> None:
+    frame = spark.range(COUNT, numPartitions=2).select(F.col("id").alias("value"))
+    bulk_load(frame, client.path, "t", txn_key="k", batch_id="1", producer="nightly")
+    found = read(spark, client.path, "t").groupBy("producer").count().collect()
+    assert [(row["producer"], row["count"]) for row in found] == [("nightly", COUNT)]
+    with pytest.raises(InvalidArgument, match="sequence_id"):
+        bulk_load(frame.withColumn("sequence_id", F.lit(1)), client.path, "t", txn_key="k",
+                  batch_id="2", producer="nightly")  # fmt: skip
+    assert stages(client) == []
+
+
 def test_attempts_that_fail_leave_nothing(spark: SparkSession, client: Client) -> None:
     """The second attempt is stored, and the rows of the first, which had a file, are not."""
 

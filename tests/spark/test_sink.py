@@ -18,10 +18,11 @@ from pyspark.sql.types import StructType
 
 import txlog
 from txlog import Client
+from txlog.bulk import stage
 from txlog.errors import InvalidArgument
 from txlog.spark import bulk_load
 from txlog.spark.datasource import TxlogSource
-from txlog.spark.sink import BatchSink, batch_sink
+from txlog.spark.sink import BatchSink, StreamSink, Written, batch_sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 COUNT = 500
@@ -247,3 +248,38 @@ class TestStream:
         run()
         assert held(client) == sorted([*range(COUNT), *range(COUNT - 10, COUNT)])
         assert stages(client) == []
+
+
+class TestSmallFiles:
+    """Both sinks say when a batch has small files that it need not have."""
+
+    KEYED = pa.table({"value": ["a"] * 8, "key": [str(n) for n in range(8)]})  # of both partitions
+
+    def test_batch_warns_once_it_is_stored(
+        self, client: Client, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for batch, tasks, said in (
+            ("1", 2, "orders: 4 of 4 files of this batch are below 4 MiB, for 2 partitions"),
+            ("2", 1, ""),  # a file each is the least
+            ("1", 2, ""),  # nothing was written
+        ):
+            caplog.clear()
+            bulk = client.bulk("orders", key="k", batch=batch)
+            sink = BatchSink(bulk.plan, is_stored=bulk.stored is not None)
+            rows = self.KEYED.to_batches()
+            sink.commit([sink.write(iter(rows)) for _ in range(tasks)])
+            assert client.bulk("orders", key="k", batch=batch).stored is not None
+            assert (said in caplog.text) if said else not caplog.text
+
+    def test_stream_warns_ever_more_seldom(
+        self, client: Client, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        warned = []
+        for batch in range(10):
+            caplog.clear()
+            sink = StreamSink({"txnAppId": "app"}, client.plan_stage("orders"))
+            written = [Written(stage(sink._plan, [self.KEYED], n), sink._plan) for n in (0, 1)]
+            sink.commit(written, batch)
+            warned += [batch] if "4 of 4 files" in caplog.text else []
+        assert warned == [0, 1, 2, 4, 8]
+        assert len(list(client.reader("orders"))) == 160

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from txlog.cli.bars import Words
 from txlog.cli.command import command
 from txlog.cli.declared import Option
 from txlog.cli.options import Call
@@ -27,7 +28,9 @@ def checkpoint(
     roll_all: Annotated[bool, Option("--roll-all", help="close and seal open ledgers too")] = False,
 ) -> None:
     """Write a checkpoint: journal into parts, rolled ledgers into Parquet files."""
-    answer = call.client(write=True).checkpoint(roll=roll or (), roll_all=roll_all)
+    client = call.client(write=True)
+    with Words(call, "writing a checkpoint"):
+        answer = client.checkpoint(roll=roll or (), roll_all=roll_all)
     answer = {"elapsed_ms": call.elapsed_ms(), **answer}
     if answer.get("skipped"):
         call.summary(f"nothing to write: checkpoint {answer['generation']} is current")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from txlog.bounds import parse_bound
+from txlog.cli.bars import Words
 from txlog.cli.command import command, exclusive
 from txlog.cli.consent import confirm
 from txlog.cli.declared import Argument, Option
@@ -31,7 +32,8 @@ def compact(
 ) -> None:
     """Rewrite the sidecar in commit order, without rows of aborted transactions."""
     client = call.client(write=not dry_run)
-    answer = client.admin.compact(topic, partition, dry_run=dry_run)
+    with Words(call, f"compacting {topic}"):
+        answer = client.admin.compact(topic, partition, dry_run=dry_run)
     before, after = int(answer["size_before_bytes"]), int(answer["size_after_bytes"])
     call.summary(
         f"{_tense(dry_run, 'compact')} {answer['topic']}: "
@@ -69,7 +71,8 @@ def offload(
     if to is None:
         raise Usage("say where to: --to DIR or --to s3://bucket/prefix")
     client = call.client(write=not dry_run)
-    answer = client.admin.offload(topic, to, partition, dry_run=dry_run)
+    with Words(call, f"offloading {topic}"):
+        answer = client.admin.offload(topic, to, partition, dry_run=dry_run)
     left = answer["ledgers_left"]
     stay = "stays" if left == 1 else "stay"
     call.summary(

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from txlog.bounds import parse_size
+from txlog.cli.bars import Words
 from txlog.cli.command import command
 from txlog.cli.declared import Option
-from txlog.cli.jobbing import Progress
 from txlog.cli.options import Call
 from txlog.errors import InvalidArgument, NotFound, StoreNotFound
 
@@ -61,7 +61,7 @@ def bench(
     if not os.path.isdir(folder):
         raise NotFound(f"there is no directory {folder}", path=folder)
     work = importlib.import_module("txlog.benching")
-    with Progress(call) as told:
+    with Words(call) as told:
         told(f"{mode}, {lasting}")
         row = work.bench(
             folder, mode, message_bytes=parse_size(size), duration_ms=duration_ms,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from txlog import compute as pc
-from txlog.cli import beside
+from txlog.cli import bars, beside
 from txlog.cli.consume_request import Request
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.records import Records
@@ -48,12 +48,13 @@ def run(call: Call, request: Request) -> None:
     client = call.client(write=request.subscription is not None)
     job = Job(call, request, client)
     try:
-        if request.subscription is not None:
-            job.take()
-        elif request.follow or (request.max_wait_ms and request.is_open):
-            job.follow()
-        else:
-            job.read()
+        with job.bar:
+            if request.subscription is not None:
+                job.take()
+            elif request.follow or (request.max_wait_ms and request.is_open):
+                job.follow()
+            else:
+                job.read()
     except TxlogError:
         if job.records.count:  # what could be read stands, the error comes behind it
             call.output.out.flush()
@@ -81,6 +82,8 @@ class Job:
         self.request = request
         self.client = client
         self.bytes = 0
+        name = request.targets[0].topic if len(request.targets) == 1 else "consume"
+        self.bar = bars.Amount(call, name, None, prints=True)
         self.out = call.output.out
         self.out.each = request.unbuffered or is_terminal(1)
         columns = call.output.shown if call.flags.columns is not None else None
@@ -257,6 +260,7 @@ class Job:
             self.bytes += pc.sum(pc.binary_length(table["value"])).as_py() or 0
             for piece in self.records.pieces(table):
                 self.out.write(piece)
+            self.bar.read, self.bar.done = self.bytes, self.records.count
 
     def left(self) -> int | None:
         """How many messages are still wanted; None without a limit."""

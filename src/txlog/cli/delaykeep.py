@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from txlog.cli.bars import Words
 from txlog.cli.command import command
 from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
@@ -26,7 +27,9 @@ def merge(
     to: Annotated[int, Option("--to", min=1, metavar="N", help="so many stay in a partition")] = 1,
 ) -> None:
     """Merge the buckets of the index; nothing waits for it, it saves memory and files."""
-    answer = call.client(write=True).topic(topic).merge(to, dry_run=call.dry_run)
+    handle = call.client(write=True).topic(topic)
+    with Words(call, f"merging buckets of {topic}"):
+        answer = handle.merge(to, dry_run=call.dry_run)
     call.summary(
         f"{answer['topic']}: {counted(answer['buckets_before'], 'bucket')} before, "
         f"{answer['buckets_after']:,} after, with {counted(answer['messages'], 'message')}"
@@ -56,7 +59,9 @@ def rebuild(
     """
     low = None if first is None else MessageId.parse(first)
     high = None if last is None else MessageId.parse(last)
-    answer = call.client(write=True).topic(topic).rebuild(low, high, dry_run=call.dry_run)
+    handle = call.client(write=True).topic(topic)
+    with Words(call, f"rebuilding the index of {topic}"):
+        answer = handle.rebuild(low, high, dry_run=call.dry_run)
     differed = answer["missing"] + answer["surplus"]
     found = f"{answer['missing']:,} missing, {answer['surplus']:,} surplus" if differed else (
         "nothing differed"

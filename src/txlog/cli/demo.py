@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
-import sys
 from typing import Annotated, Final
 
+from txlog.cli.bars import Bar, drawn
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
-from txlog.cli.options import Call, is_terminal
+from txlog.cli.options import Call
+from txlog.cli.tables import counted
 from txlog.errors import InvalidArgument, ReadOnlyStore
 
 _TOUR: Final = (
@@ -70,18 +71,31 @@ def demo(
         _small(call, path, tour=tour)
         return
     work = importlib.import_module("txlog.demo")
-    show = is_terminal(2) and not call.flags.quiet and not call.flags.no_progress
-
-    def progress(text: object) -> None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-
-    answer = work.run(
-        os.fspath(path), kills=kills, seed=seed, limit=limit, progress=progress if show else None
-    )
+    stages = _Stages(call)
+    with stages:
+        answer = work.run(os.fspath(path), kills=kills, seed=seed, limit=limit, progress=stages)
     call.output.single({"elapsed_ms": call.elapsed_ms(), **answer})
     if not answer["exact"]:
         call.exit = 6
+
+
+class _Stages(Bar):
+    """How far the workers are; what a demo calls with it."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call, self._stage)
+        self._at = ("", 0, 0, 0)
+
+    def __call__(self, stage: str, done: int, total: int, kills: int) -> None:
+        """So many invoices of all are done, after so many kills in the stage."""
+        self._at = (stage, done, total, kills)
+
+    def _stage(self, columns: int) -> str:
+        stage, done, total, kills = self._at
+        if not total:
+            return "reading the invoices"
+        words = f"{done:,} of {counted(total, 'invoice')}, {kills} killed"
+        return drawn(f"stage {stage}", min(1.0, done / total), words, columns)
 
 
 def _small(call: Call, path: str, *, tour: bool) -> None:

@@ -11,7 +11,7 @@ import sys
 from typing import cast
 
 from txlog import errors
-from txlog.cli import catalogue, failures, flags, signals
+from txlog.cli import catalogue, failures, flags, saying, signals
 from txlog.cli.command import Command
 from txlog.cli.output import PipeGone, Stdout, silence_stdout
 
@@ -60,7 +60,10 @@ def as_ours(error: Exception) -> errors.TxlogError:
     """Return any exception as an error of ours; one that nobody expected is a bug (101)."""
     if isinstance(error, errors.TxlogError):
         return error
-    if isinstance(error, MemoryError):
+    no_room = ("failed to map segment", "annot allocate memory")  # for a library, says the loader
+    if isinstance(error, MemoryError) or (
+        isinstance(error, ImportError) and any(words in str(error) for words in no_room)
+    ):
         return errors.NoResources("out of memory")
     if isinstance(error, OSError):
         text = error.strerror or str(error) or type(error).__name__
@@ -86,7 +89,7 @@ def _dispatch(words: list[str], report: failures.Report) -> int:
         if split.help or "-h" in split.rest or "--help" in split.rest:
             _print_text(text)
             return 0
-        sys.stderr.write(text)
+        saying.say(text)
         return 2
     report.json = report.json or flags.wants_json(path, split.rest[used:])
     if path == "check":

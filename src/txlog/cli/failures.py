@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+from txlog.cli.saying import say
 from txlog.errors import InternalError, TxlogError, printable
 from txlog.values import record
 
@@ -28,11 +29,7 @@ class Report:
         if self.store is not None:
             fields.setdefault("store", self.store)
         text = json.dumps({"error": fields}, ensure_ascii=False) if self.json else _text(fields)
-        try:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
-        except (OSError, AttributeError, ValueError):
-            pass  # nobody listens; the exit code still says it
+        say(text + "\n")  # whoever listens: the exit code says it too
         return error.exit if self.always is None else self.always
 
 

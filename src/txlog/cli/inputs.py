@@ -33,6 +33,7 @@ class Input:
     warn:    called with what a person should know
     wait_s:  how long a read may wait before None is given out
     value_bytes_max: of the longest record, without its key
+    seen:    called with the length of each block that was read
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Input:
         warn: Callable[[str], None] = lambda text: None,
         wait_s: Callable[[], float | None] = lambda: None,
         value_bytes_max: int = MESSAGE_BYTES_MAX,
+        seen: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
         self.form = form
         self.files: list[str | None] = [*files] or [None]
@@ -59,6 +61,7 @@ class Input:
         self.warn = warn
         self.wait_s = wait_s
         self.record_bytes_max = value_bytes_max + KEY_BYTES_MAX
+        self.seen = seen
         self.skipped = 0
         self.line = 1
         self.percent = percentin.InputFormat(form) if "%" in form else None
@@ -69,7 +72,7 @@ class Input:
         raises: BadRecord (104), after the records before it
         """
         for path in self.files:
-            yield from self._of(blocks.read_blocks(path, self.wait_s))
+            yield from self._of(self._blocks(path))
 
     def parse(self, data: bytes) -> pa.Table:
         """Return the records of bytes that are all there; no bytes are no record.
@@ -80,6 +83,12 @@ class Input:
         if not tables:
             return _table([], pa.array([], pa.binary()))
         return pa.concat_tables(tables, promote_options="default")
+
+    def _blocks(self, path: str | None) -> Iterator[bytes | None]:
+        for block in blocks.read_blocks(path, self.wait_s):
+            if block is not None:
+                self.seen(len(block))
+            yield block
 
     def _of(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
         if self.form == "raw":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from txlog.cli.bars import Words
 from txlog.cli.command import command
 from txlog.cli.declared import Argument, Option
-from txlog.cli.jobbing import Conf, Master, Progress, engine_of, job_of, print_listed
+from txlog.cli.jobbing import Conf, Master, engine_of, job_of, print_listed
 from txlog.cli.options import Call
 from txlog.cli.tables import counted, duration
 
@@ -32,7 +33,7 @@ def audit(
     which messages are committed. It ends with 6 when a check fails.
     """
     client = call.client()
-    with engine_of(call, engine, master, conf) as chosen, Progress(call) as told:
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
         answer = job_of("audit")(client, topics or [], chosen, told)
     print_listed(call, answer, "check_list", "name topic partition expected found ok", engine)
     checks, failed = len(answer["check_list"]), answer["failed"]
@@ -65,7 +66,7 @@ def lateness(
     by_ms = call.duration(by)
     assert by_ms is not None
     client = call.client()
-    with engine_of(call, engine, master, conf) as chosen, Progress(call) as told:
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
         told(f"{topic}: reading")
         answer = job_of("lateness")(client, topic, by_ms, chosen)
     shown = "from_time messages late p50_ms p90_ms p99_ms max_ms"

@@ -1,18 +1,16 @@
-"""Owns what the commands of jobs share: the engine that flags ask for, progress, listed answers."""
+"""Owns what the commands of jobs share: the engine that flags ask for, listed answers."""
 
 from __future__ import annotations
 
 import importlib
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from txlog.cli.declared import Option
-from txlog.cli.options import Call, is_terminal, truthy
+from txlog.cli.options import Call
 from txlog.cli.tables import duration
-from txlog.errors import Usage, printable
+from txlog.errors import Usage
 
 Master = Annotated[
     str | None, Option("--master", metavar="URL", help="of Spark; left out local[*]")
@@ -20,9 +18,6 @@ Master = Annotated[
 Conf = Annotated[
     list[str] | None, Option("--conf", metavar="K=V", help="a property of Spark; may be repeated")
 ]
-_AFTER_S: Final = 0.5
-_EVERY_S: Final = 0.1
-_ERASE: Final = "\r\x1b[K"
 
 
 @contextmanager
@@ -72,33 +67,6 @@ def print_listed(
         return
     call.output.shown = call.output.fields = columns.split()
     call.output.rows(answer[name])
-
-
-class Progress:
-    """What a job is at, on a terminal's last line; gone when it ends."""
-
-    def __init__(self, call: Call) -> None:
-        flags = call.flags
-        silent = flags.no_progress or truthy("TXLOG_NO_PROGRESS") or flags.quiet
-        self._shows = not silent and not call.output.as_json and is_terminal(2)
-        self._since = self._last = time.monotonic()
-        self._drawn = False
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._drawn:
-            sys.stderr.write(_ERASE)
-            sys.stderr.flush()
-
-    def __call__(self, text: str) -> None:
-        """Say what it is at."""
-        now = time.monotonic()
-        if self._shows and now - self._since >= _AFTER_S and now - self._last >= _EVERY_S:
-            self._last, self._drawn = now, True
-            sys.stderr.write(f"{_ERASE}{printable(text)}")
-            sys.stderr.flush()
 
 
 def _pairs(given: list[str]) -> dict[str, str]:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from txlog.bounds import Range, parse_range
+from txlog.cli.bars import Words
 from txlog.cli.command import command
 from txlog.cli.declared import Argument, Option
-from txlog.cli.jobbing import Conf, Master, Progress, engine_of, job_of, print_result
+from txlog.cli.jobbing import Conf, Master, engine_of, job_of, print_result
 from txlog.cli.options import Call
 from txlog.cli.tables import counted
 from txlog.errors import MissingExtra, Usage
@@ -50,7 +51,7 @@ def export_delta(
     """
     client = call.client()
     work = _loaded("export_delta")
-    with engine_of(call, engine, master, conf) as chosen, Progress(call) as told:
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
         answer = work(client, topic, dest, chosen, app_id=app_id, dry_run=call.dry_run, tell=told)
     if answer["already"]:
         done = f"{answer['path']} has everything up to LSN {answer['lsn']}"
@@ -102,7 +103,7 @@ def bulk_load(
     columns = reading.Columns(key_column, value_column, event_time_column)
     files = reading.files_of([source], form, columns)
     client = call.client(write=True)
-    with engine_of(call, engine, master, conf) as chosen, Progress(call) as told:
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
         answer = job_of("bulk_load")(
             client, files, topic, key, chosen, dry_run=call.dry_run, tell=told
         )
@@ -154,7 +155,7 @@ def replay(
     if transform is not None:
         function = (transform, importlib.import_module("txlog.functions").load(transform))
     client = call.client(write=True)
-    with engine_of(call, engine, master, conf) as chosen, Progress(call) as told:
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
         answer = job_of("replay")(
             client, topic, dest, (text, wanted), key, chosen, function=function,
             dry_run=call.dry_run, tell=told,

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from txlog.bounds import format_time
-from txlog.cli.options import Call, is_terminal, truthy
+from txlog.cli import bars, saying
+from txlog.cli.options import Call, is_terminal
 from txlog.cli.tables import counted, duration
 from txlog.errors import printable
 from txlog.functions import Summary
@@ -23,10 +24,7 @@ from txlog.functions import Summary
 _WARNINGS: Final = frozenset(
     {"retry", "split", "skipped", "dead-lettered", "conflict", "restarted", "left-open"}
 )
-_BAR_AFTER_S: Final = 0.5
-_BAR_EVERY_S: Final = 0.1
 _LINE_EVERY_S: Final = 10.0
-_ERASE: Final = "\r\x1b[K"
 
 
 class JobLog(logging.Handler):
@@ -37,14 +35,12 @@ class JobLog(logging.Handler):
         flags = call.flags
         self._call = call
         self._name, self._instance = name, instance
-        self.lock_timeout_ms = call.lock_timeout_ms
         self._as_text = flags.log_format == "text" or (flags.log_format is None and is_terminal(2))
         self._informs = flags.quiet < 1 and not call.output.as_json
         self._warns = flags.quiet < 2
-        bars = not (flags.no_progress or truthy("TXLOG_NO_PROGRESS") or flags.quiet)
-        self._has_bar = bars and is_terminal(2) and not call.output.as_json
+        # Drawn at commits, not by a thread: functions may fork.
+        self._bar = call.line = bars.Line(call)
         self._since = self._last = time.monotonic()
-        self._drawn = False
 
     def attach(self) -> None:
         """Take what functions log."""
@@ -69,10 +65,10 @@ class JobLog(logging.Handler):
     def progress(self, summary: Summary) -> None:
         """Show how far the run is, now and then."""
         now = time.monotonic()
-        if self._has_bar:
-            if now - self._since >= _BAR_AFTER_S and now - self._last >= _BAR_EVERY_S:
-                self._last, self._drawn = now, True
-                self._write(f"{_ERASE}{self._name}: {figures(summary)}")
+        if self._bar.shows:
+            if now - self._since >= bars.AFTER_S and now - self._last >= bars.EVERY_S:
+                self._last = now
+                self._bar.draw(f"{self._name}: {figures(summary)}", bars.columns_of())
         elif now - self._last >= _LINE_EVERY_S:
             self._last = now
             self._say(
@@ -87,9 +83,8 @@ class JobLog(logging.Handler):
 
     def erase(self) -> None:
         """Take the bar away."""
-        if self._drawn:
-            self._drawn = False
-            self._write(_ERASE)
+        with self._bar.aside():
+            pass
 
     def _say(self, level: str, text: str, facts: Mapping[str, object]) -> None:
         if not (self._warns if level == "warning" else self._informs):
@@ -110,11 +105,10 @@ class JobLog(logging.Handler):
             line = json.dumps(fields, ensure_ascii=False, default=str)
         path = self._call.flags.log_file
         if path is not None:
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            saying.log(path, line)
             return
-        self.erase()
-        self._write(line + "\n")
+        with self._bar.aside():
+            self._write(line + "\n")
 
     def _write(self, text: str) -> None:
         """Write at once and whole: processes of --parallelism share the descriptor."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from txlog.cli.bars import Words
 from txlog.cli.command import command
 from txlog.cli.declared import Argument, Option
-from txlog.cli.jobbing import Conf, Master, Progress, engine_of, job_of, print_result
+from txlog.cli.jobbing import Conf, Master, engine_of, job_of, print_result
 from txlog.cli.options import Call
 from txlog.cli.tables import counted, size
 
@@ -34,7 +35,7 @@ def compact(
     Every row is compared with what the sidecar goes by before the new file takes its place.
     """
     client = call.client(write=not call.dry_run)
-    with engine_of(call, engine, master, conf) as chosen, Progress(call) as told:
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
         answer = job_of("compact")(client, topic, chosen, dry_run=call.dry_run, tell=told)
     before, after = int(answer["size_before_bytes"]), int(answer["size_after_bytes"])
     done = (
@@ -60,7 +61,7 @@ def rebuild_delayed(
 ) -> None:
     """Make the sealed buckets of the delayed index anew; Spark finds the messages with a time."""
     client = call.client(write=True)
-    with engine_of(call, engine, master, conf) as chosen, Progress(call) as told:
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
         answer = job_of("rebuild_delayed")(client, topic, chosen, dry_run=call.dry_run, tell=told)
     differed = answer["missing"] + answer["surplus"]
     found = f"{answer['missing']:,} missing, {answer['surplus']:,} surplus" if differed else (

@@ -3,6 +3,7 @@
 It reads the same declarations and knows no text of any error: at an unknown flag, a missing or a
 bad value, at -h, it gives up, and Typer says what there is to say. So it can be wrong only by
 taking a line otherwise than Typer would; a test compares the two over random lines of all commands.
+One difference is meant: with `-f help`, which runs no command, nothing need be given.
 
 Rules, as Typer's: flags and arguments mix; `--` ends the flags; `--flag V` takes the next word
 whatever it is; `-n5` and `-qq`; the last of a repeated flag wins, or all of them for a list.
@@ -103,10 +104,11 @@ def _parse(
     found: dict[str, Any] = {}
     _arguments(wanted, _flags(flags, args, found), found)
     defaults = defaults_of(function)
-    for name in hints:
-        if name not in found and name not in defaults:
-            raise _Given
-    return {**values, **defaults, **found}
+    missing = [name for name in hints if name not in found and name not in defaults]
+    if missing and found.get("form" if input_format else "format") != "help":
+        raise _Given
+    # `-f help` tells of the fields and asks for nothing: no command looks at its arguments then.
+    return {**values, **defaults, **dict.fromkeys(missing), **found}
 
 
 def _declare(

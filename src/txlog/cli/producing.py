@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txlog import compute as pc
-from txlog.cli import blocks, chunking
+from txlog.cli import bars, blocks, chunking
 from txlog.cli.filling import filled
 from txlog.cli.inputs import Input, messages_table
 from txlog.cli.letters import Letters
 from txlog.cli.marking import Marks
-from txlog.cli.options import Call, split_key
+from txlog.cli.options import Call, is_terminal, split_key
 from txlog.cli.produce_request import Request
 from txlog.cli.produced import Acks, Totals
 from txlog.cli.signals import raise_if_asked, shielded
@@ -39,8 +39,8 @@ from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from txlog.client import Client
-    from txlog.producer import BatchReceipt, Producer
-    from txlog.receipt import LargeReceipt
+    from txlog.producer import Producer
+    from txlog.receipt import BatchReceipt, LargeReceipt
 
 
 def run(call: Call, request: Request) -> None:
@@ -88,6 +88,10 @@ class Job:
         self._most = (
             limits.max_chunked_message_bytes if request.chunking else limits.max_message_bytes
         )
+        size = None if request.messages is not None else bars.size_of(request.files)
+        self.bar = bars.Amount(call, request.topic, size, prints=request.ack_format is not None)
+        if request.messages is None and "-" in (request.files or ["-"]) and is_terminal(0):
+            self.bar.shows = False  # somebody types there
         self.input = Input(
             request.form,
             request.files,
@@ -98,6 +102,7 @@ class Job:
             now_ms=call.now_ms(),
             warn=call.warn,
             wait_s=self._wait_s,
+            seen=self.bar.count,
             value_bytes_max=self._most if request.chunking else MESSAGE_BYTES_MAX,
         )
 
@@ -107,10 +112,11 @@ class Job:
         try:
             if request.own_txn and request.txn_every_messages is None and not request.txn_every_ms:
                 self._begin()
-            if request.chunking and request.form == "raw" and request.messages is None:
-                self._send_files()
-            else:
-                self._send_records()
+            with self.bar:
+                if request.chunking and request.form == "raw" and request.messages is None:
+                    self._send_files()
+                else:
+                    self._send_records()
             self._check_expectations()
             self.marks.send(self._within())
             if self.txn is not None:
@@ -159,8 +165,13 @@ class Job:
             data = filled(self.request, empty, self.totals.sent).drop_columns("value")
             txn = self._within()
             with shielded():
-                receipt = chunking.send(self.producer, data, txn, chunking.pieces(path))
+                receipt = chunking.send(self.producer, data, txn, self._pieces(path))
             self._sent(receipt, data, txn)
+
+    def _pieces(self, path: str | None) -> Iterator[bytes]:
+        for piece in chunking.pieces(path):
+            self.bar.count(len(piece))
+            yield piece
 
     def _batches(self) -> Iterator[pa.Table | None]:
         """Yield tables of at most a batch, and None when nothing came for a while."""
@@ -210,6 +221,7 @@ class Job:
             if table is not None:
                 table = self._within_size(table)
                 self.read += len(table)
+                self.bar.records = self.read
             yield table
             if left == 0:
                 break
@@ -294,6 +306,7 @@ class Job:
         sequences = data["sequence_id"] if "sequence_id" in data.column_names else None
         self.txn_messages += len(data)
         self.totals.add(receipt, txn is not None)
+        self.bar.done = self.totals.sent
         self.acks.add(receipt, sequences, txn, self.txn is not None)
         self.marks.note(data, txn)
         self._commit_if_due()

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
@@ -27,11 +27,12 @@ class Interrupted(BaseException):
 
 
 class _State:
-    __slots__ = ("depth", "number", "pending", "seen")
+    __slots__ = ("depth", "number", "parting", "pending", "seen")
 
     def __init__(self) -> None:
         self.depth = 0
         self.number = 0  # the signal that was seen
+        self.parting = b""  # for stderr, when a second signal ends the process
         self.pending: int | None = None
         self.seen = False
 
@@ -41,6 +42,9 @@ _state = _State()
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     if _state.seen:
+        if _state.parting:
+            with suppress(OSError):
+                os.write(2, _state.parting)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     _state.seen, _state.number = True, number
@@ -48,6 +52,11 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
         _state.pending = number
     else:
         raise Interrupted(number)
+
+
+def parting(text: str) -> None:
+    """What a terminal is told before a second signal ends the process."""
+    _state.parting = text.encode()
 
 
 def raise_if_asked() -> None:

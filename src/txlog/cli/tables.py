@@ -86,7 +86,7 @@ def table(
     ]
     lines = [_line(headings, widths, numeric), *(_line(c, widths, numeric) for c in cells)]
     if style.width:
-        lines = [_cut(line, style.width) for line in lines]
+        lines = [cut(line, style.width) for line in lines]
     if style.color:
         lines[0] = f"{_BOLD}{lines[0]}{_PLAIN}"
     return "".join(f"{line}\n" for line in lines)
@@ -101,7 +101,7 @@ def pairs(row: Mapping[str, object], style: Look, *, markdown: bool = False) -> 
     lines_of_text = []
     for name, value in row.items():
         line = f"{name.ljust(width)}  {readable(name, value, style)}".rstrip()
-        lines_of_text.append(_cut(line, style.width) if style.width else line)
+        lines_of_text.append(cut(line, style.width) if style.width else line)
     return "".join(f"{line}\n" for line in lines_of_text)
 
 
@@ -185,7 +185,8 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
     return "  ".join(parts).rstrip()
 
 
-def _cut(line: str, width: int) -> str:
+def cut(line: str, width: int) -> str:
+    """Return a line that takes no more than width columns."""
     if width_of(line) <= width:
         return line
     while line and width_of(line) >= width:

@@ -11,9 +11,9 @@ import tempfile
 from typing import Annotated
 
 from txlog.bounds import parse_range, parse_size
+from txlog.cli.bars import Words
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
-from txlog.cli.jobbing import Progress
 from txlog.cli.options import Call
 from txlog.cli.tables import counted, duration, size
 from txlog.errors import Usage
@@ -93,10 +93,10 @@ def export(
         raise Usage("- is one stream: without --partition-by, --resume, --append, --force, --json")
     made = importlib.import_module("txlog.jobs.export_files")
     client = call.client()
-    with Progress(call) as told:
+    with Words(call, prints=where == "-") as told:
         if where == "-":
             sink = io.BufferedWriter(_Sink(call), 1 << 16)
-            answer = made.export_stream(client, topic, sink, form=to, wanted=wanted)
+            answer = made.export_stream(client, topic, sink, form=to, wanted=wanted, tell=told)
             sink.flush()
         elif grows or where.endswith("/") or os.path.isdir(where):
             answer = made.export_directory(
@@ -181,7 +181,7 @@ def import_(
     source = reading.files_of(_spooled(call, files, form), form, columns, reading.OF_IMPORT)
     client = call.client(write=True)
     made = importlib.import_module("txlog.jobs.import_files")
-    with Progress(call) as told:
+    with Words(call) as told:
         answer = made.import_files(
             client, source, topic, key=key, resume=resume, create=create, decoded_bytes_max=most,
             dry_run=call.dry_run, tell=told,

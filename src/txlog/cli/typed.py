@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -27,6 +27,7 @@ from txlog.cli.flagwords import flag_meaning
 from txlog.errors import Usage
 
 Take = Callable[[dict[str, Any]], int]
+_MESSAGE_CHARS: Final = 200
 
 
 def invoke(
@@ -65,6 +66,8 @@ def invoke(
 def usage(error: typer.TyperException) -> Usage:
     """Return Typer's complaint as ours."""
     message = as_told(error.format_message()).strip().rstrip(".")
+    if len(message) > _MESSAGE_CHARS:  # of a word from the command line the ends are enough
+        message = f"{message[: _MESSAGE_CHARS - 60]}…{message[-59:]}"
     return Usage(message[:1].lower() + message[1:])
 
 

@@ -7,6 +7,7 @@ import os
 from typing import Annotated, Any
 
 from txlog.cli import fields, tables
+from txlog.cli.bars import Words
 from txlog.cli.command import command
 from txlog.cli.declared import Option
 from txlog.cli.options import Call
@@ -39,7 +40,12 @@ def verify(
     path = call.store_path()
     call.report.store = os.path.abspath(path)
     api = importlib.import_module("txlog.integrity")
-    answer = api.verify(path, deep=deep, topics=topic or (), clock=call.clock)
+    with Words(call) as told:
+
+        def tell(doing: str, size_bytes: int) -> None:
+            told(f"verify: {doing}, {tables.size(size_bytes)} read")
+
+        answer = api.verify(path, deep=deep, topics=topic or (), clock=call.clock, tell=tell)
     _show(call, answer)
     if answer["errors"] or (strict and answer["warnings"]):
         call.exit = 6
@@ -104,10 +110,11 @@ def repair(
     if apply and call.read_only:
         raise ReadOnlyStore(f"{call.command.path} changes the store, and it is read-only")
     api = importlib.import_module("txlog.integrity")
-    answer = api.repair(
-        path, apply=apply, rebuild=rebuild, ledger=ledger, accept_loss=accept_loss,
-        lock_timeout_ms=call.lock_timeout_ms, clock=call.clock,
-    )  # fmt: skip
+    with Words(call, "repair" if apply else "looking what can be repaired"):
+        answer = api.repair(
+            path, apply=apply, rebuild=rebuild, ledger=ledger, accept_loss=accept_loss,
+            lock_timeout_ms=_lock_timeout_ms(call), clock=call.clock,
+        )  # fmt: skip
     left = [one for one in answer["action_list"] if not one["done"]]
     for one in answer["action_list"]:
         how = "" if one["done"] else "would " if not apply else "not done: "
@@ -117,6 +124,12 @@ def repair(
     call.output.result(answer)
     if apply and left:
         call.exit = 6 if len(left) == len(answer["action_list"]) else 7
+
+
+def _lock_timeout_ms(call: Call) -> int:
+    """What the store says is not asked: there may be none that can be opened."""
+    asked = call.lock_timeout_ms
+    return call.usual_lock_timeout_ms() if asked is None else asked
 
 
 def _show(call: Call, answer: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision
 from txlog.engine.model.ops import Op, encode_ops
+from txlog.engine.model.readable import encode_readable
 from txlog.engine.model.schema import encode_rows
 from txlog.engine.space import Space
 from txlog.engine.storage.disk_protocol import Disk
@@ -47,19 +48,25 @@ class Appender:
     def append(self, view: View, settings: Settings, decision: Decision, now: Instant) -> None:
         """Write a decision as a frame and apply it; not flushed.
 
-        raises: StoreFull, DiskFailed, InvalidArgument (rows): nothing was done; OutcomeUnknown
+        raises: StoreFull, DiskFailed, InvalidArgument (rows, types): nothing was done;
+                OutcomeUnknown
         """
+        ops = encode_readable(decision.ops)
         if self._dry_run:
             if decision.batch is not None:
                 raise ReadOnlyStore("a dry run stores no messages", path=self._disk.description)
             name = view.journal.current.name
             view.apply(frame_nowhere(name, view.lsn + 1, now.wall_ms), decision.ops)
             return
-        rows = self.encoded(settings, decision)
-        view.apply(self._write(view, decision.ops, rows, now.wall_ms), decision.ops)
+        rows = self._encoded(settings, decision)
+        view.apply(self._write(view, ops, rows, now.wall_ms), decision.ops)
 
     def encoded(self, settings: Settings, decision: Decision) -> Rows:
-        """The rows of a decision as a frame has them; raises StoreFull, InvalidArgument."""
+        """The rows of a decision that is to join; raises StoreFull, InvalidArgument."""
+        encode_readable(decision.ops)  # before the folds take them
+        return self._encoded(settings, decision)
+
+    def _encoded(self, settings: Settings, decision: Decision) -> Rows:
         if decision.batch is None:
             return NO_ROWS
         columns, rows = encode_rows(decision.batch)
@@ -84,20 +91,19 @@ class Appender:
         ops, rows = self._joined, self._rows
         self.forget()
         if ops:
-            view.take_frame(self._write(view, ops, rows, self._time_ms), ops)
+            view.take_frame(self._write(view, encode_ops(ops), rows, self._time_ms), ops)
 
     def forget(self) -> None:
         """Drop what has joined: the folds it was applied to are thrown away."""
         self._joined, self._rows = [], NO_ROWS
 
-    def _write(self, view: View, ops: list[Op], rows: Rows, time_ms: int) -> RawFrame:
+    def _write(self, view: View, ops: bytes, rows: Rows, time_ms: int) -> RawFrame:
         columns, data = rows
-        encoded = encode_ops(ops)
         self.has_written = True
         try:
-            return view.journal.append(encoded, data, columns, time_ms)
+            return view.journal.append(ops, data, columns, time_ms)
         except StoreFull:
             if data is not None or not self._space.release_reserve():
                 raise
             self._report("the disk is full: the reserve was given up to finish this call")
-            return view.journal.append(encoded, data, columns, time_ms)
+            return view.journal.append(ops, data, columns, time_ms)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from txlog.client import Client
 from txlog.engine.upkeep.bucket_sources import Search
 from txlog.engine.upkeep.compact import Arrange
-from txlog.loads import Files, Transform
+from txlog.loads import CsvRows, Files, Transform
 from txlog.stored import Stored
 from txlog.views import Content
 
@@ -50,9 +50,15 @@ class Engine(Protocol):
         """
 
     def count(self, source: Files) -> int:
-        """How many messages files have; raises SqlError, CommandFailed, BadRecord, InvalidArgument.
+        """How many messages files have; raises CommandFailed, BadRecord, InvalidArgument.
 
         Every record is looked at, and none is written.
+        """
+
+    def csv_rows(self, source: Files) -> CsvRows:
+        """What csv files are to this engine; raises BadRecord or CommandFailed if it cannot read.
+
+        All that DuckDB cannot read as it is written it refuses; others may take it for something.
         """
 
     def load(

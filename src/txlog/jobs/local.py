@@ -18,16 +18,17 @@ from txlog.errors import BadRecord, TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.exporting import write_files
+from txlog.jobs.refused import telling
 from txlog.jobs.replaying import Replayed
 from txlog.jobs.rows import (
     ARROW,
     as_message,
     check_lines,
-    count_csv,
     count_rows,
+    csv_rows,
     message_rows,
 )
-from txlog.loads import Files, Transform
+from txlog.loads import CsvRows, Files, Transform
 from txlog.querying import Query
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
 from txlog.views import Content, Source
@@ -66,16 +67,21 @@ class Local:
 
     def count(self, source: Files) -> int:
         """How many messages files have."""
-        with _session(source) as session:
+        with telling(source), _session(source) as session:
             check_lines(session, source)
             return count_rows(session, source)
+
+    def csv_rows(self, source: Files) -> CsvRows:
+        """What csv files hold."""
+        with telling(source), _session(source) as session:
+            return csv_rows(session, source)
 
     def load(
         self, client: Client, source: Files, topic: str, key: str, batch: str
     ) -> dict[str, Any]:
         """Store the rows of files as one batch, in their order."""
         bulk = client.bulk(topic, key=key, batch=batch)
-        with _session(source) as session:
+        with telling(source), _session(source) as session:
             check_lines(session, source)
             try:
                 return bulk.commit(bulk.stage(map(as_message, message_rows(session, source))))
@@ -145,15 +151,6 @@ def _scan(client: Client, sources: Sequence[Source]) -> str:
     paths = (path.replace("'", "''") for path in map(_unglobbed, paths_below(client.path, sources)))
     listed = ", ".join(f"'{path}'" for path in paths)
     return f"read_parquet([{listed}], filename = true, hive_partitioning = false)"
-
-
-def check_csv(source: Files) -> None:
-    """Raises SqlError when a csv file is not whole: a row of another length, an open quote.
-
-    For an engine that takes what stands behind an open quote for one long value.
-    """
-    with Session(paths=_both(source.paths)) as session:
-        count_csv(session, source)
 
 
 def _both(paths: Sequence[str]) -> list[str]:

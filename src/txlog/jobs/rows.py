@@ -9,7 +9,7 @@ import pyarrow as pa
 from txlog.duck import Rows, Session
 from txlog.engine.flow.route import COLUMNS
 from txlog.errors import BadRecord, InvalidArgument
-from txlog.loads import Files
+from txlog.loads import CsvRows, Files
 
 _OTHERS: Final = {
     "properties": "CAST({0} AS MAP(VARCHAR, VARCHAR))", "deliver_at": None,
@@ -61,9 +61,16 @@ def count_rows(session: Session, source: Files) -> int:
     return int(str(row["n"]))
 
 
-def count_csv(session: Session, source: Files) -> int:
-    """How many rows csv files have, whatever is in them; raises SqlError."""
-    return int(str(session.row(f"SELECT count(*) AS n FROM {_scan(source)}")["n"]))
+def csv_rows(session: Session, source: Files) -> CsvRows:
+    """What csv files hold; raises SqlError for a row of another length, or an open quote."""
+    scan = _scan(source)
+    names = session.stream(f"SELECT * FROM {scan} LIMIT 0").schema.names
+    texts = (f"coalesce(strlen({one}) || ':' || {one}, 'n')" for one in map(_name, names))
+    digest = f"('0x' || substr(md5(concat({', '.join(texts)})), 1, 12))::BIGINT"
+    row = session.row(
+        f"SELECT count(*) AS rows, coalesce(sum({digest}), 0)::VARCHAR AS digest FROM {scan}"
+    )
+    return CsvRows(names, int(str(row["rows"])), int(str(row["digest"])))
 
 
 def as_message(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -25,11 +25,11 @@ from txlog.engine.upkeep.compact import Arrange
 from txlog.engine.view import View
 from txlog.errors import BadRecord, CommandFailed
 from txlog.ids import TopicName
-from txlog.loads import KEPT, PROPERTY, Files, Transform
+from txlog.loads import KEPT, PROPERTY, CsvRows, Files, Transform
 from txlog.spark.arranging import arranged, delayed_ids
 from txlog.spark.loading import bulk_load
 from txlog.spark.reading import frame_of, local_frame, read
-from txlog.spark.rows import lines, message_frame
+from txlog.spark.rows import csv_rows, lines, message_frame
 from txlog.spark.sessions import session
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
 from txlog.views import Content, Source, content
@@ -114,6 +114,10 @@ class Spark:
         self._check_lines(source)
         # A count alone would leave out the columns, and with them what cannot be read.
         return self._run(lambda: frame.where("xxhash64(struct(*)) IS NOT NULL").count())
+
+    def csv_rows(self, source: Files) -> CsvRows:
+        """What csv files are to Spark."""
+        return self._run(lambda: csv_rows(self.session, source))
 
     def load(
         self, client: Client, source: Files, topic: str, key: str, batch: str

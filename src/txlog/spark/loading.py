@@ -24,13 +24,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType
 
 from txlog.bulk import stage
-from txlog.client import open_store
 from txlog.engine.flow.staging import ROWS_AT_ONCE, Staged, StagePlan
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
+from txlog.opening import open_store
 from txlog.spark.sink import conformed
+from txlog.spark.smallfiles import SMALL_BYTES, said_of_small
 
-SMALL_BYTES: Final = 4 << 20
-"""A file below this costs a reader more to open than to read."""
 # What the optimizer says of a source that it knows nothing of is larger.
 _KNOWN_BYTES: Final = 1 << 60
 # Bytes that Spark reads in a task if nothing else says how many tasks there are.
@@ -45,6 +44,7 @@ _COLUMNS: Final = ("value", "key", *_CASTS)
 def bulk_load(
     frame: DataFrame, store: str, topic: str, *, txn_key: str, batch_id: str,
     order_by: Sequence[str | Column] = (), shuffle: bool | None = None,
+    producer: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Store a data frame as messages, once for this key and batch; the fields of Bulk.commit.
 
@@ -55,6 +55,7 @@ def bulk_load(
     shuffle:  bring the rows of a partition to one task, which makes one file of them, before they
               are written; False: each task has files of its own. None: when that would make small
               files, or with order_by, which needs it
+    producer: a name for the messages; sequence_id is refused then
     raises:   InvalidArgument, InvalidMessage, TopicNotFound, NotAllowed; an error of the job as
               Spark's. Warns of files that are small without need
     """
@@ -67,7 +68,7 @@ def bulk_load(
     if order_by and shuffle is False:
         raise InvalidArgument("an order needs the rows of a partition in one task: shuffle")
     with open_store(store) as client:
-        bulk = client.bulk(topic, key=txn_key, batch=batch_id)
+        bulk = client.bulk(topic, key=txn_key, batch=batch_id, producer=producer)
         known = bulk.stored
         if known is not None:
             return known
@@ -80,20 +81,10 @@ def bulk_load(
         with suppress(TxlogError), open_store(store) as client:  # what stays goes by its age
             client.bulk_of(plan).abort()
         raise
-    warn_of_small(staged)
+    said = said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
+    if said is not None:
+        warnings.warn(said, RuntimeWarning, stacklevel=2)
     return answer
-
-
-def warn_of_small(staged: Sequence[Staged]) -> None:
-    """Warn when files are small, and a partition has several of them."""
-    small = [one for one in staged if one.file.bytes < SMALL_BYTES]
-    partitions = {one.partition for one in small}
-    if len(small) > len(partitions):
-        warnings.warn(
-            f"{len(small)} of {len(staged)} files of this batch are below {SMALL_BYTES >> 20} MiB,"
-            f" for {len(partitions)} partitions: bring the rows to fewer tasks, or shuffle them",
-            RuntimeWarning, stacklevel=3,
-        )  # fmt: skip
 
 
 class _Task:

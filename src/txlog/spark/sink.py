@@ -6,12 +6,14 @@
 
 A job is named by txnKey and batchId, a stream by txnAppId, else by Spark's id of the query, and by
 Spark's number of the micro-batch. Spark calls `abort` also when `commit` raised behind the frame:
-it looks for the batch first, and takes nothing back.
+it looks for the batch first, and takes nothing back. Both run in a process that Spark starts for
+them, so a warning is a line of its log, which comes to the standard error of the driver.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -34,11 +36,13 @@ from pyspark.sql.types import (
 )
 
 from txlog.bulk import Bulk, stage
-from txlog.client import open_store
 from txlog.engine.flow.adopt import check_token
 from txlog.engine.flow.route import COLUMNS
 from txlog.engine.flow.staging import Staged, StagePlan
 from txlog.errors import InvalidArgument
+from txlog.ids import TopicName
+from txlog.opening import open_store
+from txlog.spark.smallfiles import said_of_small
 
 _BYTES: Final = (BinaryType, StringType)
 # What Spark may hand over for a column; by name, all but value may be missing.
@@ -50,6 +54,7 @@ _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 _BATCH_ID: Final = "streaming.sql.batchId"
 _QUERY_ID: Final = "sql.streaming.queryId"
 TAG_CHARS: Final = 16
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,8 +81,10 @@ class BatchSink(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Store what the tasks staged, by one frame."""
+        staged = _staged(messages)
         with open_store(self._plan.store) as client:
-            client.bulk_of(self._plan).commit(_staged(messages))
+            client.bulk_of(self._plan).commit(staged)
+        _warn(self._plan, staged, "use txlog.spark.bulk_load")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged, of failed attempts too; what is stored stays."""
@@ -104,9 +111,13 @@ class StreamSink(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Store what the tasks staged, by one frame."""
         written = [one for one in messages if isinstance(one, Written)]
-        if written:
-            with open_store(self._plan.store) as client:
-                self._bulk(client.bulk_of, written[0], batchId).commit(_staged(messages))
+        if not written:
+            return
+        staged = _staged(messages)
+        with open_store(self._plan.store) as client:
+            self._bulk(client.bulk_of, written[0], batchId).commit(staged)
+        if not batchId & (batchId - 1):  # each commit is a process: it cannot know what was said
+            _warn(self._plan, staged, "make the batches larger")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what was staged; of failed attempts what the tag of the stream tells."""
@@ -211,3 +222,9 @@ def _task() -> int:
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [one for said in messages if isinstance(said, Written) for one in said.staged]
+
+
+def _warn(plan: StagePlan, staged: Sequence[Staged], remedy: str) -> None:
+    said = said_of_small(staged, f"coalesce(n) the rows before they are written, or {remedy}")
+    if said is not None:
+        _LOG.warning("txlog: topic %s: %s", TopicName.parse(plan.topic).short, said)

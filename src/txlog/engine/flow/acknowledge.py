@@ -210,7 +210,7 @@ def acknowledge(
     raises:  MessageNotFound, NotAllowed (cumulative on a shared type), what find raises
     """
     topic, subscription = find(view)
-    _check_cumulative(subscription, runs, cumulative)
+    _check_cumulative(view, subscription, runs, cumulative)
     draft = Draft(view, settings, now.wall_ms)
     acked = already = dropped = stale = 0
     asked_of = by_partition(view, topic, runs)
@@ -266,7 +266,7 @@ def acknowledge_in_txn(
     if isinstance(txn, Decision):
         return txn
     topic, subscription = find(view)
-    _check_cumulative(subscription, runs, cumulative)
+    _check_cumulative(view, subscription, runs, cumulative)
     pair = (txn.coordinator, txn.sequence)
     opening = len(draft.ops)
     total = 0
@@ -352,7 +352,9 @@ def _at_or_below(left: Mark, right: Mark) -> bool:
     return (left[0], left[1], left[2] or whole) <= (right[0], right[1], right[2] or whole)
 
 
-def _check_cumulative(subscription: Subscription, runs: list[Run], cumulative: bool) -> None:
+def _check_cumulative(
+    view: View, subscription: Subscription, runs: list[Run], cumulative: bool
+) -> None:
     if not cumulative:
         return
     if subscription.type in ("shared", "key-shared"):
@@ -360,8 +362,9 @@ def _check_cumulative(subscription: Subscription, runs: list[Run], cumulative: b
             f"{subscription.name} is {subscription.type}: a cumulative acknowledgement is not "
             "allowed", hint="acknowledge message by message", subscription=subscription.name,
         )  # fmt: skip
-    ledgers = [run[0] for run in runs]
-    if len(set(ledgers)) != len(ledgers) or any(run[1] != run[2] for run in runs):
+    known = view.catalog.owners
+    owners = [known[run[0]] for run in runs if run[0] in known]
+    if len(set(owners)) != len(owners) or any(run[1] != run[2] for run in runs):
         raise NotAllowed("a cumulative acknowledgement takes exactly one id per partition")
 
 

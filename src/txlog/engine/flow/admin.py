@@ -97,9 +97,14 @@ def policy_ops(topic: int, policies: Mapping[str, int | None]) -> list[PolicySet
     for name, value in policies.items():
         if name not in POLICIES:
             raise InvalidArgument(f"{name} is not a policy", hint=", ".join(POLICIES))
+        if value is not None and not isinstance(value, int):
+            raise InvalidArgument(f"{name} is {value!r}, it must be an integer", code=203)
         if value is not None and not 0 <= value <= INSTANT_MS_MAX:
             raise InvalidArgument(f"{name} is {value}, it must not be negative", code=203)
-    return [PolicySet(topic, name, value) for name, value in policies.items()]
+    return [
+        PolicySet(topic, name, None if value is None else int(value))  # True is 1
+        for name, value in policies.items()
+    ]
 
 
 def check_type(type: str) -> str:

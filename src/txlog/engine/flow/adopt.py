@@ -31,8 +31,8 @@ from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN
 from txlog.engine.model.bulk_ops import Adopted, Batch, BatchRecorded
 from txlog.engine.model.delay_ops import DelaysCounted
-from txlog.engine.model.key_ops import NEW_HOLDER, KeyBound
-from txlog.engine.model.ops import LedgerReserved, PartitionAdded, StatusUpdated
+from txlog.engine.model.key_ops import NEW_HOLDER
+from txlog.engine.model.ops import KeyBound, LedgerReserved, PartitionAdded, StatusUpdated
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed

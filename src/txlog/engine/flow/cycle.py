@@ -31,8 +31,9 @@ from txlog.engine.flow.delay_policy import ACTIVE
 from txlog.engine.flow.dispatch import Piece, id_of, part_of, plan, requests_of
 from txlog.engine.flow.place import Place, stands_at
 from txlog.engine.flow.skipping import Skip
+from txlog.engine.flow.timeparts import BucketAway, BucketLost
 from txlog.engine.flow.timerows import Key, behind_time
-from txlog.engine.flow.timetable import BucketAway, BucketLost, Timetable, timetable
+from txlog.engine.flow.timetable import Timetable, timetable
 from txlog.engine.flow.weight import Weight
 from txlog.engine.folds.buffer import Marker, find_marker
 from txlog.engine.folds.cursor import Cursor, covers

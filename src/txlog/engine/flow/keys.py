@@ -25,7 +25,8 @@ from txlog.engine.flow.resolve import abort_ops
 from txlog.engine.folds import transaction_key as keys
 from txlog.engine.folds.coordinator import OPEN
 from txlog.engine.folds.transaction_key import Key
-from txlog.engine.model.key_ops import NEW_HOLDER, KeyBound, KeyConnected, KeyDeleted
+from txlog.engine.model.key_ops import NEW_HOLDER
+from txlog.engine.model.ops import KeyBound, KeyConnected, KeyDeleted
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound
 from txlog.ids import TxnId

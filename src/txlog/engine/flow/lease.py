@@ -29,7 +29,7 @@ from txlog.engine.flow.dispatch import Piece
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.place import Place, stands_at
-from txlog.engine.flow.timetable import BucketLost
+from txlog.engine.flow.timeparts import BucketLost
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Consumer, Subscription, Topic
 from txlog.engine.folds.cursor import Cursor

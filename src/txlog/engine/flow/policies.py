@@ -57,7 +57,9 @@ def _check(policy: str, value: int | str | None) -> None:
         )
     if value is None:
         return
-    if isinstance(value, str) or not LEAST[policy] <= value <= INSTANT_MS_MAX:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(f"{policy} is {value!r}, it must be an integer", code=203)
+    if not LEAST[policy] <= value <= INSTANT_MS_MAX:
         raise InvalidArgument(f"{policy} is {value}, the least is {LEAST[policy]}", code=203)
 
 

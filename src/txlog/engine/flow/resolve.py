@@ -32,7 +32,6 @@ from txlog.engine.folds.coordinator import (
     OPEN,
     Txn,
 )
-from txlog.engine.model.key_ops import KeyReleased
 from txlog.engine.model.ops import (
     BufferAborted,
     BufferCommitted,
@@ -40,6 +39,7 @@ from txlog.engine.model.ops import (
     CounterRaised,
     Effect,
     IdsReserved,
+    KeyReleased,
     Op,
     PendingAborted,
     PendingCommitted,

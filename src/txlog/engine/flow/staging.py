@@ -20,6 +20,7 @@ from txlog.engine.model.schema import INSTANT
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.staged import StagedFile, times_bytes
+from txlog.errors import InvalidArgument
 from txlog.settings import INSTANT_MS_MAX
 
 STAGE_DIR = "_stage"
@@ -38,6 +39,7 @@ class StagePlan(msgspec.Struct, frozen=True):
     time_ms:        the publish_time of every row
     fixed_delay_ms: the policy of the topic; 0: messages are delivered as they say
     tag:            in the name of the directory: jobs of one stream have the same
+    producer:       whose name every row has
     """
 
     store: str
@@ -51,6 +53,7 @@ class StagePlan(msgspec.Struct, frozen=True):
     message_bytes_max: int
     fixed_delay_ms: int = 0
     tag: str = ""
+    producer: str | None = None
 
     def named(self, key: str, batch: int | str) -> StagePlan:
         """The same for a batch that was not known when the files were planned."""
@@ -98,6 +101,12 @@ class Stager:
         Those without a key go to one partition, by the number of the task.
         raises: InvalidArgument, InvalidMessage: as send_batch; StoreFull, DiskFailed
         """
+        if self._plan.producer is not None and data.schema.get_field_index("sequence_id") >= 0:
+            raise InvalidArgument(
+                "a batch of a named producer has no column sequence_id: sequences are those of its"
+                " sends, and a batch is stored once by its own name",
+                hint="leave out the column, or the producer",
+            )
         for start in range(0, data.num_rows, ROWS_AT_ONCE):
             self._add(data.slice(start, ROWS_AT_ONCE))
         if not data.num_rows:
@@ -116,7 +125,7 @@ class Stager:
         for piece in routed.slices:
             file = self._files.get(piece.partition)
             if file is None:
-                file = self._files[piece.partition] = StagedFile(plan.time_ms)
+                file = self._files[piece.partition] = StagedFile(plan.time_ms, plan.producer)
             file.add(rows.slice(piece.row_start, piece.rows), piece.payload_bytes)
             if file.is_full:
                 self._publish(piece.partition)

@@ -18,8 +18,9 @@ from pyroaring import BitMap, BitMap64
 from txlog import compute as pc
 from txlog.engine.folds.buffer import Buffer, find_marker
 from txlog.engine.model.idset import IdSet
-from txlog.engine.storage.bucket import IDS, Columns
+from txlog.engine.storage.bucket import IDS
 from txlog.engine.storage.bucket_bitmaps import joined, memory_of, one_array, pack_segments
+from txlog.engine.storage.bucket_reader import Columns
 
 Key = tuple[int, int, int, int]
 FAR = 1 << 62  # above every ledger: (time, FAR, 0, 0) stands behind all keys of that time

@@ -31,8 +31,9 @@ from txlog.engine.model.idset import IdSet, before
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schedule import Schedule
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.storage.bucket import IDS, BucketFile, Key
+from txlog.engine.storage.bucket import IDS, Key
 from txlog.engine.storage.bucket_bitmaps import memory_of, one_array
+from txlog.engine.storage.bucket_reader import BucketFile
 from txlog.engine.view import View
 from txlog.errors import IntegrityError
 

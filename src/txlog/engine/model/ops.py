@@ -5,9 +5,8 @@ new fields go last with a default; a changed meaning is a new tag. An op carries
 the request, so that applying it needs no second component (Law 7).
 
 Ids inside ops: `partition` and `subscription` are the store's internal numbers, a transaction is
-the pair (coordinator, sequence); `runs` are acknowledged ids as (ledger, first, last, index_first,
-index_last): with index_first 0 the entries first..last as wholes, else the messages
-index_first..index_last of the transaction whose marker is entry `first`.
+the pair (coordinator, sequence). Ops of one subject are defined in modules of their own; this one
+is where everybody takes them from.
 """
 
 import msgspec
@@ -28,6 +27,20 @@ from txlog.engine.model.catalog_ops import SubscriptionPolicySet as Subscription
 from txlog.engine.model.catalog_ops import SubscriptionTypeSet as SubscriptionTypeSet
 from txlog.engine.model.catalog_ops import TopicCreated as TopicCreated
 from txlog.engine.model.catalog_ops import TopicDeleted as TopicDeleted
+from txlog.engine.model.cursor_ops import AckConflicted as AckConflicted
+from txlog.engine.model.cursor_ops import Acked as Acked
+from txlog.engine.model.cursor_ops import CursorOpened as CursorOpened
+from txlog.engine.model.cursor_ops import CursorTrimmed as CursorTrimmed
+from txlog.engine.model.cursor_ops import DeadLettered as DeadLettered
+from txlog.engine.model.cursor_ops import Due as Due
+from txlog.engine.model.cursor_ops import Leased as Leased
+from txlog.engine.model.cursor_ops import Mark as Mark
+from txlog.engine.model.cursor_ops import PendingAborted as PendingAborted
+from txlog.engine.model.cursor_ops import PendingAcked as PendingAcked
+from txlog.engine.model.cursor_ops import PendingCommitted as PendingCommitted
+from txlog.engine.model.cursor_ops import Returned as Returned
+from txlog.engine.model.cursor_ops import Run as Run
+from txlog.engine.model.cursor_ops import Sought as Sought
 from txlog.engine.model.delay_ops import Bucket as Bucket
 from txlog.engine.model.delay_ops import BucketDeleted as BucketDeleted
 from txlog.engine.model.delay_ops import BucketSealed as BucketSealed
@@ -35,7 +48,10 @@ from txlog.engine.model.delay_ops import BucketsMerged as BucketsMerged
 from txlog.engine.model.delay_ops import DelaysCounted as DelaysCounted
 from txlog.engine.model.delay_ops import NamespacePolicySet as NamespacePolicySet
 from txlog.engine.model.delay_ops import Promoted as Promoted
-from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
+from txlog.engine.model.key_ops import KeyBound as KeyBound
+from txlog.engine.model.key_ops import KeyConnected as KeyConnected
+from txlog.engine.model.key_ops import KeyDeleted as KeyDeleted
+from txlog.engine.model.key_ops import KeyReleased as KeyReleased
 from txlog.engine.model.loss_ops import LossAccepted as LossAccepted
 from txlog.engine.model.place_ops import Offloaded as Offloaded
 from txlog.engine.model.place_ops import PlaceAdded as PlaceAdded
@@ -47,10 +63,6 @@ from txlog.engine.model.watermark_ops import WatermarkSet as WatermarkSet
 from txlog.engine.model.watermark_ops import WatermarkSnapshot as WatermarkSnapshot
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption
-
-Run = tuple[int, int, int, int, int]
-Mark = tuple[int, int, int]
-Due = tuple[int, str, int]  # an instant to come: wall ms, boot id, boot ms
 
 
 class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -302,135 +314,12 @@ class BufferAborted(_Op, tag="babo", frozen=True, array_like=True, gc=False):
     watermarks: bool = False
 
 
-class CursorOpened(_Op, tag="curs", frozen=True, array_like=True, gc=False):
-    """The subscription starts behind this position in the partition."""
-
-    subscription: int
-    partition: int
-    mark_delete: Mark
-
-
-class Acked(_Op, tag="ack", frozen=True, array_like=True, gc=False):
-    """These messages are DELETED on the subscription; the mark-delete position is the new one.
-
-    dropped: messages asked for that a transaction holds; without others runs is empty.
-    """
-
-    subscription: int
-    partition: int
-    runs: list[Run]
-    mark_delete: Mark
-    count: int
-    dropped: int = 0
-
-
-class DeadLettered(_Op, tag="dlq", frozen=True, array_like=True, gc=False):
-    """Of the messages that this frame acknowledges here, so many went to the dead-letter topic."""
-
-    subscription: int
-    partition: int
-    count: int
-
-
-class PendingAcked(_Op, tag="pack", frozen=True, array_like=True, gc=False):
-    """These messages are PENDING_ACK for the transaction; cumulative: up to and with this id.
-
-    consumer: through which it was acknowledged, 0: by id
-    """
-
-    subscription: int
-    partition: int
-    coordinator: int
-    sequence: int
-    runs: list[Run]
-    cumulative: Mark | None
-    count: int
-    consumer: int = 0
-
-
-class PendingCommitted(_Op, tag="pcom", frozen=True, array_like=True, gc=False):
-    """What the transaction held is DELETED; runs and mark_delete are the outcome."""
-
-    subscription: int
-    partition: int
-    coordinator: int
-    sequence: int
-    runs: list[Run]
-    mark_delete: Mark
-
-
-class PendingAborted(_Op, tag="pabo", frozen=True, array_like=True, gc=False):
-    """What the transaction held is PENDING again, each with one redelivery more."""
-
-    subscription: int
-    partition: int
-    coordinator: int
-    sequence: int
-
-
-class AckConflicted(_Op, tag="conf", frozen=True, array_like=True, gc=False):
-    """An acknowledgement here was a conflict; the same frame aborts its transaction."""
-
-    subscription: int
-    partition: int
-
-
 class Deduplicated(_Op, tag="dup", frozen=True, array_like=True, gc=False):
     """Messages were there already and not stored; of `missing` the original was not found."""
 
     partition: int
     dropped: int
     missing: int
-
-
-class CursorTrimmed(_Op, tag="ctrm", frozen=True, array_like=True, gc=False):
-    """Ledgers were trimmed: mark-delete moved over them, and what transactions still hold is this.
-
-    pending: (coordinator, sequence, runs, cumulative, count) of those that held trimmed messages
-    """
-
-    subscription: int
-    partition: int
-    mark_delete: Mark
-    pending: list[tuple[int, int, list[Run], Mark | None, int]]
-
-
-class Leased(_Op, tag="leas", frozen=True, array_like=True, gc=False):
-    """These messages are in a consumer's hand; due: with an ack time-out, until then.
-
-    Messages of a marker stand one by one (index_first above 0), never as its entry.
-    """
-
-    subscription: int
-    partition: int
-    consumer: int
-    runs: list[Run]
-    due: Due | None = None
-
-
-class Returned(_Op, tag="ret", frozen=True, array_like=True, gc=False):
-    """Messages are in nobody's hand any more, and are delivered again.
-
-    consumer:  who had them, 0: anybody
-    counted:   those with one redelivery more; null: all that the consumer has left
-    uncounted: those that no application has seen
-    due:       the counted ones come not before; null: at once
-    """
-
-    subscription: int
-    partition: int
-    consumer: int
-    counted: list[Run] | None
-    uncounted: list[Run] = []
-    due: Due | None = None
-
-
-class Sought(_Op, tag="seek", frozen=True, array_like=True, gc=False):
-    """Up to this position everything is DELETED, behind it nothing; counts and leases are void."""
-
-    subscription: int
-    partition: int
-    mark_delete: Mark
 
 
 Op = (

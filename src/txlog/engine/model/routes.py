@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from txlog.engine.model.key_ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased
 from txlog.engine.model.ops import (
     AckConflicted,
     Acked,
@@ -31,6 +30,10 @@ from txlog.engine.model.ops import (
     DelaysCounted,
     IdsReserved,
     IsolationSet,
+    KeyBound,
+    KeyConnected,
+    KeyDeleted,
+    KeyReleased,
     Leased,
     LedgerReserved,
     LedgerRolled,

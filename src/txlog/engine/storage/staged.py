@@ -51,15 +51,16 @@ class StagedBytes(msgspec.Struct, frozen=True, gc=False):
 
 
 class StagedFile:
-    """One file while it is made; bytes: those encoded so far."""
+    """One file while it is made, of rows of one producer; bytes: those encoded so far."""
 
     __slots__ = (
-        "_bytes", "_crc", "_groups", "_payload_bytes", "_pieces", "_rows", "_sink", "_time_ms",
-        "_times", "_waiting", "_waiting_bytes", "_waiting_rows", "_writer",
+        "_bytes", "_crc", "_groups", "_payload_bytes", "_pieces", "_producer", "_rows", "_sink",
+        "_time_ms", "_times", "_waiting", "_waiting_bytes", "_waiting_rows", "_writer",
     )  # fmt: skip
 
-    def __init__(self, time_ms: int) -> None:
+    def __init__(self, time_ms: int, producer: str | None = None) -> None:
         self._time_ms = time_ms
+        self._producer = producer
         self._sink = Sink()
         self._writer: ParquetWriter | None = None
         self._waiting: list[pa.Table] = []
@@ -139,6 +140,8 @@ class StagedFile:
             "entry": pa.arange(self._rows, self._rows + count),
             "publish_time": pa.repeat(pa.scalar(self._time_ms, INSTANT), count),
         }
+        if self._producer is not None:
+            made["producer"] = pa.repeat(self._producer, count)
         for name in rows.column_names:
             made[name] = rows.column(name)
         for field in MESSAGE:

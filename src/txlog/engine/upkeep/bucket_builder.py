@@ -24,6 +24,7 @@ from txlog.engine.flow import buckets as flow
 from txlog.engine.flow.draft import Decision
 from txlog.engine.model import delay_ops
 from txlog.engine.storage import bucket as storage_bucket
+from txlog.engine.storage import bucket_reader
 from txlog.engine.storage import cutting as storage_cutting
 from txlog.engine.store import Store
 from txlog.engine.upkeep import bucket_sources as bucket_source
@@ -44,7 +45,8 @@ from txlog.values import record
 if TYPE_CHECKING:
     from txlog.engine.folds.delayed import Delayed
     from txlog.engine.model.delay_ops import Bucket, Id
-    from txlog.engine.storage.bucket import BucketFile, Source
+    from txlog.engine.storage.bucket import Source
+    from txlog.engine.storage.bucket_reader import BucketFile
     from txlog.engine.upkeep.bucket_sources import Search
 
 TRIES = 3
@@ -299,7 +301,7 @@ class Builder:
     def _open(self, stack: ExitStack, bucket: Bucket) -> BucketFile:
         file = self._store.disk.open(bucket.file.path)
         stack.callback(file.close)
-        return storage_bucket.BucketFile(file, bucket.file)
+        return bucket_reader.BucketFile(file, bucket.file)
 
     def _publish_table(self, ids: pa.Table, first: Id, last: Id, cutoff: int) -> Bucket | None:
         return self._publish(lambda: [ids], bucket_source.span_of(ids), first, last, cutoff)

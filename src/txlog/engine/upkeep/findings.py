@@ -11,7 +11,7 @@ Codes are those of errors (`TXL-601`), or for warnings a word: `tail`, `witness`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -40,9 +40,18 @@ class Problem:
     hint: str | None = None
 
 
+def silent(doing: str, size_bytes: int) -> None:
+    """Tell nobody."""
+
+
 @dataclass(slots=True)
 class Findings:
-    """What was read, and what is wrong; errors and warnings count all, problems keeps some."""
+    """What was read, and what is wrong; errors and warnings count all, problems keeps some.
+
+    tell: called with what is being done, and the bytes read so far
+    """
+
+    tell: Callable[[str, int], None] = silent
 
     files: int = 0
     size_bytes: int = 0
@@ -58,6 +67,11 @@ class Findings:
         """A file was read whole."""
         self.files += 1
         self.size_bytes += size
+        self.tell("reading", self.size_bytes)
+
+    def begin(self, doing: str) -> None:
+        """What comes now reads nothing that was not read before."""
+        self.tell(doing, self.size_bytes)
 
     def error(self, code: int, message: str, **where: object) -> None:
         """Something is lost, or two things contradict each other."""

@@ -19,12 +19,12 @@ from txlog.clock import Clock, Instant
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.resolve import recover_lossy
 from txlog.engine.folds.catalog import numbers
-from txlog.engine.model.key_ops import KeyConnected
 from txlog.engine.model.ops import (
     Adopted,
     Appended,
     BufferAppended,
     ChunksAppended,
+    KeyConnected,
     LedgerReserved,
     LedgerRolled,
     LossAccepted,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from txlog.clock import Clock
+from txlog.engine.dumps import STATE_HEAD, STATE_MAGIC
 from txlog.engine.flow.availability import partition_number, set_online
 from txlog.engine.flow.buckets import lose
 from txlog.engine.flow.draft import Decision
@@ -39,7 +40,7 @@ from txlog.engine.upkeep.quarantine import check_files
 from txlog.engine.upkeep.repair import Action, Plan
 from txlog.engine.upkeep.sweep import sweep_unnamed
 from txlog.engine.upkeep.verify import Known
-from txlog.engine.view import STATE_HEAD, STATE_MAGIC, View
+from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.ids import TopicName
 

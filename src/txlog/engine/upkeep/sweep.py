@@ -18,8 +18,7 @@ from contextlib import suppress
 from txlog.engine.folds.catalog import has_partition
 from txlog.engine.liveness import is_held
 from txlog.engine.pins import PINS_DIR, pinned, pins, unpinned
-from txlog.engine.storage.disk import TEMPORARY_PREFIX
-from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.far import is_far
 from txlog.engine.storage.manifest import Manifest, generations, read_manifest
 from txlog.engine.store import Store

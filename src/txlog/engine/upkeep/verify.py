@@ -101,13 +101,13 @@ def verify(
     raises: TopicNotFound
     """
     for _ in range(TRIES_MAX):
-        tried = Findings()
+        tried = Findings(findings.tell)
         known = _verify(disk, now, tried, deep, topics)
         if not tried.errors or known is None or not _has_moved(disk, known):
             break
         known.close()
     else:  # never still for so long: what is found now is said
-        tried = Findings()
+        tried = Findings(findings.tell)
         known = _verify(disk, now, tried, deep, topics)
     findings.take(tried)
     return known
@@ -123,7 +123,9 @@ def _verify(
         partitions = _partitions(known.view, topics)
         _check_files(disk, known, findings, partitions, now.wall_ms, deep=deep)
         if deep and known.view is not None:
+            findings.begin("replaying the journal")
             check_replay(disk, known.identity.salt, now.boot_id, known.manifests, findings)
+            findings.begin("comparing components")
             check_folds(known.view, findings, partitions)
     except BaseException:
         known.close()

@@ -12,9 +12,10 @@ from typing import Final
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.engine.dumps import FOLDS, STATE_HEAD, STATE_MAGIC
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.model.schema import KIND_DATA
-from txlog.engine.storage.bucket import BucketFile
+from txlog.engine.storage.bucket_reader import BucketFile
 from txlog.engine.storage.checked import damaged
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.crc import crc32c
@@ -25,7 +26,6 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.findings import Findings
 from txlog.engine.upkeep.history import HISTORY
-from txlog.engine.view import FOLDS, STATE_HEAD, STATE_MAGIC
 from txlog.errors import MissingFile, TxlogError
 
 HINT: Final = "txlog admin repair says what can be made again"

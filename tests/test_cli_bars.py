@@ -1,0 +1,206 @@
+"""Bars: only on a terminal, after a while, and nothing of them is left (CLI.md 4)."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any, cast
+
+import pytest
+
+import txlog
+from txlog import demo
+from txlog.cli import bars
+from txlog.cli.main import main
+from txlog.cli.options import Call
+
+SOURCE = str(Path(txlog.__file__).parents[1])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("t")
+    return path
+
+
+def calling(**flags: object) -> Call:
+    """As much of a call as a bar looks at."""
+    usual: dict[str, object] = {"no_progress": False, "quiet": 0}
+    made = SimpleNamespace(
+        flags=SimpleNamespace(**{**usual, **flags}), output=SimpleNamespace(as_json=False),
+        line=None,
+    )  # fmt: skip
+    return cast(Call, made)
+
+
+class Screen:
+    """A program whose stderr is a terminal, and what that has shown."""
+
+    def __init__(self, *words: str, stdin: int | IO[bytes] = subprocess.PIPE) -> None:
+        self.primary, secondary = pty.openpty()
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": SOURCE, "COLUMNS": "70"}
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "txlog", *words], stdin=stdin, stdout=subprocess.PIPE,
+            stderr=secondary, env=environ,
+        )  # fmt: skip
+        os.close(secondary)
+        self.shown = b""
+
+    def until(self, text: str) -> None:
+        """Wait for a text."""
+        while text.encode() not in self.shown:
+            data = os.read(self.primary, 65536)
+            assert data
+            self.shown += data
+
+    def rest(self) -> tuple[int, bytes]:
+        """The exit code and what came behind the last time that the line was taken away."""
+        if self.child.stdin is not None:
+            self.child.stdin.close()
+        try:
+            while data := os.read(self.primary, 65536):
+                self.shown += data
+        except OSError:
+            pass  # Linux says so when the other side is closed
+        os.close(self.primary)
+        code = self.child.wait()
+        assert self.child.stdout is not None
+        assert self.child.stdout.read() == b""
+        self.child.stdout.close()
+        return code, self.shown.rpartition(bars.ERASE.encode())[2]
+
+
+def test_a_file_has_a_bar_of_its_bytes(store: str, tmp_path: Path) -> None:
+    """How much of the file is stored, not how much was read; then only the summary is left."""
+    file = tmp_path / "lines"
+    file.write_text("".join(f"line {number:03}\n" for number in range(30)))
+    screen = Screen("-S", store, "produce", "t", str(file), "--rate", "30/s")
+    screen.until("left")
+    first = screen.shown.decode().split("\r\x1b[K")[1]
+    assert first.startswith("t ━")
+    assert first.endswith("left")
+    assert " of 270 B, " in first
+    assert len(first) < 70
+    code, left = screen.rest()
+    assert (code, left[:25]) == (0, b"30 messages in t, 1:0 to ")
+    assert screen.shown.count(b"\x1b") == screen.shown.count(b"\x1b[K")  # no other movement
+
+
+def test_a_pipe_has_a_counter(store: str) -> None:
+    """It comes while nothing more comes in."""
+    screen = Screen("-S", store, "produce", "t", "--flush-every", "10ms")
+    assert screen.child.stdin is not None
+    screen.child.stdin.write(b"a\nb\n")
+    screen.child.stdin.flush()
+    screen.until("t 2 messages, 4 B, ")
+    code, left = screen.rest()
+    assert (code, left[:23]) == (0, b"2 messages in t, 1:0 to")
+
+
+def test_a_signal_takes_the_bar_away(store: str) -> None:
+    screen = Screen("-S", store, "produce", "t", "--txn")
+    assert screen.child.stdin is not None
+    screen.child.stdin.write(b"a\n")
+    screen.child.stdin.flush()
+    screen.until("t ")
+    screen.child.send_signal(signal.SIGINT)
+    assert screen.rest() == (130, b"")
+
+
+def test_a_second_signal_takes_the_bar_away_too(tmp_path: Path) -> None:
+    program = (
+        "import signal\n"
+        "from txlog.cli import signals\n"
+        "with signals.watched():\n"
+        "    signals.parting('gone')\n"
+        "    try:\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+        "    finally:\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": SOURCE}, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, b"gone")
+
+
+def test_who_gets_no_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Off a terminal, beside data on one, and when told so."""
+
+    def shows(call: Call, **more: bool) -> bool:
+        with bars.Words(call, "at it", **more) as bar:
+            assert (call.line is bar) == bar.shows
+        assert call.line is None
+        return bar.shows
+
+    assert not shows(calling())  # of a test stderr is no terminal
+    monkeypatch.setattr(bars, "is_terminal", lambda number: number == 2)
+    assert shows(calling())
+    assert not shows(calling(no_progress=True))
+    assert not shows(calling(quiet=1))
+    monkeypatch.setenv("TXLOG_NO_PROGRESS", "1")
+    assert not shows(calling())
+    monkeypatch.delenv("TXLOG_NO_PROGRESS")
+    as_json = calling()
+    as_json.output = cast(Any, SimpleNamespace(as_json=True))
+    assert not shows(as_json)
+    monkeypatch.setattr(bars, "_is_file", lambda number: False)
+    assert not shows(calling(), prints=True)
+    monkeypatch.setattr(bars, "_is_file", lambda number: True)
+    assert shows(calling(), prints=True)
+
+
+def test_what_a_line_says() -> None:
+    """Of files a share; of pipes a count; never more than the width, never beyond the whole."""
+    assert bars.line("t", 0, None, 0, 0.0, 80) == "t"
+    assert bars.line("t", 2048, None, 1200, 2.0, 80) == "t 1,200 messages, 2.0 KiB, 1.0 KiB/s"
+    half = bars.line("t", 512, 1024, 9, 1.0, 80)
+    assert half == "t " + "━" * 15 + "─" * 15 + "  50% 512 B of 1.0 KiB, 512 B/s, 1s left"
+    assert bars.line("t", 512, 1024, 9, 1.0, 40) == "t 50% 512 B of 1.0 KiB, 512 B/s, 1s left"
+    grown = bars.line("t", 3000, 1024, 9, 1.0, 80)
+    assert "100% 2.9 KiB of 1.0 KiB" in grown
+    assert "left" not in grown
+
+
+def test_sizes_are_known_of_files_only(tmp_path: Path) -> None:
+    file, pipe = tmp_path / "file", tmp_path / "pipe"
+    file.write_bytes(b"12345")
+    os.mkfifo(pipe)
+    assert bars.size_of([str(file), str(file)]) == 10
+    assert bars.size_of([str(file), str(pipe)]) is None
+    assert bars.size_of([str(tmp_path / "none")]) is None
+
+
+def test_verify_says_what_it_is_at(store: str) -> None:
+    said: list[tuple[str, int]] = []
+    found = txlog.verify(store, deep=True, tell=lambda *words: said.append(words))
+    assert [word for word in dict.fromkeys(doing for doing, _ in said)] == [
+        "reading", "replaying the journal", "comparing components",
+    ]  # fmt: skip
+    assert said[-1][1] == found["size_bytes"]
+
+
+def test_a_demo_says_how_far_its_workers_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it is called with is what the demo gives: on a terminal, too."""
+    said: list[str] = []
+
+    def run(path: str, *, progress: Callable[[str, int, int, int], None], **_: object) -> object:
+        progress("totals", 20, 80, 3)
+        said.append(progress._stage(80))  # type: ignore[attr-defined]
+        return {name: 0 for name in demo.Result.__annotations__} | {"exact": True}
+
+    monkeypatch.setattr(demo, "run", run)
+    assert main(["demo", str(tmp_path / "d"), "--json"]) == 0
+    assert said == ["stage totals " + "━" * 4 + "─" * 15 + " 20 of 80 invoices, 3 killed"]
+    capsys.readouterr()

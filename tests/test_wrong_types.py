@@ -1,0 +1,122 @@
+"""A value of another type than the signature says is refused, and never makes a store unreadable.
+
+Ops are arrays of what callers gave. A float or a bool in the place of an integer was once written
+like any other value, and nobody could open the store behind that frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.engine_kit import Bench, send, values
+from txlog import MessageId, TxnId
+from txlog.engine.model.ops import Acked, TxnOpened, decode_ops
+from txlog.engine.model.readable import encode_readable
+from txlog.errors import InvalidArgument
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+Call = Callable[[Any], object]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    one = Bench(tmp_path_factory.mktemp("types") / "store")
+    one.client.create_topic("t", partitions=2)
+    one.client.create_subscription("t", "s", type="shared")
+    send(one.client, b"a", b"b")
+    one.client.connect("k")
+    yield one
+    one.close()
+
+
+def _consuming(call: Callable[[Any, Any], object], **options: Any) -> Call:
+    """A call with a consumer and a message that it has in hand."""
+
+    def act(client: Any) -> object:
+        with client.consumer("t", "s", **options) as consumer:
+            return call(consumer, consumer.receive())
+
+    return act
+
+
+CALLS: dict[str, Call] = {
+    "time-out": lambda c: c.begin(1.5),
+    "time-out, bool": lambda c: c.begin(True),
+    "time-out of a handle": lambda c: c.producer("t").send(b"x", txn=c.transaction(1.5)),
+    "time-out, joined": lambda c: c.producer("t").send_async(b"x", txn=c.transaction(1.5)).result(),
+    "coordinator": lambda c: c.begin(coordinator=1.0),
+    "epoch": lambda c: c.begin(key="k", epoch=0.0),
+    "partitions": lambda c: c.create_topic("u", True),
+    "policy of a new topic": lambda c: c.create_topic("u", retention_ms=1.5),
+    "policy of a topic": lambda c: c.set_policies("t", ttl_ms=1.5),
+    "policy, text": lambda c: c.set_policies("t", ttl_ms="1h"),
+    "policy of a subscription": lambda c: c.create_subscription("t", "u", nack_delay_ms=1.5),
+    "policy, bool": lambda c: c.create_subscription("t", "u", max_redeliver_count=True),
+    "priority": lambda c: c.consumer("t", "s", priority=1.5),
+    "name of a consumer": lambda c: c.consumer("t", "s", name=5),
+    "ack time-out": _consuming(lambda consumer, one: one, ack_timeout_ms=1500.5),
+    "batch": _consuming(lambda consumer, one: consumer.receive_batch(1.5), receiver_queue_size=1),
+    "nack delay": _consuming(lambda consumer, one: consumer.negative_acknowledge(one, 1.5)),
+    "nack delay, endless": _consuming(
+        lambda consumer, one: consumer.negative_acknowledge(one, float("inf"))
+    ),
+    "message id": lambda c: c.acknowledge("t", "s", [MessageId(1.0, 0.0)]),  # type: ignore[arg-type]
+    "message id, bool": lambda c: c.acknowledge("t", "s", [MessageId(True, False)]),
+    "sequence": lambda c: c.producer("t", "p").send(b"x", sequence_id=1.5),
+    "partition": lambda c: c.producer("t").send(b"x", partition=1.0),
+    "event time": lambda c: c.producer("t").send(b"x", event_time=1.5),
+    "watermark": lambda c: c.producer("t").new_watermark().event_time(1.5).send(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_it_is_refused_and_the_store_stays_readable(bench: Bench, name: str) -> None:
+    """Law 3: what is appended can be read, so it is looked at before."""
+    before = values(bench.client)
+    with pytest.raises(InvalidArgument):
+        CALLS[name](bench.client)
+    other = bench.another()
+    assert values(other) == before
+    with other.transaction() as txn:  # and it goes on
+        other.producer("t").send(b"c", txn=txn)
+    assert sorted(values(bench.client)) == sorted([*before, b"c"])
+    other.close()
+
+
+def test_a_dry_run_refuses_the_same(bench: Bench) -> None:
+    """A dry run answers as the call would."""
+    with bench.another(dry_run=True) as client, pytest.raises(InvalidArgument, match="timeout_ms"):
+        client.begin(1.5)  # type: ignore[arg-type]
+
+
+def test_a_switch_may_be_a_bool(bench: Bench) -> None:
+    """`retention_acked=True` is what one writes for a switch."""
+    assert bench.client.set_policies("t", retention_acked=True) == {"retention_acked": 1}
+    assert bench.client.set_policies("t", retention_acked=None) == {}
+    assert values(bench.another()) == values(bench.client)
+
+
+def test_the_field_is_named() -> None:
+    """The message says which argument it was, as far as an op can tell."""
+    opened = TxnOpened(0, 1, 0, "ana", 1.5, 1, "boot", 1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"^timeout_ms is 1\.5: expected `int`, got `float`$"):
+        encode_readable([TxnOpened(0, 0, 0, "ana", 5, 1, "boot", 1), opened])
+    nested = Acked(1, 1, [(1, 2, 3, 0, 0.5)], (1, 3, 0), 1)  # type: ignore[list-item]
+    with pytest.raises(InvalidArgument, match="runs holds a value of another type: expected"):
+        encode_readable([nested])
+    for unknown in (object(), 1 << 70, "\ud800"):
+        with pytest.raises(InvalidArgument, match="cannot be stored"):
+            encode_readable([TxnOpened(0, 0, 0, unknown, 5, 1, "boot", 1)])  # type: ignore[arg-type]
+    good = [TxnOpened(0, 0, 0, "ana", 5, 1, "boot", 1)]
+    assert decode_ops(encode_readable([*good]), lsn=1) == good
+
+
+def test_ids_of_other_types_find_nothing(bench: Bench) -> None:
+    """Reading by such an id changes nothing either."""
+    begun = bench.client.begin()["txn"]
+    same = TxnId(float(begun.coordinator), float(begun.sequence))  # type: ignore[arg-type]
+    bench.client.commit(same)
+    assert bench.another().show_transaction(begun)["state"] == "committed"
