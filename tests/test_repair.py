@@ -30,6 +30,7 @@ from txlog.errors import DiskFailed, ExpiredTransaction, InvalidTxnStatus, Produ
 from txlog.integrity import repair_disk, verify_disk
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
+NO_WITNESS = ("zeroed", "deleted", "that of another store")
 # Without loss, of the sample store: what its newest checkpoint made, and all that is derived.
 LOSSLESS = ("manifest", "state", "part", "side part", "witness", "reserve")
 
@@ -58,7 +59,7 @@ def test_what_can_be_led_to_is_made_again(kind: str) -> None:
         every = list(damages(path, rng))
         tried = 9 if kind in ("witness", "reserve") else 2
         for what, data in rng.sample(every, min(tried, len(every))):
-            if data == sample().read(path) or (kind == "witness" and what in ("zeroed", "deleted")):
+            if data == sample().read(path) or (kind == "witness" and what in NO_WITNESS):
                 continue  # without any witness it may have been another boot: R9 aborts
             disk = damaged(path, data)
             plan = repair_disk(disk, clock, apply=False)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.engine_kit import Bench, begin, send, send_txn
-from txlog import segments
+from txlog import Bound, segments
 from txlog.bounds import parse_range
-from txlog.errors import Corruption, TopicNotFound
+from txlog.errors import Corruption, NotFound, TopicNotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -52,6 +53,41 @@ def test_messages_add_up_over_all_files(tmp_path: Path) -> None:
     )
     with pytest.raises(TopicNotFound):
         segments.listed(client, "none")
+    bench.close()
+
+
+def test_what_was_trimmed_is_listed_until_its_files_go(tmp_path: Path) -> None:
+    """Let go by a frame; by the newest checkpoint; known by its name alone; removed (R18)."""
+    bench = Bench(tmp_path / "store", reader_grace_ms=60_000)
+    client = bench.client
+    client.create_topic("t", 2)
+    send(client, b"a", b"b")
+    client.checkpoint(roll_all=True)
+    send(client, b"c")
+    send_txn(client, b"x")
+    (old,) = (row for row in segments.listed(client, "t") if row["state"] == "sealed")
+
+    def trimmed(**given: Any) -> dict[str, Any] | None:
+        rows = segments.listed(client, "t", **given)
+        assert sum(row["messages"] for row in rows if not row["sidecar"]) == 2
+        found = [row for row in rows if row["state"] == "trimmed" and row["file"] == old["file"]]
+        return found[0] if found else None
+
+    client.admin.trim("t", Bound("skip", 2), force_unacked=True)
+    expected = {**old, "state": "trimmed", "messages": 0, "first_time": None, "last_time": None}
+    assert trimmed() == trimmed(partition=0) == expected
+    with pytest.raises(NotFound):
+        segments.shown(client, "1")
+    for name in ("other", "third"):
+        assert trimmed() == expected
+        client.create_topic(name)
+        client.checkpoint()
+    unknown = dict.fromkeys(("rows", "crc32c", "first", "last"))
+    assert trimmed() == trimmed(sort="rows") == expected | unknown
+    bench.clock.advance(60_000)
+    client.create_topic("fourth")
+    client.checkpoint()
+    assert trimmed() is None
     bench.close()
 
 

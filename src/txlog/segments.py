@@ -1,6 +1,7 @@
 """Segments: the files that the rows of a topic are in, their columns and row groups, their rows.
 
-    list   a row a file, and one for what is in journal frames only
+    list   a row a file, and one for what is in journal frames only; those of ledgers that were
+           trimmed as long as they are there, of no message any more
     show   one ledger, or one file of a store or of none
     cat    stored rows as they are, markers and watermark rows too
 
@@ -10,7 +11,9 @@ compared with its checksums; those of another file are read as they are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,11 +25,13 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.buffer import live_rows
 from txlog.engine.folds.catalog import has_partition, index_of, number_of, topic_of
 from txlog.engine.model.schema import MESSAGE
+from txlog.engine.storage.far import is_far
+from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.engine.storage.segment import FileRef, arrow_module
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.dump import inspect_file
 from txlog.engine.view import View
-from txlog.errors import Corruption, InvalidArgument, MissingFile, NotFound
+from txlog.errors import Corruption, InvalidArgument, MissingFile, NotFound, TxlogError
 from txlog.filerows import columns_of, groups_of, is_parquet
 from txlog.ids import MessageId, TopicName
 from txlog.relating import RelationReader
@@ -34,6 +39,7 @@ from txlog.relating import RelationReader
 Answer = dict[str, Any]
 SORTS: Final = ("ledger", "rows", "size")
 ROWS_AT_ONCE: Final = 50_000
+_LEDGER: Final = re.compile(r"/_?ledger-(\d{12})\.\d{10}\.\w+$")
 Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
 
@@ -57,15 +63,79 @@ def listed(
         if wanted is not None:
             check_partition(name.topic.short, found, wanted)
         indexes = range(found.partitions) if wanted is None else [wanted]
-        return [row for index in indexes for row in _of_partition(view, number_of(found, index))]
+        gone = _trimmed(view)
+        return [
+            row for index in indexes for number in [number_of(found, index)]
+            for row in (*_gone(view, number, gone.get(number, [])), *_of_partition(view, number))
+        ]  # fmt: skip
 
     rows = client.ask(question)
     if small_bytes is not None:
-        rows = [row for row in rows if row["file"] is not None and row["size_bytes"] < small_bytes]
+        rows = [
+            row for row in rows if row["file"] is not None
+            and row["size_bytes"] is not None and row["size_bytes"] < small_bytes
+        ]  # fmt: skip
     if sort != "ledger":
         by = "size_bytes" if sort == "size" else "rows"
-        rows.sort(key=lambda row: -row[by])
+        rows.sort(key=lambda row: -(row[by] or 0))
     return rows
+
+
+Gone = tuple[int, str, FileRef | None]  # ledger, path, what is known of the file
+
+
+def _trimmed(view: View) -> dict[int, list[Gone]]:
+    """By partition: files of its trimmed ledgers that wait until readers of them are through.
+
+    Those that frames behind the newest checkpoint let go it still names; others have lost their
+    names, and the checkpoint before may know them. A sidecar has none: its ledgers are replaced.
+    """
+    refs = {
+        ref.path: ref for ledger in view.files.gone_since()
+        for ref in view.manifest.files.get(ledger, [])
+    }  # fmt: skip
+    paths = {*refs, *(path for path, _ in view.manifest.dropped if not is_far(path))}
+    if paths - refs.keys():
+        with suppress(TxlogError):  # what can be told of a file without it is in its name
+            before = read_manifest(view.disk, generations(view.disk)[0], view.salt)
+            refs |= {ref.path: ref for found in before.files.values() for ref in found}
+    out: dict[int, list[Gone]] = {}
+    for path in sorted(paths, key=_order):
+        ledger = _ledger_of(path)
+        number, role = view.catalog.owners.get(ledger, (0, ""))
+        if role == "p" and all(end.ledger != ledger for end in view.topic(number).ledgers):
+            out.setdefault(number, []).append((ledger, path, refs.get(path)))
+    return out
+
+
+def _ledger_of(path: str) -> int:
+    found = _LEDGER.search(path)
+    return 0 if found is None else int(found[1])
+
+
+def _order(path: str) -> tuple[int, str]:
+    return _ledger_of(path), path
+
+
+def _gone(view: View, number: int, gone: Sequence[Gone]) -> Iterator[Answer]:
+    topic = topic_of(view.catalog, number)
+    for ledger, path, ref in gone:
+        size = None if ref is None else ref.bytes
+        if not is_far(path):
+            try:
+                size = view.disk.size(path)
+            except MissingFile:
+                continue
+        first = last = None
+        if ref is not None and ref.rows:
+            first, last = MessageId(ledger, ref.first), MessageId(ledger, ref.last)
+        yield {
+            "topic": TopicName.parse(topic.name).short, "partition": index_of(topic, number),
+            "ledger": ledger, "state": "trimmed", "sidecar": False, "first_time": None,
+            "last_time": None, "part": None, "rows": None if ref is None else ref.rows,
+            "size_bytes": size, "crc32c": None if ref is None else f"{ref.crc:08x}",
+            "file": path, "messages": 0, "markers": 0, "first": first, "last": last,
+        }  # fmt: skip
 
 
 def _of_partition(view: View, number: int) -> Iterator[Answer]:

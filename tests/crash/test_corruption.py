@@ -16,9 +16,9 @@ import pytest
 
 from tests.crash.world import (
     SETTINGS,
+    START_MS,
     TOPIC,
     after_reboot,
-    new_disk,
     observe,
     open_client,
     read_messages,
@@ -26,6 +26,7 @@ from tests.crash.world import (
 from txlog.bounds import Range
 from txlog.client import Client
 from txlog.clock import ManualClock
+from txlog.engine.identity import make_store
 from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.errors import IntegrityError, StoreNotFound, TxlogError
 
@@ -38,10 +39,11 @@ KINDS = (
 
 
 @cache
-def sample() -> MemoryDisk:
-    """A store with a sealed ledger, parts, frames and an open transaction."""
-    disk = new_disk(SETTINGS)
-    client = open_client(disk)
+def sample(seed: int = 0) -> MemoryDisk:
+    """A store with a sealed ledger, parts, frames and an open transaction; each seed is another."""
+    disk, clock = MemoryDisk(seed=seed), ManualClock(START_MS + 1000 * seed)
+    make_store(disk, SETTINGS, clock)
+    client = open_client(disk, clock)
     client.create_topic(TOPIC, 2)
     client.create_subscription(TOPIC, "s")
     early = client.begin(600_000)["txn"]  # it keeps a sidecar from being sealed: compacted
@@ -138,6 +140,8 @@ def damages(path: str, rng: random.Random) -> Iterator[tuple[str, bytes | None]]
     for other in sample().files():
         if other != path and kind_of(other) == kind_of(path):
             yield f"swapped with {other}", sample().read(other)
+    if sample(1).exists(path):
+        yield "that of another store", sample(1).read(path)
 
 
 def outcome(disk: MemoryDisk, clock: ManualClock | None, expected: dict[str, Any]) -> str:

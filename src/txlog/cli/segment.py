@@ -34,7 +34,10 @@ def list_segments(
     ] = None,
     sort: Annotated[str, Option("--sort", metavar="ledger|rows|size", help="the order")] = "ledger",
 ) -> None:
-    """List the files of a topic, and what is in journal frames only."""
+    """List the files of a topic, and what is in journal frames only.
+
+    A ledger that was trimmed is listed while its file is there: readers may be at it.
+    """
     call.check_choice("--sort", sort, ("ledger", "rows", "size"))
     api = importlib.import_module("txlog.segments")
     call.output.rows(
