@@ -27,8 +27,8 @@ from txlog.bulk import stage
 from txlog.engine.flow.staging import ROWS_AT_ONCE, Staged, StagePlan
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
 from txlog.opening import open_store
+from txlog.spark import smallfiles
 from txlog.spark.sink import conformed
-from txlog.spark.smallfiles import SMALL_BYTES, said_of_small
 
 # What the optimizer says of a source that it knows nothing of is larger.
 _KNOWN_BYTES: Final = 1 << 60
@@ -81,7 +81,7 @@ def bulk_load(
         with suppress(TxlogError), open_store(store) as client:  # what stays goes by its age
             client.bulk_of(plan).abort()
         raise
-    said = said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
+    said = smallfiles.said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
     if said is not None:
         warnings.warn(said, RuntimeWarning, stacklevel=2)
     return answer
@@ -164,7 +164,7 @@ def _is_small(frame: DataFrame, count: int) -> bool:
         least = frame.sparkSession.sparkContext.defaultParallelism
         tasks = max(least, -(-size // _TASK_BYTES))
     files = tasks * count if {"key", "partition"} & {*frame.columns} else tasks
-    return files > count and size < files * SMALL_BYTES
+    return files > count and size < files * smallfiles.SMALL_BYTES
 
 
 def _cast(frame: DataFrame, name: str) -> Column:
