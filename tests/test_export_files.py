@@ -106,7 +106,7 @@ def place(bench: Bench, text: str) -> tuple[int, ...]:
 
 def test_csv_and_ndjson_say_every_byte(tool: Tool, tmp_path: Path) -> None:
     """CLI.md 11, 11: an envelope goes out and in byte for byte."""
-    from txlog.client import open_store
+    from txlog.opening import open_store
 
     tool.ok("topic", "create", "t", "again")
     with open_store(str(tool.path)) as client:

@@ -12,6 +12,7 @@ from txlog.clock import SystemClock
 from txlog.engine import identity
 from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
 from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk_root import create_root
 from txlog.errors import AlreadyExists, StoreFull, StoreLocked, TxlogError
 from txlog.settings import Settings
 
@@ -54,7 +55,7 @@ def test_a_store_is_made_where_a_making_was_cut_short(tmp_path: Path, behind: bo
     failed = 0
     while True:
         root = tmp_path / str(failed)
-        PosixDisk.create_root(str(root))
+        create_root(str(root))
         disk = Failing(str(root))
         disk.left, disk.behind = failed + 1, behind
         try:
@@ -101,7 +102,7 @@ def test_one_process_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """The second waits, and finds a store. Kills: files removed below the one that writes them."""
     monkeypatch.setattr(identity, "WAIT_MS", 0)
     root = tmp_path / "store"
-    PosixDisk.create_root(str(root))
+    create_root(str(root))
     disk = PosixDisk(str(root))
     disk.write_fresh("lock", b"")
     lock = disk.lock_file("lock")

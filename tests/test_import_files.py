@@ -16,10 +16,10 @@ import pytest
 from tests.engine_kit import Bench
 from tests.test_cli_store import ROOT, Tool, tool
 from tests.test_export_files import fill, shown
-from txlog.client import open_store
 from txlog.errors import BadRecord, InvalidArgument, LimitExceeded, TopicNotFound
 from txlog.jobs.import_files import import_files
 from txlog.loads import OF_IMPORT, Columns, files_of
+from txlog.opening import open_store
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool

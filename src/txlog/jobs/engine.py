@@ -56,7 +56,7 @@ class Engine(Protocol):
         """
 
     def csv_rows(self, source: Files) -> CsvRows:
-        """What csv files are to this engine; raises BadRecord, CommandFailed for what is none.
+        """What csv files are to this engine; raises BadRecord or CommandFailed if it cannot read.
 
         All that DuckDB cannot read as it is written it refuses; others may take it for something.
         """
