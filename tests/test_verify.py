@@ -42,6 +42,7 @@ from txlog.engine.storage.manifest import (
 from txlog.engine.storage.segment import encode_part, make_ref
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep import verify as upkeep_verify
+from txlog.engine.upkeep.verify_journal import check_journals
 from txlog.errors import TopicNotFound
 from txlog.integrity import verify_disk
 
@@ -446,7 +447,7 @@ def test_doctor_takes_no_checkpoint_beside_it_for_damage(
     bench = Bench(tmp_path / "store", reader_grace_ms=0)
     bench.client.create_topic("t")
     bench.client.checkpoint()
-    look = upkeep_verify.check_journals
+    look = check_journals
     left = [times]
 
     def checkpointed(*args: Any, **rest: Any) -> Any:
