@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -244,3 +245,14 @@ def test_begin_is_not_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     txn = bench.client.begin()["txn"]
     assert not flushed
     assert bench.another().show_transaction(txn)["state"] == "open"
+
+
+def test_who_waits_is_told_that_the_store_was_removed(bench: Bench) -> None:
+    """Kills: `consume -F` and `run -F` that wait for ever in a directory that is gone."""
+    send(bench.client, b"a")
+    lsn = bench.client.wait_for_change(0)
+    assert bench.client.wait_for_change(lsn) == lsn
+    shutil.rmtree(bench.path)
+    with pytest.raises(StoreNotFound, match="was removed"):
+        bench.client.wait_for_change(lsn)
+    bench.clients.clear()
