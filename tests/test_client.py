@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -280,3 +281,14 @@ def test_what_a_consumer_may_be_called(bench: Bench) -> None:
         assert consumer.name == "till-7"
     with bench.client.consumer("t", "s") as consumer:
         assert consumer.name.endswith(f"-{os.getpid()}")
+
+
+def test_who_waits_is_told_that_the_store_was_removed(bench: Bench) -> None:
+    """Kills: `consume -F` and `run -F` that wait for ever in a directory that is gone."""
+    send(bench.client, b"a")
+    lsn = bench.client.wait_for_change(0)
+    assert bench.client.wait_for_change(lsn) == lsn
+    shutil.rmtree(bench.path)
+    with pytest.raises(StoreNotFound, match="was removed"):
+        bench.client.wait_for_change(lsn)
+    bench.clients.clear()

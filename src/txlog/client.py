@@ -34,10 +34,11 @@ from txlog.engine.flow import admin, adopt
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.identity import IDENTITY_PATH
 from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
-from txlog.errors import AlreadyClosed, TxlogError
+from txlog.errors import AlreadyClosed, StoreNotFound, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.producer import Producer
 from txlog.settings import QUEUE_SIZE, Settings
@@ -361,8 +362,14 @@ class Client(TransactionClient):
             yield table
 
     def wait_for_change(self, seen_lsn: int) -> int:
-        """The newest durable LSN; for polling: it rises when something was written."""
+        """The newest durable LSN; for polling: it rises when something was written.
+
+        raises: StoreNotFound when the store was removed meanwhile: nothing will come
+        """
         del seen_lsn
+        if not self._disk.exists(IDENTITY_PATH):
+            path = self._disk.description
+            raise StoreNotFound(f"the store {path} was removed", path=path)
         return self._store.refresh()
 
     def wait(

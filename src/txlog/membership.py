@@ -28,7 +28,6 @@ from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,
     InvalidArgument,
-    ReadOnlyStore,
     SubscriptionNotFound,
 )
 
@@ -66,10 +65,7 @@ class Membership:
         raises: ConsumerBusy, ReadOnlyStore
         """
         disk = self._store.disk
-        if disk.read_only:
-            raise ReadOnlyStore(
-                f"{disk.description} is open for reading only", path=disk.description
-            )
+        self._store.need_writable()
         wrong = subscription.type
         for _ in range(ATTACH_TRIES_MAX):
             known, chosen = self._store.read(self._look)

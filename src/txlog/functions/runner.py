@@ -110,7 +110,7 @@ class Runner:
         topics = [name.topic.short for name in names]
         if not names or len(set(topics)) != len(names):
             raise InvalidArgument("a function has input topics, each of them once")
-        self._options, self._hooks = options, hooks
+        self._client, self._options, self._hooks = client, options, hooks
         into = None if output is None else TopicName.parse(output).short
         name = options.name or f"{name_of(function)}@{min(topics)}/{subscription}"
         context = Context(
@@ -156,6 +156,7 @@ class Runner:
                 self._flow.ended()
                 return
             self.work.check_fence()
+            self._client.wait_for_change(0)
             Event().wait(pause if self._options.follow else min(pause, left))
             pause = min(_POLL_S_MAX, pause * 2)
 
