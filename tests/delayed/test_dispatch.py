@@ -10,10 +10,11 @@ import pytest
 from tests.delayed.bucket_kit import index
 from tests.delayed.dispatch_kit import T0, Shop, mutable, place, pointer, strays, take, take_ids
 from txlog import Bound, MessageId
-from txlog.engine.flow import slots
+from txlog.engine.flow import choosing, slots
 from txlog.engine.flow.dispatch import Piece
+from txlog.engine.upkeep.buckets import drop_lost
 from txlog.engine.view import View
-from txlog.errors import NotAllowed
+from txlog.errors import Corruption, NotAllowed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -121,6 +122,24 @@ def test_example_f_a_bucket_disappears_below_a_pointer_that_was_cut_short(tmp_pa
     assert take_ids(second) == ids[5:] and take(second) == []
 
 
+def test_a_lost_bucket_makes_those_begin_again_that_have_passed_its_messages(
+    tmp_path: Path,
+) -> None:
+    """7, event "bucket lost"; kills: a dispatcher that trusts what it passed over as not due."""
+    shop = Shop(tmp_path / "store", mutable_ids_max=10, min_index_count_per_bucket=1)
+    shop.set(0)
+    consumer = shop.consumer()
+    ids = shop.send_all(*[(b"%d" % n, 1900) for n in range(10)])
+    shop.client.checkpoint()
+    [bucket] = index(shop.client).buckets
+    shop.set(1000)
+    assert take(consumer) == [] and place(consumer).mark[1] == ids[-1].entry
+    error = Corruption("it is damaged", path=bucket.file.path)
+    assert drop_lost(shop.client._store, 1, bucket.gen, error)
+    shop.set(1900)
+    assert take_ids(consumer) == ids
+
+
 # --- the table of events ---------------------------------------------------------------------
 
 
@@ -149,6 +168,19 @@ def test_due_ones_come_before_new_ones_and_in_order_of_time(shop: Shop) -> None:
     assert take(consumer, 2) == [b"late", b"mid"]
     assert take(consumer, 2) == [b"new"]
     assert take(consumer) == []
+
+
+def test_what_does_not_fit_into_a_batch_comes_with_the_next(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7, step 5d: the pointer stands before what was polled and not taken for its size."""
+    monkeypatch.setattr(choosing, "RECEIVE_BYTES_MAX", 250)
+    shop.set(0)
+    consumer = shop.consumer()
+    ids = shop.send_all(*[(b"x" * 100, at) for at in (100, 100, 100, 200, 300)])
+    assert take(consumer) == []
+    shop.set(300)
+    assert [take_ids(consumer) for _ in range(4)] == [ids[:2], ids[2:4], ids[4:], []]
 
 
 def test_a_message_below_the_pointer_is_met_by_reading(shop: Shop) -> None:
