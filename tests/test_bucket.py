@@ -15,41 +15,19 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.test_cutting import cut_segments
+from tests.test_segment import Bytes
 from txlog.engine.storage import bucket
 from txlog.engine.storage.bucket import IDS, BucketName, EncodedBucket
 from txlog.engine.storage.bucket_bitmaps import Bitmaps
 from txlog.engine.storage.bucket_reader import BucketFile
-from txlog.engine.storage.cutting import Cutting, cut_segments
+from txlog.engine.storage.cutting import Cutting
 from txlog.errors import Corruption, FormatMismatch
 
 PATH = "topics/t/n/x/partition=0/_delayed/bucket-000000000001-000000000003-0000000004.parquet"
 NAME = BucketName(5, 4, (1, 0, 0), (3, 9, 2), 77)
 CUTTING = Cutting(300_000, 5_000, 2_000)
 Key = tuple[int, int, int, int]
-
-
-class Bytes:
-    """A file in memory that notes what was read."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.reads: list[tuple[int, int]] = []
-
-    def pread(self, offset: int, length: int) -> bytes:
-        self.reads.append((offset, length))
-        return self.data[offset : offset + length]
-
-    def size(self) -> int:
-        return len(self.data)
-
-    def pwrite(self, offset: int, data: object) -> None:
-        raise AssertionError("a reader writes nothing")
-
-    def datasync(self) -> None:
-        raise AssertionError("a reader flushes nothing")
-
-    def close(self) -> None:
-        raise AssertionError("the file is the caller's")
 
 
 def table_of(keys: list[Key]) -> pa.Table:

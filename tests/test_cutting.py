@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txlog.engine.storage.cutting import Cutter, Cutting, StepFinder, cut_segments
+from txlog.engine.storage.cutting import Cutter, Cutting, StepFinder
 
 SECONDS = [0, 10_000, 299_000, 300_000, 900_000, 1_200_000]
 TIMES = st.lists(st.integers(-3_000, 3_000), max_size=60).map(sorted)
 MANY = 1_000
+
+
+def cut_segments(times: Sequence[int], cutting: Cutting) -> list[int]:
+    """The ends of the segments of sorted times, the last of them len(times)."""
+    if not times:
+        return []
+    finder = StepFinder(cutting, times[-1] - times[0])
+    finder.feed(times)
+    ends = Cutter(finder.step_ms, cutting.ids_max).feed(times)
+    return ends if ends and ends[-1] == len(times) else [*ends, len(times)]
 
 
 def pieces(times: list[int], cutting: Cutting) -> list[list[int]]:

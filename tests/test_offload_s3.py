@@ -9,7 +9,7 @@ import pytest
 
 import txlog
 from tests.s3_server import s3_server
-from tests.test_offload import LARGE_BYTES, fill, near, values
+from tests.test_offload import filled_store, near, values
 from txlog import Client
 from txlog.bounds import END
 from txlog.engine.storage import far
@@ -27,12 +27,7 @@ def bucket() -> Iterator[str]:
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     """A client of a store as those of test_offload."""
-    path = str(tmp_path / "store")
-    txlog.init(path, reader_grace_ms=0, max_message_bytes=LARGE_BYTES)
-    with txlog.open(path) as opened:
-        opened.checkpoint_automatically = False
-        opened.create_topic("orders", partitions=2)
-        fill(opened)
+    with filled_store(tmp_path) as opened:
         yield opened
 
 

@@ -20,8 +20,6 @@ from prometheus_client.registry import Collector
 
 from txlog.family import Family
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 
 class _Figures(Collector):
     """Families as prometheus-client wants them."""

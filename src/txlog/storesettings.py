@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txlog.engine.flow.store_settings import ChangedSetting, Value, current, set_setting
+from txlog.engine.flow.store_settings import ChangedSetting, Value, set_setting
 from txlog.engine.store import Store
 from txlog.looking import look
 from txlog.settings import Settings
@@ -23,11 +23,6 @@ def listed(store: Store) -> list[Answer]:
             for name, value in store.settings.to_mapping().items()
         ],
     )  # fmt: skip
-
-
-def value_of(store: Store, name: str) -> Value:
-    """The value of a setting; raises NotFound (308)."""
-    return look(store, lambda _: current(store.settings, name))
 
 
 def change(store: Store, name: str, value: Value) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from txlog.duck import Rows, Session
 from txlog.errors import SqlError, Usage
@@ -18,13 +18,6 @@ WHERE (d.l IS NULL OR (m.ledger, m.entry, coalesce(m.txn_index, 0)) > (d.l, d.e,
 AND NOT EXISTS (SELECT 1 FROM acks AS a WHERE a.topic = {short}
 AND a.subscription = {subscription} AND NOT a.cumulative AND a.ledger = m.ledger
 AND a.entry = m.entry AND (a.txn_index IS NULL OR a.txn_index = m.txn_index))"""
-
-
-class Asked(Protocol):
-    """A SELECT that is ready to run."""
-
-    def rows(self) -> Rows: ...
-    def plan(self) -> str: ...
 
 
 def select_of(answer: Mapping[str, Any], starts: Iterable[tuple[int, int, int, int]] = ()) -> str:

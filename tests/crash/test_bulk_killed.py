@@ -18,6 +18,7 @@ import pytest
 
 import txlog
 from scripts import ready
+from tests.crash.killing import DYING
 from tests.engine_kit import values
 from txlog import Client
 from txlog.engine.flow.staging import Staged, StagePlan
@@ -25,22 +26,11 @@ from txlog.engine.flow.staging import Staged, StagePlan
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 KILLS = int(os.environ.get("TXLOG_KILLS", "12"))
 ROWS = [b"a", b"b", b"c", b"d"]
-CHILD = """
-import fcntl, os, pickle, signal, sys
+CHILD = (
+    DYING
+    + """
+import pickle, sys
 path, nth = sys.argv[1], int(sys.argv[2])
-left = 0
-def dying(name, owner):
-    call = getattr(owner, name)
-    def counted(*given, **named):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*given, **named)
-    setattr(owner, name, counted)
-for name in ("open", "pwrite", "pwritev", "fsync", "fdatasync", "link", "unlink", "mkdir", "rmdir"):
-    dying(name, os)
-dying("flock", fcntl)
 import txlog
 client = txlog.open(path)
 client.checkpoint_automatically = False
@@ -52,6 +42,7 @@ answer = bulk.commit(staged)
 left, calls = 0, nth - left
 os.write(1, b"answered %d %d" % (calls, answer["messages"]))
 """
+)
 COMMIT = """
 import pickle, sys
 import txlog

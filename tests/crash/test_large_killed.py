@@ -16,27 +16,17 @@ import pytest
 
 import txlog
 from scripts import ready
+from tests.crash.killing import DYING
 from tests.engine_kit import values
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 KILLS = int(os.environ.get("TXLOG_KILLS", "10"))
 VALUE = random.Random(5).randbytes(300_000)
-CHILD = """
-import fcntl, os, random, signal, sys
+CHILD = (
+    DYING
+    + """
+import random, sys
 path, nth, in_txn = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "txn"
-left = 0
-def dying(name, owner):
-    call = getattr(owner, name)
-    def counted(*given, **named):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*given, **named)
-    setattr(owner, name, counted)
-for name in ("open", "pwrite", "pwritev", "fsync", "fdatasync", "link", "unlink", "mkdir"):
-    dying(name, os)
-dying("flock", fcntl)
 import txlog
 client = txlog.open(path)
 value = random.Random(5).randbytes(300_000)
@@ -51,6 +41,7 @@ left, calls = 0, nth - left
 os.write(1, b"answered %d" % calls)
 client.close()
 """
+)
 
 
 def run_child(store: Path, nth: int, kind: str) -> subprocess.CompletedProcess[bytes]:

@@ -11,7 +11,7 @@ import pytest
 
 import txlog
 from scripts import ready
-from tests.test_offload import LARGE_BYTES, fill, near, there, values
+from tests.test_offload import filled_store, near, there, values
 from txlog import Client
 
 # A step and how often it is passed before the process dies in it.
@@ -57,12 +57,7 @@ with txlog.open(path) as client:
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     """A client of a store as those of test_offload."""
-    path = str(tmp_path / "store")
-    txlog.init(path, reader_grace_ms=0, max_message_bytes=LARGE_BYTES)
-    with txlog.open(path) as opened:
-        opened.checkpoint_automatically = False
-        opened.create_topic("orders", partitions=2)
-        fill(opened)
+    with filled_store(tmp_path) as opened:
         yield opened
 
 

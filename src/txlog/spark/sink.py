@@ -51,7 +51,6 @@ _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "deliver_at": (TimestampType,), "deliver_after": (IntegralType,),
     "sequence_id": (IntegralType,), "partition": (IntegralType,),
 }  # fmt: skip
-_BATCH_ID: Final = "streaming.sql.batchId"
 _QUERY_ID: Final = "sql.streaming.queryId"
 TAG_CHARS: Final = 16
 _LOG: Final = logging.getLogger(__name__)

@@ -43,8 +43,6 @@ from txlog.engine.model.ops import (
 from txlog.engine.model.ranges import Moves, Range, moved, moved_row
 from txlog.engine.model.schedule import times_from
 
-TxnPair = tuple[int, int]
-
 
 class Held(msgspec.Struct, array_like=True, gc=False):
     """What an open transaction has here; producers: name -> (last sequence, its index).

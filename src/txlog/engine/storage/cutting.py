@@ -90,13 +90,3 @@ class Cutter:
                 ends.append(at)
                 self._ids = 0
         return ends
-
-
-def cut_segments(times: Sequence[int], cutting: Cutting) -> list[int]:
-    """The ends of the segments of sorted times, the last of them len(times)."""
-    if not times:
-        return []
-    finder = StepFinder(cutting, times[-1] - times[0])
-    finder.feed(times)
-    ends = Cutter(finder.step_ms, cutting.ids_max).feed(times)
-    return ends if ends and ends[-1] == len(times) else [*ends, len(times)]

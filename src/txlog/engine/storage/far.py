@@ -97,11 +97,6 @@ def without_options(far: str) -> str:
     return far.partition("?")[0]
 
 
-def options_of(far: str) -> dict[str, str]:
-    """The options of an address."""
-    return dict(parse_qsl(far.partition("?")[2]))
-
-
 def open_file(disk: Disk | None, path: str) -> File:
     """Open a file to read, in the store or outside. Raises MissingFile, DiskFailed."""
     if is_far(path):

@@ -1,0 +1,329 @@
+"""The disk in memory: faults at a call, and what a power cut may leave."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+
+import pytest
+
+from txlog.engine.storage.memory_disk import Killed, MemoryDisk, PowerCut
+from txlog.engine.storage.power_loss import VERSIONS_MAX
+from txlog.errors import (
+    DiskFailed,
+    OutcomeUnknown,
+    StoreFull,
+    TxlogError,
+)
+
+
+class TestFaults:
+    """The model behaves as a failing machine does."""
+
+    def test_hook_sees_every_effect_in_order(self) -> None:
+        disk = MemoryDisk()
+        seen: list[str] = []
+        disk.step = lambda op, path, **info: seen.append(op)
+        disk.publish("m/1", [b"x"])
+        assert seen == [
+            "mkdir", "sync_dir", "create", "pwrite", "datasync", "link", "sync_dir", "unlink",
+        ]  # fmt: skip
+        seen.clear()
+        lock = disk.lock_file("lock")
+        lock.acquire(0)
+        lock.release()
+        assert seen == ["create", "lock", "unlock"]
+
+    def test_same_calls_give_the_same_disk(self) -> None:
+        def run() -> dict[str, bytes]:
+            disk = MemoryDisk(seed=7)
+            disk.publish("a", [disk.random_bytes(20)])
+            disk.write_fresh("b/c", disk.random_bytes(20))
+            return disk.files()
+
+        assert run() == run()
+
+    @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS])
+    def test_publish_with_a_fault_at_any_call(self, number: int) -> None:
+        """RELIABILITY 5.4: not done, unknown or done, and the name says which."""
+        for at in range(20):
+            disk = MemoryDisk()
+            disk.step = _fault_at(at, OSError(number, "fault"))
+            try:
+                disk.publish("d/f", [b"bytes"])
+            except OutcomeUnknown:
+                assert disk.read("d/f") == b"bytes"
+            except TxlogError:
+                assert not disk.exists("d/f")
+                disk.publish("d/f", [b"bytes"])
+            assert disk.read("d/f") == b"bytes"
+            assert disk.listdir("d") in (["f"], disk.listdir("d"))
+
+    def test_failed_flush_is_never_made_good_by_another(self) -> None:
+        """R13: the second flush returns success, and the platter has nothing."""
+        disk = _disk_with_file(b"old" + bytes(2000))
+        file = disk.open("f", write=True)
+        file.pwrite(0, b"new")
+        disk.step = _fault_at(0, OSError(errno.EIO, "fault"))
+        with pytest.raises(DiskFailed):
+            file.datasync()
+        file.datasync()
+        disk.open("f", write=True).datasync()
+        assert disk.read("f")[:3] == b"new"  # the cache lies
+        assert {b"old", b"new"} <= {image.read("f")[:3] for image in _images(disk)}
+
+    def test_failed_flush_is_heard_by_descriptors_opened_before(self) -> None:
+        """RELIABILITY 5.1: once each, and never by later ones."""
+        disk = _disk_with_file(b"x")
+        one, two = disk.open("f", write=True), disk.open("f", write=True)
+        disk.step = _fault_at(0, OSError(errno.EIO, "fault"))
+        with pytest.raises(DiskFailed):
+            one.datasync()
+        one.datasync()
+        with pytest.raises(DiskFailed):
+            two.datasync()
+        two.datasync()
+        disk.open("f", write=True).datasync()
+
+    def test_bytes_written_again_after_a_failed_flush_can_be_flushed(self) -> None:
+        disk = _disk_with_file(bytes(1024))
+        file = disk.open("f", write=True)
+        file.pwrite(0, b"new")
+        disk.step = _fault_at(0, OSError(errno.EIO, "fault"))
+        with pytest.raises(DiskFailed):
+            file.datasync()
+        file.pwrite(0, b"new")
+        file.datasync()
+        assert {image.read("f")[:3] for image in _images(disk)} == {b"new"}
+
+    def test_short_write_leaves_its_first_bytes(self) -> None:
+        disk = _disk_with_file(bytes(8))
+        error = OSError(errno.ENOSPC, "fault")
+        error.written = 2  # type: ignore[attr-defined]
+        disk.step = _fault_at(0, error)
+        with pytest.raises(StoreFull):
+            disk.open("f", write=True).pwrite(0, b"abcd")
+        assert disk.read("f") == b"ab" + bytes(6)
+
+    def test_small_disk_fills_and_empties(self) -> None:
+        disk = MemoryDisk(free_bytes=100)
+        disk.publish("a", [bytes(60)])
+        assert disk.free_bytes() == 40
+        with pytest.raises(StoreFull):
+            disk.publish("b", [bytes(41)])
+        assert disk.listdir("") == ["a"]
+        assert disk.free_bytes() == 40
+        disk.open("a", write=True).pwrite(0, b"x" * 60)  # no new blocks
+        disk.unlink("a")
+        assert disk.free_bytes() == 100
+
+    def test_killed_process_refuses_all_calls_and_frees_its_locks(self) -> None:
+        one = MemoryDisk()
+        two = one.process()
+        assert one.pid() != two.pid()
+        one.publish("f", [bytes(4)])
+        mine, other = one.lock_file("lock"), two.lock_file("lock")
+        mine.acquire(0)
+        assert not other.try_acquire()
+        assert other.holder() == (one.pid(), f"process {one.pid()}")
+        one.step = _fault_at(0, Killed(written=2))
+        with pytest.raises(Killed):
+            one.open("f", write=True).pwrite(0, b"abcd")
+        for call in (lambda: one.read("f"), mine.release, lambda: one.publish("g", [b""])):
+            with pytest.raises(Killed):
+                call()
+        assert other.try_acquire()
+        assert two.read("f") == b"ab\0\0"
+
+    def test_simulated_wait_asks_the_test(self) -> None:
+        one = MemoryDisk()
+        two = one.process()
+        mine, other = one.lock_file("lock"), two.lock_file("lock")
+        mine.acquire(0)
+        asked: list[int] = []
+
+        def blocked(path: str, timeout_ms: int) -> bool:
+            asked.append(timeout_ms)
+            mine.release()
+            return True
+
+        two.blocked = blocked
+        other.acquire(30_000)
+        assert asked == [30_000]
+
+    def test_look_hook_fails_reads(self) -> None:
+        """R31: a read EIO is never an end of file."""
+        disk = _disk_with_file(b"x")
+        file = disk.open("f")
+        disk.look = _fault_at(0, OSError(errno.EIO, "fault"))
+        with pytest.raises(DiskFailed):
+            file.pread(0, 1)
+        assert file.pread(0, 1) == b"x"
+
+    def test_damage_is_on_the_platter(self) -> None:
+        disk = _disk_with_file(b"good")
+        disk.damage("f", b"bad")
+        disk.damage("stray", b"?")
+        assert [image.files() for image in _images(disk)] == [{"f": b"bad", "stray": b"?"}]
+        disk.damage("f", None)
+        assert not disk.exists("f")
+
+
+class TestPowerLoss:
+    """What a power cut may leave (RELIABILITY 1), and what it may not."""
+
+    def test_kill_keeps_what_power_loss_may_not(self) -> None:
+        disk = _disk_with_file(b"old")
+        disk.open("f", write=True).pwrite(0, b"new")
+        lock = disk.lock_file("lock")
+        lock.acquire(0)
+        killed = disk.fork_kill()
+        assert killed.read("f") == b"new"
+        assert killed.lock_file("lock").try_acquire()
+        assert {b"old", b"new"} <= {image.read("f") for image in _images(killed)}
+
+    def test_flushed_bytes_are_in_every_image(self) -> None:
+        disk = _disk_with_file(bytes(2048))
+        file = disk.open("f", write=True)
+        file.pwrite(100, b"a" * 900)
+        file.datasync()
+        file.pwrite(0, b"b" * 10)
+        for image in _images(disk):
+            data = image.read("f")
+            assert data[100:1000] == b"a" * 900
+            assert data[:10] in (b"b" * 10, bytes(10)) or data[:1] == b"b"
+
+    def test_published_file_is_in_every_image(self) -> None:
+        """R3: whole and durable once publish has returned, its directories too."""
+        disk = MemoryDisk()
+        disk.publish("a/b/c/f", [b"bytes"])
+        for image in _images(disk):
+            assert image.read("a/b/c/f") == b"bytes"
+
+    def test_directory_of_a_dead_process_is_flushed_by_who_uses_it(self) -> None:
+        disk = MemoryDisk()
+        disk.step = _fault_at(1, Killed())  # after mkdir, before its flush
+        with pytest.raises(Killed):
+            disk.make_dirs("d")
+        other = disk.process()
+        other.publish("d/f", [b"x"])
+        assert all(image.read("d/f") == b"x" for image in _images(other))
+
+    def test_name_without_a_flush_may_vanish(self) -> None:
+        disk = _disk_with_file(b"x")
+        disk.lock_file("lock")
+        disk.unlink("f")
+        found = {tuple(image.files()) for image in _images(disk)}
+        assert found == {(), ("f",), ("lock",), ("f", "lock")}
+        disk.sync_dir("")
+        assert {tuple(image.files()) for image in _images(disk)} == {("lock",)}
+
+    def test_publish_cut_anywhere_leaves_it_whole_or_absent(self) -> None:
+        """R3; kills the mutants `no fsync before link` and `no directory fsync`."""
+        whole = bytes(range(256)) * 5
+        for at in range(20):
+            disk = MemoryDisk()
+            disk.step = _fault_at(at, PowerCut())
+            try:
+                disk.publish("d/f", [whole])
+                is_done = True
+            except PowerCut:
+                is_done = False
+            for image in _images(disk):
+                if image.exists("d/f"):
+                    assert image.read("d/f") == whole
+                else:
+                    assert not is_done
+
+    def test_sectors_go_one_by_one_and_torn(self) -> None:
+        disk = _disk_with_file(b"o" * 1536)
+        disk.open("f", write=True).pwrite(0, b"n" * 1536)
+        found = {image.read("f") for image in _images(disk)}
+        for pattern in range(8):  # any subset of the sectors
+            assert b"".join(b"no"[b : b + 1] * 512 for b in _bits(pattern, 3)) in found
+        for cut in (1, 511, 512, 768, 1535):
+            assert b"n" * cut + b"o" * (1536 - cut) in found
+
+    def test_grown_file_may_be_short_or_hold_zeros_or_garbage(self) -> None:
+        disk = _disk_with_file(b"x" * 512)
+        disk.open("f", write=True).pwrite(512, b"y" * 512)
+        found = {image.read("f")[512:] for image in _images(disk)}
+        assert {b"", bytes(512), b"y" * 512} <= found
+        assert any(len(tail) == 512 and tail[0] not in b"\0y" for tail in found)
+        assert all(image.read("f")[:512] == b"x" * 512 for image in _images(disk))
+
+    def test_later_write_may_be_kept_without_an_earlier_one(self) -> None:
+        """R8: any subset, any order."""
+        disk = _disk_with_file(bytes(1024))
+        file = disk.open("f", write=True)
+        file.pwrite(0, b"first")
+        file.pwrite(512, b"second")
+        found = {(i.read("f")[:5], i.read("f")[512:518]) for i in _images(disk)}
+        assert (bytes(5), b"second") in found
+        assert (b"first", bytes(6)) in found
+
+    def test_witness_rewritten_for_ever_stays_small(self) -> None:
+        disk = _disk_with_file(bytes(8192))
+        file = disk.open("f", write=True)
+        for n in range(5000):
+            file.pwrite(4096 * (n % 2), b"%08d" % n)
+        images = list(_images(disk))
+        assert {b"00004998", bytes(8)} <= {image.read("f")[:8] for image in images}
+        assert len(disk.machine.root.entries["f"].pending) <= 2 * (VERSIONS_MAX * 2 + 256)  # type: ignore[index]
+
+    def test_images_are_bounded_and_repeat_with_their_seed(self) -> None:
+        disk = _disk_with_file(bytes(10_000))
+        disk.open("f", write=True).pwrite(0, bytes(range(250)) * 40)
+        first = [image.files() for image in disk.images(random.Random(5), 40)]
+        again = [image.files() for image in disk.images(random.Random(5), 40)]
+        assert len(first) == 40
+        assert first == again
+        assert first[0]["f"] == bytes(10_000)
+        assert first[1]["f"] == disk.read("f")
+        assert len(list(MemoryDisk().images(random.Random(5), 40))) == 1
+
+    def test_image_is_a_disk_of_its_own(self) -> None:
+        disk = _disk_with_file(b"old!")
+        file = disk.open("f", write=True)
+        file.pwrite(0, b"new!")
+        file.datasync()
+        image = next(disk.images(random.Random(1), 1))
+        image.open("f", write=True).pwrite(0, b"else")
+        file.pwrite(0, b"here")
+        assert (disk.read("f"), image.read("f")) == (b"here", b"else")
+
+    def test_image_can_be_cut_again(self) -> None:
+        """RELIABILITY 5.1: crash the recovery too."""
+        disk = _disk_with_file(bytes(512))
+        disk.open("f", write=True).pwrite(0, b"a")
+        for image in _images(disk):
+            before = image.read("f")
+            image.open("f", write=True).pwrite(1, b"b")
+            assert before in {second.read("f") for second in _images(image)}
+
+
+def _bits(pattern: int, count: int) -> list[int]:
+    return [pattern >> n & 1 for n in range(count)]
+
+
+def _fault_at(call: int, error: BaseException) -> Callable[..., None]:
+    """Return a hook that raises error at the given call, counted from 0."""
+    count = iter(range(1_000_000))
+
+    def hook(op: str, path: str, **info: int) -> None:
+        if next(count) == call:
+            raise error
+
+    return hook
+
+
+def _disk_with_file(data: bytes) -> MemoryDisk:
+    disk = MemoryDisk()
+    disk.publish("f", [data])
+    disk.sync_dir("")  # the temporary is gone for good
+    return disk
+
+
+def _images(disk: MemoryDisk) -> list[MemoryDisk]:
+    return list(disk.images(random.Random(0), 500))

@@ -1,0 +1,518 @@
+"""The disk that is real: modes, links, owners, locks, forks, what errors become."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from txlog.engine.storage import disk as disk_module
+from txlog.engine.storage import disk_root
+from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk_lock import find_holder
+from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, LockFile
+from txlog.engine.storage.disk_root import create_root, filesystem
+from txlog.errors import (
+    AlreadyClosed,
+    AlreadyExists,
+    Corruption,
+    DiskFailed,
+    InvalidArgument,
+    MissingFile,
+    NameTaken,
+    NoResources,
+    NotAllowed,
+    OutcomeUnknown,
+    ReadOnlyStore,
+    StoreFull,
+    StoreLocked,
+    StoreNotFound,
+    TxlogError,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    path = str(tmp_path / "store")
+    create_root(path)
+    return path
+
+
+class TestPosix:
+    """What only the real disk can show."""
+
+    def test_root_must_be_a_directory_of_its_own(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreNotFound):
+            PosixDisk(str(tmp_path / "none"))
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(StoreNotFound):
+            PosixDisk(str(tmp_path / "file"))
+        for path in ("file", "file/below"):
+            with pytest.raises(AlreadyExists):
+                create_root(str(tmp_path / path))
+        with pytest.raises(AlreadyExists):
+            create_root(str(tmp_path))
+        with pytest.raises(InvalidArgument):
+            create_root(str(tmp_path / "shared"), "no-such-group")
+
+    def test_root_that_is_a_link_or_public_needs_a_flag(self, root: str, tmp_path: Path) -> None:
+        """RELIABILITY 7.2."""
+        link = tmp_path / "link"
+        link.symlink_to(root)
+        for text in (str(link), f"{link}/"):
+            with pytest.raises(NotAllowed, match="is a link"):
+                PosixDisk(text)
+        PosixDisk(str(link), allow_unsafe=True).publish("f", [b"x"])
+        Path(root).chmod(0o777)
+        with pytest.raises(NotAllowed, match="everybody"):
+            PosixDisk(root)
+        assert PosixDisk(root, read_only=True).read("f") == b"x"
+
+    def test_modes_do_not_depend_on_the_umask(self, tmp_path: Path) -> None:
+        """RELIABILITY 7.3."""
+        before = os.umask(0o277)
+        try:
+            disk = PosixDisk(_made(tmp_path / "a" / "private"))
+            disk.publish("d/f", [b"x"])
+            disk.lock_file("lock")
+        finally:
+            os.umask(before)
+        top = tmp_path / "a" / "private"
+        assert [_mode(p) for p in (top, top / "d", top / "d/f", top / "lock")] == [
+            0o700,
+            0o700,
+            0o600,
+            0o600,
+        ]
+
+    def test_shared_store_says_so_by_its_mode(self, tmp_path: Path) -> None:
+        import grp
+
+        path = tmp_path / "shared"
+        create_root(str(path), grp.getgrgid(os.getegid()).gr_name)
+        disk = PosixDisk(str(path))
+        disk.publish("d/f", [b"x"])
+        assert [_mode(p) for p in (path, path / "d", path / "d/f")] == [0o2770, 0o2770, 0o660]
+
+    def test_links_fifos_and_sockets_are_damage(self, root: str) -> None:
+        """RELIABILITY 7.2: no link is followed, and a FIFO never hangs us."""
+        disk = PosixDisk(root)
+        disk.publish("d/f", [b"x"])
+        top = Path(root)
+        (top / "link").symlink_to("d/f")
+        (top / "up").symlink_to("d")
+        os.mkfifo(top / "fifo")
+        with socket.socket(socket.AF_UNIX) as server:
+            here = Path.cwd()
+            os.chdir(root)  # the address of a socket is short
+            try:
+                server.bind("socket")
+            finally:
+                os.chdir(here)
+            for path in ("link", "up/f", "fifo", "socket"):
+                for write in (False, True):
+                    with pytest.raises(Corruption):
+                        disk.open(path, write)
+        with pytest.raises(Corruption):
+            disk.publish("up/g", [b"x"])
+
+    def test_file_of_a_stranger_is_damage(self, root: str) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("needs root")
+        disk = PosixDisk(root)
+        disk.publish("f", [b"x"])
+        os.chown(Path(root) / "f", 4242, -1)
+        with pytest.raises(Corruption, match="another user"):
+            disk.open("f")
+        os.chown(root, 4242, -1)
+        with pytest.raises(NotAllowed, match="foreign"):
+            PosixDisk(root)
+        assert PosixDisk(root, read_only=True).read("f") == b"x"
+
+    def test_directory_descriptors_are_bounded(
+        self, root: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(disk_module, "DIRECTORIES_MAX", 3)
+        disk = PosixDisk(root)
+        before = _descriptor_count()
+        for n in range(20):
+            disk.publish(f"t/{n}/p/f", [b"%d" % n])
+        assert [disk.read(f"t/{n}/p/f") for n in range(20)] == [b"%d" % n for n in range(20)]
+        assert _descriptor_count() - before <= 3
+
+    def test_nothing_leaks(self, root: str) -> None:
+        before = _descriptor_count()
+        disk = PosixDisk(root)
+        disk.publish("d/f", [b"x"])
+        for path in ("d", "none/x", "../x", "d/f/g"):
+            with pytest.raises(TxlogError):
+                disk.open(path)
+        with pytest.raises(NameTaken):
+            disk.publish("d/f", [b"x"])
+        with pytest.raises(NameTaken):
+            disk.write_fresh("d/f", b"x")
+        lock = disk.lock_file("lock")
+        lock.acquire(0)
+        lock.close()
+        disk.close()
+        assert _descriptor_count() == before
+        with pytest.raises(AlreadyClosed):
+            disk.read("d/f")
+
+    def test_temporary_is_held_and_leaves(self, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """R3 and R19: the sweeper sees a lock on a temporary that is still written."""
+        disk = PosixDisk(root)
+        seen: list[bool] = []
+        link = os.link
+
+        def look(src: str, dst: str, **options: int) -> None:
+            assert src.startswith(TEMPORARY_PREFIX)
+            seen.append(disk.lock_file(f"d/{src}", create=False).try_acquire())
+            link(src, dst, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(os, "link", look)
+        disk.publish("d/f", [b"x"])
+        assert seen == [False]
+        assert disk.listdir("d") == ["f"]
+
+    @pytest.mark.parametrize("call", ["pwritev", "fsync", "flock", "pread", "link"])
+    def test_publish_that_fails_before_its_name_was_not_done(
+        self, root: str, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        """R31."""
+        disk = PosixDisk(root)
+        disk.make_dirs("d")
+        disk.read_only = False
+        owner = fcntl if call == "flock" else os
+        monkeypatch.setattr(owner, call, _failing(errno.EIO))
+        with pytest.raises(DiskFailed):
+            disk.publish("d/f", [b"x"])
+        monkeypatch.undo()
+        assert disk.listdir("d") == []
+        disk.publish("d/f", [b"x"])
+
+    def test_publish_whose_last_flush_fails_is_unknown(
+        self, root: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """R31."""
+        disk = PosixDisk(root)
+        disk.make_dirs("d")
+        for path in ("d/f", "d/fresh"):
+            monkeypatch.setattr(os, "fsync", _failing(errno.EIO, after=1))
+            with pytest.raises(OutcomeUnknown):
+                if path == "d/f":
+                    disk.publish(path, [b"x"])
+                else:
+                    disk.write_fresh(path, b"x")
+            monkeypatch.undo()
+            assert disk.read(path) == b"x"
+
+    def test_what_reads_back_differently_is_not_published(
+        self, root: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """R3; kills the mutant `no read-back`."""
+        disk = PosixDisk(root)
+        pwritev = os.pwritev
+        monkeypatch.setattr(os, "pwritev", lambda fd, data, at: pwritev(fd, [b"wrong"], at))
+        with pytest.raises(DiskFailed, match="reads back"):
+            disk.publish("f", [b"right"])
+        monkeypatch.setattr(os, "pwritev", lambda fd, data, at: pwritev(fd, [b"right+"], at) - 1)
+        with pytest.raises(DiskFailed, match="longer"):
+            disk.publish("f", [b"right"])
+        assert disk.listdir("") == []
+
+    def test_directory_that_was_not_flushed_is_made_again(
+        self, root: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk = PosixDisk(root)
+        monkeypatch.setattr(os, "fsync", _failing(errno.EIO))
+        with pytest.raises(DiskFailed):
+            disk.make_dirs("a")
+        monkeypatch.undo()
+        assert not disk.exists("a")
+        disk.make_dirs("a/b")
+        assert disk.exists("a/b")
+
+    def test_short_writes_are_continued(self, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        disk = PosixDisk(root)
+        disk.publish("f", [b""])
+        file = disk.open("f", write=True)
+        pwrite, pwritev = os.pwrite, os.pwritev
+        monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
+        monkeypatch.setattr(os, "pwritev", lambda fd, data, at: pwritev(fd, [data[0][:2]], at))
+        file.pwrite(0, b"abcdefg")
+        file.pwrite(7, [b"hij", b"klmno"])
+        assert file.pread(0, 99) == b"abcdefghijklmno"
+
+    def test_short_reads_are_continued(self, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        disk = PosixDisk(root)
+        disk.publish("f", [b"abcdefg"])
+        pread = os.pread
+        monkeypatch.setattr(os, "pread", lambda fd, n, at: pread(fd, min(n, 2), at))
+        assert disk.open("f").pread(1, 5) == b"bcdef"
+        assert disk.open("f").pread(1, 50) == b"bcdefg"
+
+    @pytest.mark.parametrize("taken", [0, 3])
+    def test_full_disk_is_said_after_a_short_write(
+        self, root: str, monkeypatch: pytest.MonkeyPatch, taken: int
+    ) -> None:
+        """R30."""
+        disk = PosixDisk(root)
+        disk.publish("f", [b""])
+        file = disk.open("f", write=True)
+        monkeypatch.setattr(os, "pwrite", lambda fd, data, at: taken)
+        monkeypatch.setattr(os, "pwritev", lambda fd, data, at: 0)
+        with pytest.raises(StoreFull):
+            file.pwrite(0, b"abcdefg")
+
+    @pytest.mark.parametrize(
+        ("number", "kind"),
+        [
+            (errno.ENOSPC, StoreFull),
+            (errno.EDQUOT, StoreFull),
+            (errno.EFBIG, StoreFull),
+            (errno.EROFS, ReadOnlyStore),
+            (errno.EACCES, ReadOnlyStore),
+            (errno.EMFILE, NoResources),
+            (errno.ENFILE, NoResources),
+            (errno.ENOMEM, NoResources),
+            (errno.EIO, DiskFailed),
+            (errno.EINVAL, DiskFailed),
+            (errno.ENOENT, MissingFile),
+        ],
+    )
+    def test_every_os_error_becomes_ours(
+        self, root: str, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[TxlogError]
+    ) -> None:
+        disk = PosixDisk(root)
+        disk.publish("d/f", [b"x"])
+        file = disk.open("d/f", write=True)
+        lock = disk.lock_file("lock")
+        for owner, call in (
+            (os, "open"), (os, "pread"), (os, "pwrite"), (os, "pwritev"), (os, "stat"),
+            (os, "fstat"), (os, "fstatvfs"), (os, "unlink"), (os, "fsync"), (os, "mkdir"),
+            (fcntl, "flock"),
+        ):  # fmt: skip
+            monkeypatch.setattr(owner, call, _failing(number))
+        for work in (
+            lambda: disk.open("d/f"),
+            lambda: disk.read("d/f"),
+            lambda: disk.publish("d/g", [b"x"]),
+            lambda: disk.write_fresh("e/g", b"x"),
+            lambda: disk.make_dirs("g"),
+            lambda: disk.sync_dir("d"),
+            lambda: disk.lock_file("other"),
+            lambda: disk.unlink("d/f", missing_ok=False),
+            lambda: disk.size("d/f"),
+            disk.free_bytes,
+            lambda: file.pread(0, 1),
+            lambda: file.pwrite(0, b"x"),
+            lambda: file.pwrite(0, [b"x"]),
+            file.size,
+            lock.try_acquire,
+            lock.release,
+            lock.holder,
+        ):
+            with pytest.raises(kind):
+                work()
+        monkeypatch.undo()
+        assert disk.read("d/f") == b"x"
+
+    def test_failed_flush_is_a_disk_failure_whatever_its_cause(
+        self, root: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk = PosixDisk(root)
+        disk.publish("f", [b"x"])
+        file = disk.open("f", write=True)
+        for number in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            monkeypatch.setattr(os, "fdatasync", _failing(number))
+            with pytest.raises(DiskFailed):
+                file.datasync()
+
+    def test_killed_holder_frees_the_lock(self, root: str) -> None:
+        """R24: the kernel frees the lock of the dead; until then it names them."""
+        disk = PosixDisk(root)
+        lock = disk.lock_file("lock")
+        child, told = _child(lambda: _held(root))
+        assert told == b"ok"
+        assert not lock.try_acquire()
+        with pytest.raises(StoreLocked) as caught:
+            lock.acquire(0)
+        assert caught.value.fields["pid"] in (child, None)
+        os.kill(child, 9)
+        lock.acquire(60_000)
+        os.waitpid(child, 0)
+
+    def test_forked_child_neither_keeps_nor_frees_the_lock(self, root: str) -> None:
+        """R27; kills the mutant `unlock in child`."""
+        disk = PosixDisk(root)
+        lock, file = disk.lock_file("lock"), None
+        disk.publish("f", [b"x"])
+        file = disk.open("f", write=True)
+        lock.acquire(0)
+
+        def in_child() -> None:
+            for call in (
+                lambda: lock.acquire(0),
+                lock.try_acquire,
+                lambda: file.pwrite(0, b"y"),
+                file.datasync,
+                lambda: disk.read("f"),
+                lambda: disk.publish("g", [b"x"]),
+            ):
+                with pytest.raises(AlreadyClosed):
+                    call()
+            lock.release()
+            lock.close()
+
+        child, told = _child(in_child)
+        other = disk.lock_file("lock")
+        try:
+            assert told == b"ok"
+            assert not other.try_acquire()  # the child freed nothing
+            lock.close()
+            assert other.try_acquire()  # and it keeps nothing
+        finally:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+
+    def test_waiter_that_gave_up_is_used_again(self, root: str) -> None:
+        disk = PosixDisk(root)
+        one, two = disk.lock_file("lock"), disk.lock_file("lock")
+        one.acquire(0)
+        before = threading.active_count()
+        for _ in range(5):
+            with pytest.raises(StoreLocked):
+                two.acquire(1)
+        assert threading.active_count() <= before + 1
+        one.release()
+        two.acquire(60_000)
+        assert not one.try_acquire()
+
+    def test_no_thread_to_wait_with(self, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        disk = PosixDisk(root)
+        one, two = disk.lock_file("lock"), disk.lock_file("lock")
+        one.acquire(0)
+        monkeypatch.setattr(threading.Thread, "start", _failing(0, RuntimeError("no thread")))
+        with pytest.raises(NoResources):
+            two.acquire(5)
+
+    def test_interrupted_wait_leaves_no_lock(
+        self, root: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        disk = PosixDisk(root)
+        one, two = disk.lock_file("lock"), disk.lock_file("lock")
+        one.acquire(0)
+        with monkeypatch.context() as patch:
+            wait = threading.Event.wait
+
+            def interrupt(event: threading.Event, timeout: float | None = None) -> bool:
+                if timeout == 60.0:
+                    raise KeyboardInterrupt
+                return wait(event, timeout)
+
+            patch.setattr(threading.Event, "wait", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                two.acquire(60_000)
+        one.release()
+        one.acquire(60_000)
+
+    def test_many_writers_lose_no_turn(self, root: str) -> None:
+        disk = PosixDisk(root)
+        disk.publish("n", [b"0000"])
+
+        def count() -> None:
+            lock, file = disk.lock_file("lock"), disk.open("n", write=True)
+            for _ in range(50):
+                lock.acquire(60_000)
+                file.pwrite(0, b"%04d" % (int(file.pread(0, 4)) + 1))
+                lock.release()
+            lock.close()
+
+        threads = [threading.Thread(target=count) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert disk.read("n") == b"0200"
+
+    def test_holder_is_found_in_the_kernels_table(self) -> None:
+        table = (
+            "1: POSIX  ADVISORY  WRITE 11 fe:00:77 0 EOF\n"
+            "2: FLOCK  ADVISORY  WRITE 22 00:1f:77 0 EOF\n"
+            "3: FLOCK  ADVISORY  WRITE 33 fe:00:77 0 EOF\n"
+            "3: -> FLOCK  ADVISORY  WRITE 44 fe:00:77 0 EOF\n"
+            "4: FLOCK  ADVISORY  WRITE 55 fe:00:78 0 EOF\n"
+        )
+        assert find_holder(table, ("fe:00", 77)) == 33
+        assert find_holder(table, ("aa:00", 78)) == 55
+        assert find_holder(table, ("fe:00", 79)) is None
+        assert find_holder("", ("fe:00", 77)) is None
+
+    def test_network_file_systems_need_a_flag(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert filesystem(str(tmp_path)) not in ("nfs", "9p")
+        monkeypatch.setattr(disk_root, "filesystem", lambda path: "nfs")
+        with pytest.raises(NotAllowed, match="nfs"):
+            create_root(str(tmp_path / "s"))
+        create_root(str(tmp_path / "s"), allow_unsafe=True)
+
+
+def _made(path: Path) -> str:
+    create_root(str(path))
+    return str(path)
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def _descriptor_count() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _failing(number: int, error: Exception | None = None, after: int = 0) -> Callable[..., object]:
+    """Return a call that fails, the first `after` times only pretending to work."""
+    calls = iter(range(after))
+
+    def fail(*args: object, **options: object) -> object:
+        for _ in calls:
+            return None
+        raise error or OSError(number, os.strerror(number))
+
+    return fail
+
+
+def _held(root: str) -> LockFile:
+    lock = PosixDisk(root).lock_file("lock")
+    lock.acquire(0)
+    return lock  # who has no handle any more has no lock
+
+
+def _child(work: Callable[[], object]) -> tuple[int, bytes]:
+    """Fork a child that works, says how it went, and then waits to be killed."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            kept = work()
+            os.write(write, b"ok")
+            while True:
+                threading.Event().wait(600)
+        except BaseException as error:
+            os.write(write, repr(error).encode())
+            kept = None
+        finally:
+            os._exit(0 if kept is None else 1)
+    os.close(write)
+    told = os.read(read, 4096)
+    os.close(read)
+    return child, told
