@@ -43,7 +43,7 @@ def verify(
     with Words(call) as told:
 
         def tell(doing: str, size_bytes: int) -> None:
-            told(f"verify: {doing}, {tables.size(size_bytes)} read")
+            told(f"verify: {doing}, {tables.size(size_bytes)}")
 
         answer = api.verify(path, deep=deep, topics=topic or (), clock=call.clock, tell=tell)
     _show(call, answer)
