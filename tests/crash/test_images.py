@@ -13,11 +13,11 @@ import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any
 
 import pytest
 
+from tests.crash.contents import content, digest
 from tests.crash.world import (
     PARTITIONS,
     START_MS,
@@ -30,12 +30,14 @@ from tests.crash.world import (
     observe,
     observe_ids,
     open_client,
+    places_of,
 )
 from txlog.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.storage.memory_disk import Killed, MemoryDisk
 from txlog.errors import TxlogError
 from txlog.ids import MessageId
+from txlog.message import Message
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "2"))
@@ -165,8 +167,9 @@ class Known:
         """What a client sees that found the store in order, and where each message is."""
         key = (clock.now().boot_id, content(disk))
         if key not in self._by_content:
-            places: dict[str, MessageId] = {}
-            self._by_content[key] = (observe(client, places), places)
+            found: list[Message] = []
+            seen = observe(client, found)
+            self._by_content[key] = (seen, places_of(found))
         return self._by_content[key]
 
     def is_new(self, crash: Crash) -> bool:
@@ -187,16 +190,6 @@ def answers(disk: MemoryDisk, asked: tuple[Question, ...]) -> list[object]:
         node = disk.find(path)
         found.append(None if node is None else digest(bytes(node.data)))
     return found
-
-
-def content(disk: MemoryDisk) -> tuple[tuple[str, bytes], ...]:
-    """Every file."""
-    return tuple((path, digest(data)) for path, data in disk.files().items())
-
-
-def digest(data: bytes) -> bytes:
-    """A name for these bytes. No CRC: it is the same for all records that end in their own."""
-    return blake2b(data, digest_size=16).digest()
 
 
 def check(crash: Crash, rng: random.Random, known: Known) -> None:

@@ -131,10 +131,10 @@ def read_messages(client: Client, topic: str, wanted: Range | None = None) -> li
     ]
 
 
-def observe(client: Client, places: dict[str, MessageId] | None = None) -> dict[str, Any]:
+def observe(client: Client, found: list[Message] | None = None) -> dict[str, Any]:
     """Everything a user can see of the store, by value.
 
-    places: is filled with where each visible message is
+    found: is filled with each visible message
     """
     out: dict[str, Any] = {"topics": [], "subs": [], "log": {}, "unacked": {}, "txns": {}}
     out["keys"] = [
@@ -148,12 +148,12 @@ def observe(client: Client, places: dict[str, MessageId] | None = None) -> dict[
                 out["subs"] += [row["subscription"] for row in client.subscriptions(topic)]
                 if not out["subs"]:
                     continue
-            for message in read_messages(client, topic, wanted):
+            read = read_messages(client, topic, wanted)
+            for message in read:
                 assert message.value is not None
-                assert message.message_id is not None
-                if places is not None:
-                    places[message.value.decode()] = message.message_id
                 out[name].setdefault(message.partition, []).append(message.value.decode())
+            if found is not None and name == "log":
+                found += read
     for row in client.transactions(all=True):
         out["txns"][str(row["txn"])] = row["state"]
     return out
@@ -161,13 +161,12 @@ def observe(client: Client, places: dict[str, MessageId] | None = None) -> dict[
 
 def observe_ids(client: Client) -> dict[str, MessageId]:
     """Where each visible message is."""
-    found = {}
-    for row in client.topics():
-        for message in read_messages(client, row["topic"]):
-            assert message.value is not None
-            assert message.message_id is not None
-            found[message.value.decode()] = message.message_id
-    return found
+    return places_of([m for row in client.topics() for m in read_messages(client, row["topic"])])
+
+
+def places_of(found: list[Message]) -> dict[str, MessageId]:
+    """Where messages are, by value."""
+    return {m.value.decode(): m.message_id for m in found if m.value and m.message_id}
 
 
 def differs(found: dict[str, Any], models: list[Model]) -> str:
