@@ -1,0 +1,105 @@
+"""Real processes under strace: what they ask of the kernel, and their death at any such call.
+
+RELIABILITY 5.3. strace gives SIGKILL before a call is done, so every place between two calls with
+an effect is tried on the real interpreter, file system and locks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.engine_kit import send, send_txn, values
+from tests.source_tree import SOURCE
+
+pytestmark = pytest.mark.needs("strace")
+PRODUCE = ("produce", "t", "--txn", "-q")
+CHECKPOINT = ("admin", "checkpoint", "--roll-all", "-q")
+NEW = [b"1", b"2", b"3"]
+EFFECTS = ("pwrite64", "fdatasync", "fsync", "linkat", "unlinkat", "flock")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with plain messages and transactions, in files and in frames."""
+    path = tmp_path / "store"
+    txlog.init(str(path), coordinators=1)
+    with txlog.open(str(path)) as client:
+        client.checkpoint_automatically = False
+        client.create_topic("t")
+        client.create_subscription("t", "s")
+        send(client, b"a")
+        client.checkpoint()
+        send_txn(client, b"x", b"y")
+        send(client, b"b")
+    return path
+
+
+def traced(store: Path, command: tuple[str, ...], *options: str) -> tuple[int, list[str]]:
+    """(exit code, the calls that were traced) of a command; 137: it was killed."""
+    out = store.with_name("trace")
+    done = subprocess.run(
+        ["strace", "-f", "-qq", "-o", str(out), *options, sys.executable, "-m", "txlog", "-S",
+         str(store), *command],
+        input=b"1\n2\n3\n", capture_output=True, check=False,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), "HOME": str(store.parent),
+             "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    return done.returncode, out.read_text(errors="replace").splitlines()
+
+
+def test_a_process_writes_by_names_below_the_store_and_asks_no_network(store: Path) -> None:
+    """R1: no library opens a path of the store, nothing outside of it is written, nobody called."""
+    for command in (PRODUCE, CHECKPOINT, ("consume", "t", "-s", "s", "-q", "-n", "9")):
+        code, calls = traced(store, command, "-e", "trace=%file,%network,fsync")
+        assert code == 0, command
+        assert not [one for one in calls if "AF_INET" in one]  # glibc asks nscd for a user's name
+        written = [one for one in calls if re.search(r"O_(WRONLY|RDWR|CREAT)", one)]
+        assert written
+        for one in written:  # below a descriptor, by one name
+            assert re.search(r'openat\(\d+, "[^/"]+", [\w|]*O_NOFOLLOW', one), one
+        opened = [one for one in calls if "open" in one and f'"{store}' in one]
+        assert opened
+        assert all("O_DIRECTORY" in one for one in opened), opened
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", EFFECTS)
+@pytest.mark.parametrize("command", [PRODUCE, CHECKPOINT], ids=["produce", "checkpoint"])
+def test_a_process_that_is_killed_at_any_call(
+    store: Path, command: tuple[str, ...], call: str
+) -> None:
+    """kill -9 at the N-th call, for each N: all or nothing, nothing damaged, and it goes on."""
+    with txlog.open(str(store), read_only=True) as client:
+        before = values(client)
+    number = 0
+    while True:
+        number += 1
+        copy = store.with_name(f"{call}{number}")
+        shutil.copytree(store, copy)
+        code, _ = traced(copy, command, "-e", f"inject={call}:signal=KILL:when={number}")
+        where = f"{command[0]} killed at {call} {number}: {code}"
+        assert code in (0, 137, -9), where
+        found = txlog.verify(str(copy), deep=True)
+        assert found["errors"] == 0, (where, found["problem_list"])
+        with txlog.open(str(copy)) as client:
+            client.checkpoint_automatically = False
+            after = values(client)
+            assert after in (before, before + NEW), where
+            if code == 0:
+                assert (after == before + NEW) is (command is PRODUCE), where
+            send_txn(client, b"goes", b"on")
+            client.checkpoint(roll_all=True)
+            assert values(client) == [*after, b"goes", b"on"], where
+        assert txlog.verify(str(copy), deep=True)["errors"] == 0, where
+        shutil.rmtree(copy)
+        if code == 0:
+            break
+    assert number > 1 or (command is PRODUCE and call in ("fsync", "linkat", "unlinkat"))
