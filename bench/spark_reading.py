@@ -1,13 +1,15 @@
 """The bench of reading by Spark: what visibility costs, and what Python costs.
 
-    PYTHONPATH=src python bench/spark_reading.py [--messages N] [--rounds N] [--results]
+    PYTHONPATH=src python bench/spark_reading.py [--messages N] [--rounds N] [--only 25,unclean]
+                                                 [--native] [--folder DIR] [--results]
 
 In one run on one store: `spark.read.parquet` of the same bytes, without a rule; `txlog.spark.read`,
 also without the checksums of pages; the data source `txlog`, with all columns and with the one that
 is asked for; and a stream of it. `same` is the floor of any data source in Python: one that reads
 nothing, and gives a batch of those messages again and again, until they are as many.
 Four fifths of the messages are transactional, of so many a marker, a twentieth aborted. The same
-store is read clean, and with an open transaction that kept its sidecars from being so. Figures are
+store is read clean, and with an open transaction that kept its sidecars from being so. --native
+leaves out the data source; a store that an earlier run left in --folder is read again. Figures are
 medians of rounds that turn through the plans; a first round is not counted. CPU is that of the JVM
 and its workers, which other programs on the machine disturb less.
 """
@@ -218,11 +220,12 @@ def stream(
 
 
 def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker: int,
-        is_clean: bool) -> Iterator[str]:  # fmt: skip
+        is_clean: bool, *, is_native: bool) -> Iterator[str]:  # fmt: skip
     """Make a store, measure; the lines of a table."""
     path = str(folder / f"store-{a_marker}-{is_clean}")
     start = time.perf_counter()
-    fill(path, messages, a_marker, is_clean=is_clean)
+    if not Path(path).exists():
+        fill(path, messages, a_marker, is_clean=is_clean)
     with txlog.open(path, read_only=True) as client:
         relation = client.relation("t")
     files = [source.ref.path for source in (*relation.direct, *relation.unclean)]
@@ -230,7 +233,7 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
     yield ""
     yield (f"{messages:,} messages, {a_marker} a marker, {'clean' if is_clean else 'unclean'}: "
            f"{len(relation.direct)} files direct, {len(relation.unclean)} joined with "
-           f"{relation.markers.num_rows:,} markers; made in {made:.0f} s.")  # fmt: skip
+           f"{relation.markers.num_rows:,} markers; open in {made:.0f} s.")  # fmt: skip
     yield ""
     paths = [f"file:{path}/{name}" for name in files]
     raw = spark.read.schema(_STORED).parquet(*paths)
@@ -238,17 +241,21 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
     source = spark.read.format("txlog").option("topic", "t")
     every = source.load(path)
     bare = unchecked(spark, path)
-    flat = same(spark, path, folder, every)
+    flat = None if is_native else same(spark, path, folder, every)
     plans: dict[str, Plan] = {}
     for kind, query, columns in (
         ("payload", payload, "value binary"), ("by key", by_key, "key binary")
     ):  # fmt: skip
-        few = source.schema(columns).load(path)  # the reader keeps the schema for the next one
-        thin = same(spark, path, folder, few)
         plans |= {
             f"raw {kind}": lambda query=query: query(raw),  # type: ignore[misc]
             f"read {kind}": lambda query=query: query(native),  # type: ignore[misc]
             f"read {kind}, pages unchecked": lambda query=query: query(bare),  # type: ignore[misc]
+        }
+        if flat is None:
+            continue
+        few = source.schema(columns).load(path)  # the reader keeps the schema for the next one
+        thin = same(spark, path, folder, few)
+        plans |= {
             f"source {kind}": lambda query=query: query(every),  # type: ignore[misc]
             f"same {kind}": lambda query=query: query(flat),  # type: ignore[misc]
             f"source {kind}, its column": lambda query=query, few=few: query(few),  # type: ignore[misc]
@@ -263,14 +270,13 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
         (raw_taken, raw_used), (read_taken, read_used) = found[f"raw {kind}"], found[f"read {kind}"]
         yield (f"| {name} | {taken:.2f} | {taken / raw_taken:.2f} | {taken / read_taken:.2f} "
                f"| {used:.2f} | {used / raw_used:.2f} | {used / read_used:.2f} |")  # fmt: skip
-    for columns in (every.schema.toDDL(), "value binary"):
+    for columns in () if is_native else (every.schema.toDDL(), "value binary"):
         count, taken = stream(
             spark, path, folder / f"c-{a_marker}-{is_clean}-{len(columns)}", columns, messages // 5
         )
         if taken:
             what = columns if len(columns) < 20 else "all columns"
             yield f"| stream of {what}, {count / taken:,.0f} messages/s | {taken:.2f} | | | | | |"
-    shutil.rmtree(path)
 
 
 def how() -> str:
@@ -289,19 +295,24 @@ def main() -> int:
     parser.add_argument(
         "--only", help="a number of messages a marker, and clean or unclean: 1000,clean"
     )
+    parser.add_argument("--native", action="store_true", help="without the data source")
+    parser.add_argument("--folder", type=Path, help="where stores are looked for, and left")
     parser.add_argument("--results", action="store_true", help="write into bench/RESULTS.md")
     given = parser.parse_args()
     lines: list[str] = []
     spark = session("local[2]", {"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "2g",
                                  "spark.log.level": "ERROR"})  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="txlog-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="txlog-bench-") as made:
+        folder = given.folder or Path(made)
         for a_marker, is_clean in ((1000, True), (1000, False), (25, True), (25, False)):
             state = "clean" if is_clean else "unclean"
             if given.only in (None, f"{a_marker},{state}"):
-                for line in run(spark, Path(folder), given.messages, given.rounds, a_marker,
-                                is_clean):  # fmt: skip
+                for line in run(spark, folder, given.messages, given.rounds, a_marker, is_clean,
+                                is_native=given.native):  # fmt: skip
                     print(line, flush=True)
                     lines.append(line)
+            if given.folder is None:  # room for the next one
+                shutil.rmtree(folder / f"store-{a_marker}-{is_clean}", ignore_errors=True)
     spark.stop()
     if given.results:
         put(HEADING, [how(), *lines])
