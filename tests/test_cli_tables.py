@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from txlog.cli import tables
+import txlog
+from txlog.cli import statusview, tables
 
 PERSON = tables.Look(human=True, color=False, utc=True, width=0)
 
@@ -32,3 +37,25 @@ def test_off_a_terminal_a_value_is_as_in_json() -> None:
     instant = "2026-11-20T09:12:04.123Z"
     assert tables.readable("watermark", instant, plain) == instant
     assert tables.readable("size_bytes", 2048, plain) == "2048"
+
+
+def test_the_head_of_status_fits_the_terminal(tmp_path: Path) -> None:
+    """CLI.md 4: nothing wraps; the path has a line of its own where it would."""
+    path = tmp_path / ("long" * 20)
+    txlog.init(str(path))
+    with txlog.open(str(path)) as client:
+        client.create_topic("orders")
+        client.checkpoint()
+        answer = client.status()
+    at_ms = answer["checkpoint"]["written_time"]
+    call: Any = SimpleNamespace(
+        output=SimpleNamespace(look=tables.Look(human=True, color=False, utc=True, width=80)),
+        now_ms=lambda: at_ms + 240_000,
+    )
+    lines = statusview._text(call, answer).splitlines()
+    assert lines[0] == str(path)
+    assert lines[1].endswith("   checkpoint 1, 4m ago")
+    assert "HIDDEN  DELAYED" in lines[3]
+    assert max(map(len, lines[1:])) <= 80
+    call.output.look = tables.Look(human=False, color=False, utc=True, width=0)
+    assert statusview._text(call, answer).splitlines()[0].endswith("   checkpoint 1")
