@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from txlog.cli import tables
+import txlog
+from txlog.cli import statusview, tables
 
 PERSON = tables.Look(human=True, color=False, utc=True, width=0)
 
@@ -42,3 +47,25 @@ def test_a_cut_line_is_no_wider_and_costs_its_width() -> None:
     assert tables.cut("é" * 4, 4) == "é" * 4
     assert tables.cut("x" * 5_000_000, 10) == "x" * 9 + "…"  # quadratic, it would not end
     assert tables.cut("abc", 0) == "…"
+
+
+def test_the_head_of_status_fits_the_terminal(tmp_path: Path) -> None:
+    """CLI.md 4: nothing wraps; the path has a line of its own where it would."""
+    path = tmp_path / ("long" * 20)
+    txlog.init(str(path))
+    with txlog.open(str(path)) as client:
+        client.create_topic("orders")
+        client.checkpoint()
+        answer = client.status()
+    at_ms = answer["checkpoint"]["written_time"]
+    call: Any = SimpleNamespace(
+        output=SimpleNamespace(look=tables.Look(human=True, color=False, utc=True, width=80)),
+        now_ms=lambda: at_ms + 240_000,
+    )
+    lines = statusview._text(call, answer).splitlines()
+    assert lines[0] == str(path)
+    assert lines[1].endswith("   checkpoint 1, 4m ago")
+    assert "HIDDEN  DELAYED" in lines[3]
+    assert max(map(len, lines[1:])) <= 80
+    call.output.look = tables.Look(human=False, color=False, utc=True, width=0)
+    assert statusview._text(call, answer).splitlines()[0].endswith("   checkpoint 1")

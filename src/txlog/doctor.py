@@ -181,7 +181,7 @@ def _journal(disk: Disk, clock: Clock) -> Answer:
 
 def _space(store: Store, disk: Disk) -> Answer:
     free, least = disk.free_bytes(), store.settings.free_bytes_min
-    detail = f"{free >> 20} MiB free, sends stop at {least >> 20}"
+    detail = f"{free >> 20:,} MiB free, sends stop at {least >> 20} MiB"
     if free < least:
         return _said(FAIL, detail, "free space, or acknowledge and trim")
     return _said(WARN if free < _FREE_TIMES * least else OK, detail,
@@ -207,7 +207,7 @@ def _clock(store: Store, clock: Clock) -> Answer:
 
 def _checkpoint(store: Store, clock: Clock) -> Answer:
     frames, size = store.tail_bytes()
-    detail = f"{frames} frames, {size >> 10} KiB behind the last one"
+    detail = f"{frames} frame{'' if frames == 1 else 's'}, {size >> 10} KiB behind the last one"
     if due(store) and frames > 2 * store.settings.checkpoint_frames:
         return _said(WARN, detail, "txlog admin checkpoint")
     return _said(OK, detail)

@@ -100,7 +100,8 @@ def _space(store: Store) -> Answer:
     least = store.settings.free_bytes_min
     free = store.disk.free_bytes()
     status = CRITICAL if free < least else WARNING if free < 2 * least else OK
-    detail = f"nothing can be produced below {least:,} bytes"
+    said = f"{least >> 20:,} MiB" if least >= 1 << 20 else f"{least:,} bytes"
+    detail = f"nothing can be produced below {said}"
     return {**_row("space", free, NONE, detail, status), "warn": 2 * least, "crit": least}
 
 

@@ -317,7 +317,8 @@ class Job:
                 self._note_type(row)
                 continue
             if row.get("open_txns"):
-                self.call.note(f"{target.topic}: {row['open_txns']} open transactions")
+                said = counted(row["open_txns"], "open transaction")
+                self.call.note(f"{target.topic}: {said}")
             if row.get("delayed") and not self.request.include_delayed:
                 self.call.note(f"{target.topic}: {counted(row['delayed'], 'message')} not yet due")
 

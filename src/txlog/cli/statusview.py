@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from txlog.cli import fields, tables
 from txlog.cli.options import Call
+from txlog.errors import printable
 
 if TYPE_CHECKING:
     from txlog.client import Client
@@ -38,16 +39,27 @@ def show(call: Call, client: Client, pause_ms: int | None) -> None:
         time.sleep(pause_ms / 1000)
 
 
+def _checkpoint(call: Call, checkpoint: Mapping[str, Any]) -> str:
+    """Which one is the newest, and on a terminal its age."""
+    if not checkpoint["generation"]:
+        return "no checkpoint"
+    said, at_ms = f"checkpoint {checkpoint['generation']}", checkpoint["written_time"]
+    if at_ms is None or not call.output.look.human:
+        return said
+    return f"{said}, {tables.duration(max(0, call.now_ms() - at_ms))} ago"
+
+
 def _text(call: Call, answer: Mapping[str, Any]) -> str:
     look = call.output.look
     store, journal, txns = answer["store"], answer["journal"], answer["txns"]
     messages = sum(row["messages"] for row in answer["topic_list"])
-    lines = [
-        f"{store['path']}   {tables.size(store['size_bytes'])}   "
-        f"{tables.counted(messages, 'message')}   "
-        f"durable to LSN {journal['durable_lsn']:,}   "
-        f"checkpoint {answer['checkpoint']['generation']}"
-    ]
+    said = [
+        tables.size(store["size_bytes"]), tables.counted(messages, "message"),
+        f"durable to LSN {journal['durable_lsn']:,}", _checkpoint(call, answer["checkpoint"]),
+    ]  # fmt: skip
+    lines = ["   ".join([printable(store["path"]), *said])]
+    if look.width and len(lines[0]) > look.width:
+        lines = [printable(store["path"]), "   ".join(said)]
     open_txns = [f"{txns[name]} {name}" for name in ("open", "overdue", "committing", "aborting")]
     lines.append(f"transactions: {', '.join(open_txns)}")
     lines += [f"problem: {p['message']}" for p in answer["problem_list"]]

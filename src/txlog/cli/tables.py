@@ -18,6 +18,7 @@ from txlog.cli import fields
 from txlog.cli.saying import is_colored
 from txlog.errors import printable
 
+_SHORT: Final = {"hidden_messages": "HIDDEN"}  # so that the table of status fits 100 columns
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -99,6 +100,8 @@ def pairs(row: Mapping[str, object], style: Look, *, markdown: bool = False) -> 
 
 def heading(name: str, human: bool) -> str:
     """Return the heading of a field."""
+    if human and name in _SHORT:
+        return _SHORT[name]
     if human:
         for unit in ("_ms", "_bytes", "_list"):
             if name.endswith(unit) and name != unit:
