@@ -57,8 +57,9 @@ class Membership:
     ) -> LockFile:
         """Take an id that was never used, and join; dead ones are cleared away in the same frame.
 
-        raises: ConsumerBusy
+        raises: ConsumerBusy, ReadOnlyStore
         """
+        self._store.need_writable()
         disk = self._store.disk
         wrong = subscription.type
         for _ in range(ATTACH_TRIES_MAX):
