@@ -424,6 +424,16 @@ def test_an_overdue_holder_is_ended_by_who_wants_its_message(board: Board) -> No
     assert board.client.commit(asking)["acks"] == 4
 
 
+def test_an_overdue_holder_is_ended_by_a_plain_ack_of_its_message(board: Board) -> None:
+    """I-18: of a process that has not looked at the coordinator of the holder yet."""
+    holder = begin(board.client, 1000)
+    board.ack("p0 p1", holder)
+    board.bench.clock.advance(1001)
+    assert board.ack("p0", client=board.bench.another()) == (1, 0, 0)
+    assert board.client.show_transaction(holder)["reason"] == "timeout"
+    assert board.left() == "p1 t1 t2 t3 p3 p4"
+
+
 def test_deleted_messages_are_not_received_by_a_consumer_behind(board: Board) -> None:
     """9.2: DELETED is for good, also when mark-delete passed where a consumer stands."""
     with board.client.consumer("t", "s") as consumer:

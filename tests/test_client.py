@@ -220,6 +220,7 @@ def test_a_read_only_client_reads(bench: Bench) -> None:
     assert client.topics()[0]["messages"] == 1
     assert client.transactions() == []
     for call in (lambda: client.create_topic("x"), client.transaction,
+                 lambda: client.consumer("t", "s"),
                  lambda: client.producer("t").send(b"x")):  # fmt: skip
         with pytest.raises(ReadOnlyStore):
             call()

@@ -18,7 +18,8 @@ import pytest
 
 from tests.engine_kit import Bench, rows, send, values
 from txlog import MessageId
-from txlog.errors import AlreadyClosed, ConsumerBusy
+from txlog.engine.store import Store
+from txlog.errors import AlreadyClosed, ConsumerBusy, StoreLocked
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -47,6 +48,26 @@ def test_a_client_closes_its_consumers(bench: Bench, topics: str | list[str]) ->
     assert [(one.value, one.redelivery_count) for one in found] == [(b"a", 1), (b"b", 0), (b"c", 0)]
     consumer.close()  # once more does nothing
     client.close()
+
+
+def test_a_consumer_that_cannot_leave_is_taken_for_dead(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9.1: its lock is free whatever happens; its peers give back what it had, counted."""
+    consumer = bench.client.consumer("t", "s")
+    assert consumer.receive() is not None
+
+    def locked(*given: object, **named: object) -> object:
+        raise StoreLocked("the store is locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "write", locked)
+        with pytest.raises(StoreLocked):
+            consumer.close()
+    consumer.close()
+    with bench.another().consumer("t", "s") as other:
+        found = rows([other.receive_batch()])
+    assert [(one.value, one.redelivery_count) for one in found] == [(b"a", 1), (b"b", 1), (b"c", 1)]
 
 
 CONSUMER: dict[str, Callable[[Any, Any], object]] = {

@@ -16,6 +16,7 @@ from txlog import MessageId, TxnId
 from txlog.engine.model.ops import Acked, TxnOpened, decode_ops
 from txlog.engine.model.readable import encode_readable
 from txlog.errors import InvalidArgument
+from txlog.opening import open_store
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Call = Callable[[Any], object]
@@ -68,6 +69,11 @@ CALLS: dict[str, Call] = {
     "sequence": lambda c: c.producer("t", "p").send(b"x", sequence_id=1.5),
     "partition": lambda c: c.producer("t").send(b"x", partition=1.0),
     "event time": lambda c: c.producer("t").send(b"x", event_time=1.5),
+    "time-out, text": lambda c: c.new_transaction().with_timeout("1s").build(),
+    "partitions, none": lambda c: c.consumer("t", "s", partitions=[]),
+    "messages at once": lambda c: [*c.read("t", batch_messages=0)],
+    "messages at most": lambda c: [*c.read("t", limit=-1)],
+    "wait for the lock": lambda c: open_store(c.path, lock_timeout_ms=-1),
     "watermark": lambda c: c.producer("t").new_watermark().event_time(1.5).send(),
 }
 

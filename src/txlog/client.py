@@ -38,7 +38,7 @@ from txlog.engine.identity import IDENTITY_PATH
 from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
-from txlog.errors import AlreadyClosed, StoreNotFound, TxlogError
+from txlog.errors import AlreadyClosed, InvalidArgument, StoreNotFound, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.producer import Producer
 from txlog.settings import QUEUE_SIZE, Settings
@@ -346,7 +346,10 @@ class Client(TransactionClient):
         """Messages of a range as RECEIVED tables; ends at the end the log has now.
 
         isolation: as in reader
+        raises:    TopicNotFound, InvalidArgument, Corruption: behind what can be read
         """
+        if batch_messages <= 0 or (limit is not None and limit < 0):
+            raise InvalidArgument("batch_messages must be positive, limit not negative", code=203)
         wanted = range or Range()
         if wanted.kind == "range" and wanted.stop is None:
             wanted = Range(start=wanted.start, stop=END)

@@ -109,6 +109,8 @@ class Consumer:
                 hint="use a subscription of its own", topic=self.short, subscription=subscription,
             )  # fmt: skip
         chosen = chosen_partitions(found[0], wanted, partitions)
+        if chosen is not None and not chosen:
+            raise InvalidArgument("a list of partitions names at least one")
         self._member = Membership(store, held, self.short, self.name, type, priority)
         self._receiving = Receiving(store, self.short, found, self._member, chosen, ack_timeout_ms)
         self._session: WatermarkSession | None = None

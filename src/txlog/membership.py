@@ -64,6 +64,7 @@ class Membership:
 
         raises: ConsumerBusy, ReadOnlyStore
         """
+        self._store.need_writable()
         disk = self._store.disk
         self._store.need_writable()
         wrong = subscription.type

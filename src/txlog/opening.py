@@ -9,7 +9,7 @@ from txlog.engine.storage import disk_root
 from txlog.engine.storage.disk import PosixDisk, absolute
 from txlog.engine.store import Store
 from txlog.errors import AlreadyExists, InvalidArgument
-from txlog.settings import Settings
+from txlog.settings import Settings, check_setting
 
 
 def init(
@@ -63,6 +63,8 @@ def open_store(
     """
     if durability not in (None, "sync", "os"):
         raise InvalidArgument(f"durability is {durability!r}, it must be sync or os")
+    if lock_timeout_ms is not None:
+        check_setting("lock_timeout_ms", lock_timeout_ms)
     disk = PosixDisk(absolute(path), read_only=read_only or dry_run)
     try:
         store = Store(

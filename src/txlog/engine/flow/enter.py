@@ -38,6 +38,8 @@ Use = TxnId | NewTxn
 def check_timeout(settings: Settings, timeout_ms: int | None) -> int:
     """The time-out to use, in ms; raises InvalidArgument, LimitExceeded."""
     timeout_ms = settings.txn_timeout_default_ms if timeout_ms is None else timeout_ms
+    if type(timeout_ms) is not int:
+        raise InvalidArgument(f"timeout_ms is {timeout_ms!r}, it must be an integer", code=203)
     if timeout_ms <= 0:
         raise InvalidArgument(
             f"the time-out is {timeout_ms} ms, it must be positive", code=203, value=timeout_ms
