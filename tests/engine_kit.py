@@ -9,7 +9,6 @@ import pyarrow as pa
 
 import txlog
 from txlog import Client, Message, MessageId, Range, TxnId, messages
-from txlog.client import open_store
 from txlog.clock import Instant, ManualClock
 from txlog.engine.flow import watermark
 from txlog.engine.flow.draft import Decision
@@ -17,6 +16,7 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.watermark import Assertion, WatermarkPlaced
 from txlog.engine.view import View
 from txlog.ids import TopicName
+from txlog.opening import open_store
 from txlog.transaction import in_transaction
 
 START_MS = 1_700_000_000_000

@@ -28,7 +28,6 @@ from txlog.errors import (
     CommandFailed,
     InvalidArgument,
     NotFound,
-    SqlError,
     TopicNotFound,
 )
 from txlog.jobs.audit import audit
@@ -64,11 +63,22 @@ def rows(client: Client, topic: str = "orders") -> list[dict[str, Any]]:
     return sorted(found, key=lambda r: (r["partition"], r["ledger"], r["entry"], r["index"] or 0))
 
 
-@pytest.mark.parametrize("text", ['a,b\n1\n"x', "a,b\n1\n", "a,b\n1,2,3\n", 'a,b\n1,2\n"x'])
-def test_nothing_is_guessed_of_a_csv(client: Client, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'a,b\n1\n"x', "line 2: 1 field where the header has 2"),
+        (b'a,b\n"1\n2",2\n\n3', "line 5: 1 field where the header has 2"),
+        (b"a,b\n1,2,3\n", "line 2: 3 fields where the header has 2"),
+        (b'a,b\n1,2\n"x', "line 3: a quote is open at the end of the file"),
+        (b"a,b\n1,2\n\xff,3\n", "line 3: not UTF-8"),
+    ],
+)
+def test_nothing_is_guessed_of_a_csv(
+    client: Client, tmp_path: Path, text: bytes, said: str
+) -> None:
     """Kills: rows of another length, or an open quote, taken for a file of another shape."""
-    (tmp_path / "bad.csv").write_text(text)
-    with pytest.raises(SqlError):
+    (tmp_path / "bad.csv").write_bytes(text)
+    with pytest.raises(BadRecord, match=rf"bad\.csv: {said}$"):
         load(client, tmp_path / "bad.csv")
     assert rows(client) == []
     (tmp_path / "good.csv").write_text("value\n#x\ny;z\n")
@@ -150,8 +160,11 @@ def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Pat
     with pytest.raises(BadRecord, match="2 lines"):
         load(client, tmp_path / "a.ndjson")
     (tmp_path / "a.csv").write_text("value,event_time\n" + "a,2026-11-20\n" * 50_000 + "a,soon\n")
-    with pytest.raises(SqlError):
+    with pytest.raises(BadRecord, match="soon"):
         load(client, tmp_path / "a.csv")
+    (tmp_path / "b.ndjson").write_bytes(b'{"a":1}\n{"a":"\xff"}\n')
+    with pytest.raises(BadRecord, match=r"b\.ndjson: line 2: not UTF-8$"):
+        load(client, tmp_path / "b.ndjson")
     with pytest.raises(InvalidArgument, match="no column nope"):
         load(client, tmp_path / "a.csv", Columns("nope"))
     with pytest.raises(InvalidArgument, match="suffixes"):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -153,6 +154,31 @@ def test_an_error_behind_the_first_rows_is_one_of_sql() -> None:
     late = "SELECT CASE WHEN i = 150000 THEN error('late') ELSE i END AS i FROM range(200000) t(i)"
     with Session() as session, pytest.raises(SqlError, match="late"):
         session.stream(late).read_all()
+
+
+def test_field_help_names_every_column_of_every_relation(run: Run) -> None:
+    """CLI.md 4: -f help of query and views is what DuckDB says of their columns."""
+    told: dict[str, list[list[str]]] = {}
+    for line in run("query", "-f", "help")[1].splitlines():
+        name, kind, meaning = line.split("\t")
+        assert meaning
+        relation, dot, column = name.rpartition(".")
+        told.setdefault(relation if dot else "messages", []).append([column, kind])
+    told["messages_all"] = told["messages"] + told["messages_all"]
+    assert len(told) == 13
+    for relation, columns in told.items():
+        sql = f"SELECT column_name, column_type FROM (DESCRIBE {relation})"
+        found = [[*row.values()] for row in json.loads(run("query", sql, "--json")[1])]
+        assert found == columns, relation
+    script = run("views", "--out", "v.duckdb")
+    assert script[0] == 0
+    lines = [line.split("\t")[:2] for line in run("views", "-f", "help")[1].splitlines()]
+    with duckdb.connect("v.duckdb", read_only=True) as database:
+        assert lines == [
+            [f"{relation}.{name}", kind]
+            for relation in ("messages", "segments")
+            for name, kind, *_ in database.execute(f"DESCRIBE {relation}").fetchall()
+        ]
 
 
 def test_a_query_of_messages_loads_no_client(run: Run) -> None:

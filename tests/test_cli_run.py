@@ -304,6 +304,31 @@ def test_transform_keeps_keys_by_envelope(tool: Tool) -> None:
     assert row["event_time"] == "2026-01-01T00:00:00.000Z"
 
 
+def test_transform_speaks_percent(tool: Tool) -> None:
+    """CLI.md 7, 8.3: what the command reads and writes; what the store says beside is there."""
+    tool.ok("produce", "in", "-k", "k", "-m", "x y")
+    words = ["--in-format", "%k %V{big32}%v%[;", "--out-format", "%k %V{big32}%v%d{event};"]
+    program = (
+        "import sys; given = sys.stdin.buffer.read()\n"
+        "assert given.endswith(b'k \\0\\0\\0\\3x y1:0;'), given\n"
+        "sys.stdout.buffer.write(b'kk \\0\\0\\0\\4a;\\nb77;')"
+    )
+    code, _, err = tool(
+        "transform", "in", "out", "-s", "s", *words, "--", sys.executable, "-c", program
+    )
+    assert (code, err) == (0, err)
+    out = tool.ok("consume", "out", "-f", "%k|%v|%d{event}\n")
+    assert out == "kk|a;\nb|77\n"
+    for flag, form in (("in", "%w"), ("in", "xml"), ("out", "%p:%v\\n"), ("out", "%s")):
+        words = ["transform", "in", "out", "-s", "s", f"--{flag}-format", form, "--", "true"]
+        assert tool(*words)[0] == 2
+    tool.ok("produce", "in", "-m9")
+    code, _, err = tool(
+        "transform", "in", "out", "-s", "s", "--out-format", "%V{big32}%v", "--", "printf", "abc"
+    )
+    assert (code, "record 1: cut short" in err) == (1, True)
+
+
 def test_transform_with_nothing_between_zeros(tool: Tool) -> None:
     """Guards the format null, both ways, and an empty output."""
     tool.ok("produce", "in", "-ma\nb")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import txlog
+from txlog.cli.dispatch import as_ours
 from txlog.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,3 +65,10 @@ def test_a_word_of_the_command_line_is_not_told_at_any_length(
     err = capfd.readouterr().err
     assert "'--top'" in err and "valid int" in err
     assert len(err) < 300
+
+
+def test_a_library_that_memory_has_no_room_for_is_no_bug() -> None:
+    """CLI.md 5: 504 and exit 5 below a small `ulimit -v`; a library that is missing stays a bug."""
+    text = "libarrow.so.2600: failed to map segment from shared object"
+    assert as_ours(ImportError(text)).exit == 5
+    assert as_ours(ImportError("libarrow.so.2600: cannot open shared object file")).exit == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import tomllib
 from pathlib import Path
@@ -31,6 +32,34 @@ def rows(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     capfd.readouterr()
     assert main([*words, "--json"]) == 0
     return {row["name"]: row for row in json.loads(capfd.readouterr().out)}
+
+
+def test_the_first_who_says_it_decides_how_long_a_lock_is_waited_for(
+    config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI.md 3: flag, variable, store, config.toml, built in; what is shown is what is waited."""
+
+    def told(*words: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        with (config.parents[2] / "shop/lock").open("r+") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert main(["-S", "shop", *words, "topic", "create", "t", "--json"]) == 5
+        waited = json.loads(capfd.readouterr().err)["error"]["timeout_ms"]
+        row = rows(capfd, "-S", "shop", *words, "config", "show")["lock_timeout_ms"]
+        return waited, row["value"], row["origin"]
+
+    with txlog.open("shop") as client:
+        assert client.lock_timeout_ms == 30_000
+    assert main(["config", "set", "--user", "lock_timeout", "2ms"]) == 0
+    assert told() == (2, "2", "config.toml")
+    with txlog.open("shop") as client:
+        client.admin.set_setting("lock_timeout_ms", 3)
+        assert client.lock_timeout_ms == 3  # at once
+    assert told() == (3, "3", "store")
+    monkeypatch.setenv("TXLOG_LOCK_TIMEOUT", "4ms")
+    assert told() == (4, "4", "TXLOG_LOCK_TIMEOUT")
+    assert told("--lock-timeout", "5ms") == (5, "5", "--lock-timeout")
+    assert main(["config", "set", "--user", "lock_timeout", "soon"]) == 2
 
 
 def test_show_has_every_setting_and_its_origin(

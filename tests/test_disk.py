@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from txlog.engine.storage import disk as disk_module
-from txlog.engine.storage.disk import TEMPORARY_PREFIX, Disk, LockFile, PosixDisk, filesystem
+from txlog.engine.storage import disk_root
+from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.disk_lock import find_holder
-from txlog.engine.storage.disk_protocol import failure, split
+from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk, LockFile, failure, split
+from txlog.engine.storage.disk_root import create_root, filesystem
 from txlog.engine.storage.memory_disk import Killed, MemoryDisk, PowerCut
 from txlog.engine.storage.power_loss import VERSIONS_MAX
 from txlog.errors import (
@@ -44,7 +46,7 @@ Opener = Callable[[bool], Disk]
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     path = str(tmp_path / "store")
-    PosixDisk.create_root(path)
+    create_root(path)
     return path
 
 
@@ -325,11 +327,11 @@ class TestPosix:
             PosixDisk(str(tmp_path / "file"))
         for path in ("file", "file/below"):
             with pytest.raises(AlreadyExists):
-                PosixDisk.create_root(str(tmp_path / path))
+                create_root(str(tmp_path / path))
         with pytest.raises(AlreadyExists):
-            PosixDisk.create_root(str(tmp_path))
+            create_root(str(tmp_path))
         with pytest.raises(InvalidArgument):
-            PosixDisk.create_root(str(tmp_path / "shared"), "no-such-group")
+            create_root(str(tmp_path / "shared"), "no-such-group")
 
     def test_root_that_is_a_link_or_public_needs_a_flag(self, root: str, tmp_path: Path) -> None:
         """RELIABILITY 7.2."""
@@ -365,7 +367,7 @@ class TestPosix:
         import grp
 
         path = tmp_path / "shared"
-        PosixDisk.create_root(str(path), grp.getgrgid(os.getegid()).gr_name)
+        create_root(str(path), grp.getgrgid(os.getegid()).gr_name)
         disk = PosixDisk(str(path))
         disk.publish("d/f", [b"x"])
         assert [_mode(p) for p in (path, path / "d", path / "d/f")] == [0o2770, 0o2770, 0o660]
@@ -729,10 +731,10 @@ class TestPosix:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert filesystem(str(tmp_path)) not in ("nfs", "9p")
-        monkeypatch.setattr(disk_module, "filesystem", lambda path: "nfs")
+        monkeypatch.setattr(disk_root, "filesystem", lambda path: "nfs")
         with pytest.raises(NotAllowed, match="nfs"):
-            PosixDisk.create_root(str(tmp_path / "s"))
-        PosixDisk.create_root(str(tmp_path / "s"), allow_unsafe=True)
+            create_root(str(tmp_path / "s"))
+        create_root(str(tmp_path / "s"), allow_unsafe=True)
 
 
 class TestFaults:
@@ -1032,7 +1034,7 @@ def test_failure_is_one_plain_line() -> None:
 
 
 def _made(path: Path) -> str:
-    PosixDisk.create_root(str(path))
+    create_root(str(path))
     return str(path)
 
 

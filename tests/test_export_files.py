@@ -106,7 +106,7 @@ def place(bench: Bench, text: str) -> tuple[int, ...]:
 
 def test_csv_and_ndjson_say_every_byte(tool: Tool, tmp_path: Path) -> None:
     """CLI.md 11, 11: an envelope goes out and in byte for byte."""
-    from txlog.client import open_store
+    from txlog.opening import open_store
 
     tool.ok("topic", "create", "t", "again")
     with open_store(str(tool.path)) as client:
@@ -252,3 +252,13 @@ def test_what_was_trimmed_before_it_was_exported_is_told(tmp_path: Path) -> None
 
 def shown_ids(bench: Bench) -> list[MessageId]:
     return [one.message_id for one in bench.client.reader("t") if one.message_id is not None]
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
+def test_an_export_that_fails_says_one_thing(tool: Tool, tmp_path: Path, form: str) -> None:
+    """CLI.md 5: no writer that was given up complains on stderr when it is collected."""
+    code, _, err = tool("export", "nothing", str(tmp_path / "out"), "--to", form)
+    assert (code, err.count("error:"), "Traceback" in err) == (3, 1, False)
+    code, _, err = tool("export", "nothing", "-", "--to", form)
+    assert (code, err.count("error:"), "Traceback" in err) == (3, 1, False)
+    assert list(tmp_path.glob("out*")) == []

@@ -18,7 +18,7 @@ import txlog
 from tests.format import make
 from tests.source_tree import ROOT
 from txlog.clock import ManualClock
-from txlog.engine import identity, view
+from txlog.engine import dumps, identity
 from txlog.engine.model import ops, schema
 from txlog.engine.storage import (
     bucket,
@@ -66,7 +66,7 @@ def test_sizes_in_the_text_are_those_of_the_code() -> None:
 
 def test_magic_words() -> None:
     for magic in (frame.MAGIC, journal_file._MAGIC, witness._MAGIC, manifest._MAGIC,
-                  view.STATE_MAGIC):  # fmt: skip
+                  dumps.STATE_MAGIC):  # fmt: skip
         assert f"`{magic.decode()}`" in TEXT
 
 

@@ -16,10 +16,10 @@ from scripts import ready
 from tests.engine_kit import Bench
 from tests.test_cli_store import ROOT, Tool, tool
 from tests.test_export_files import fill, shown
-from txlog.client import open_store
-from txlog.errors import BadRecord, InvalidArgument, LimitExceeded, SqlError, TopicNotFound
+from txlog.errors import BadRecord, InvalidArgument, LimitExceeded, TopicNotFound
 from txlog.jobs.import_files import import_files
 from txlog.loads import OF_IMPORT, Columns, files_of
+from txlog.opening import open_store
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool
@@ -54,7 +54,7 @@ def test_columns_of_packed_lines_are_chosen(tmp_path: Path) -> None:
     for file in files:
         file.write_bytes(gzip.compress(f'id,n,at\n{file.name[0]},"",7\n'.encode()))
     chosen = source(*files, key="id", values=("id", "n"), event_time="at")
-    with pytest.raises(SqlError):  # a CSV has texts, and 7 is no time
+    with pytest.raises(BadRecord):  # a CSV has texts, and 7 is no time
         import_files(bench.client, chosen, "t")
     import_files(bench.client, source(*files, key="id", values=("id", "n")), "t")
     assert [(row[1], row[2]) for row in shown(bench.client)] == [
@@ -80,7 +80,7 @@ def test_nothing_of_a_bad_source_is_stored(tmp_path: Path) -> None:
         import_files(bench.client, source(good), "t", decoded_bytes_max=1000)
     line = tmp_path / "line.ndjson"
     line.write_text('{"value":"eA==","value_encoding":"base32"}\n')
-    with pytest.raises(SqlError, match="base32"):
+    with pytest.raises(BadRecord, match="base32"):
         import_files(bench.client, source(line, form="envelope"), "t")
     (tmp_path / "no.arrow").write_bytes(b"no")
     with pytest.raises(BadRecord):

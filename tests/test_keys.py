@@ -511,8 +511,9 @@ def test_only_the_owner_and_root_use_a_transaction(
     for operation in operations(root, txn, known)[:-1]:
         operation()
     assert bench.client.show_transaction(txn)["owner"] == "ana"
-    with pytest.raises(NotAllowed):
-        other.commit(txn)  # not even to ask how it ended
+    for operation in (*operations(other, txn, known), lambda: other.commit(txn)):
+        with pytest.raises(NotAllowed):  # not even to ask how it ended: ownership is checked first
+            operation()
 
 
 def test_a_name_of_two_users_must_be_a_number(bench: Bench, users: Users) -> None:

@@ -22,7 +22,7 @@ FENCES = {
     ("fcntl",): ("engine/storage/disk", "engine/storage/disk_lock"),
     ("os",): (
         *("engine/storage/disk", "engine/storage/disk_file", "engine/storage/disk_lock"),
-        "engine/storage/outside",
+        *("engine/storage/disk_root", "engine/storage/outside"),
         *("cli", "demo", "spark"),
     ),
     ("duckdb",): ("duck",),

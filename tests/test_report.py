@@ -216,6 +216,30 @@ def test_damage_is_a_problem_and_hides_nothing_else(tmp_path: Path) -> None:
     assert "Without orders, not available." in text
 
 
+def test_a_store_that_cannot_be_looked_at_has_a_page_of_what_is_wrong(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Real bytes of the state, and of the identity too: 6, as verify and status, and a page."""
+    path, out = tmp_path / "store", tmp_path / "out.html"
+    clock = full_store(str(path), hours=1)
+    with txlog.open(str(path), clock=clock) as client:
+        client.checkpoint()
+    for file in (max((path / "state").iterdir()), path / "txlog.toml"):
+        data = bytearray(file.read_bytes())
+        data[60] ^= 1
+        file.write_bytes(data)
+        for more in ([], ["--json"]):
+            assert main(["report", "-S", str(path), str(out), "--force", *more]) == 6
+        told, said = capfd.readouterr()
+        answer = json.loads(told)
+        assert (answer["topics"], answer["problems"] > 0) == (None, True)
+        assert "the store cannot be looked at, " in said
+        text = out.read_text()
+        assert "Problems" in text
+        assert file.name in text
+        assert ("store " in text.rpartition("<footer>")[2]) == (file.name != "txlog.toml")
+
+
 @pytest.mark.parametrize(
     ("span_ms", "step"),
     [(0, 1000), (119_000, 1000), (120_000, 10_000), (5 * HOUR_MS, 10 * MINUTE_MS),

@@ -24,6 +24,7 @@ from tests.crash.test_corruption import KINDS, SEED, damages, files_of, sample
 from tests.crash.world import TOPIC, open_client
 from tests.engine_kit import Bench, begin, send, send_txn
 from tests.laws.test_laws import random_history
+from txlog.engine.dumps import FOLDS
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.folds.coordinator import Coordinator
 from txlog.engine.folds.cursor import Cursor
@@ -40,7 +41,6 @@ from txlog.engine.storage.manifest import (
 )
 from txlog.engine.storage.segment import encode_part, make_ref
 from txlog.engine.storage.segment_reader import SegmentReader
-from txlog.engine.view import FOLDS
 from txlog.errors import TopicNotFound
 from txlog.integrity import verify_disk
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from txlog.bounds import Bound as Bound
     from txlog.bounds import Range as Range
     from txlog.client import Client as Client
-    from txlog.client import init as init
-    from txlog.client import open_store as open
     from txlog.consumer import Consumer as Consumer
     from txlog.doctor import doctor as doctor
     from txlog.ids import MessageId as MessageId
@@ -41,6 +39,8 @@ if TYPE_CHECKING:
     from txlog.message_builder import MessageBuilder as MessageBuilder
     from txlog.multi_consumer import MultiTopicsConsumer as MultiTopicsConsumer
     from txlog.nondurable import NonDurableConsumer as NonDurableConsumer
+    from txlog.opening import init as init
+    from txlog.opening import open_store as open
     from txlog.producer import Producer as Producer
     from txlog.reader import Reader as Reader
     from txlog.settings import Settings as Settings
@@ -51,7 +51,7 @@ __version__ = "0.1.0"
 lazy.install()
 
 _HOMES = {
-    "Bound": "bounds", "Range": "bounds", "Client": "client", "init": "client", "open": "client",
+    "Bound": "bounds", "Range": "bounds", "Client": "client", "init": "opening", "open": "opening",
     "Consumer": "consumer", "MessageId": "ids", "Position": "ids", "TopicName": "ids",
     "TxnId": "ids", "Message": "message", "messages": "message", "Producer": "producer",
     "Reader": "reader", "Settings": "settings", "Transaction": "transaction",

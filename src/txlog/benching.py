@@ -19,8 +19,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from txlog.client import Client, init, open_store
+from txlog.client import Client
 from txlog.errors import InvalidArgument
+from txlog.opening import init, open_store
 
 Answer = dict[str, Any]
 Operation = Callable[[], int]

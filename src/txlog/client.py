@@ -1,4 +1,4 @@
-"""Owns Client: the Pulsar-like Python API of a store, and `init` and `open` that give one.
+"""Owns Client: the Pulsar-like Python API of a store.
 
 A method of the same name stands behind each command. Values in the answers are plain; ids are TxnId
 and MessageId, instants are milliseconds since 1970 UTC.
@@ -7,8 +7,10 @@ and MessageId, instants are milliseconds since 1970 UTC.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -27,19 +29,15 @@ from txlog import reader as readers
 from txlog import subscription as subscription_handle
 from txlog import topic as topic_handle
 from txlog.bounds import END, Range
-from txlog.clock import Clock, SystemClock
 from txlog.engine.flow import acknowledge as flow_acknowledge
 from txlog.engine.flow import admin, adopt
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
-from txlog.engine.storage.disk import PosixDisk, absolute, is_there
-from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.upkeep.service import due, run_checkpoint
 from txlog.engine.view import View
-from txlog.errors import AlreadyExists, InvalidArgument
+from txlog.errors import AlreadyClosed, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.producer import Producer
 from txlog.settings import QUEUE_SIZE, Settings
@@ -51,6 +49,8 @@ if TYPE_CHECKING:
     from txlog.consumer import Consumer
     from txlog.engine.flow.acknowledge import AckAnswer, Find
     from txlog.engine.flow.staging import StagePlan
+    from txlog.engine.storage.disk_protocol import Disk
+    from txlog.engine.store import Store
     from txlog.multi_consumer import MultiTopicsConsumer, Topics
     from txlog.nondurable import NonDurableConsumer
     from txlog.positions import Where
@@ -65,71 +65,6 @@ READ_MESSAGES = 10_000
 Answer = dict[str, Any]
 
 
-def init(
-    path: str, *, if_not_exists: bool = False, shared_group: str | None = None,
-    allow_unsafe: bool = False, clock: Clock | None = None, **settings: int | str | float,
-) -> Answer:  # fmt: skip
-    """Make a store; returns {path, uuid, format, created}.
-
-    settings: any of txlog.settings.Settings
-    raises:   AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed (a network file system)
-    """
-    checked = Settings.from_mapping(settings)
-    path = absolute(path)
-    created = False
-    there = is_there(path, IDENTITY_PATH)
-    if not (if_not_exists and there):
-        if there:
-            raise AlreadyExists(f"{path} is a store already", path=path)
-        PosixDisk.create_root(path, shared_group, allow_unsafe=allow_unsafe)
-        created = True
-    disk = PosixDisk(path, shared_group=shared_group) if shared_group else PosixDisk(path)
-    try:
-        if created:
-            identity = make_store(disk, checked, clock or SystemClock())
-        else:
-            identity = read_identity(disk)
-    finally:
-        disk.close()
-    return {"path": path, "uuid": identity.uuid, "format": identity.format, "created": created}
-
-
-def open_store(
-    path: str, *, read_only: bool = False, clock: Clock | None = None,
-    lock_timeout_ms: int = 30_000, durability: str | None = None, dry_run: bool = False,
-    transaction_key: str | None = None,
-) -> Client:  # fmt: skip
-    """Open a store that exists; exported as txlog.open.
-
-    durability:      "sync" or "os" for what this client writes; the store's setting when left out
-    dry_run:         calls answer as if they had been done, and see what those before them did; no
-                     lock is taken and no byte changes; messages cannot be sent
-    transaction_key: connect it; the client's transactions run under it, and fence those of an
-                     older client with the same key at once
-    raises:          StoreNotFound, FormatMismatch, Corruption, ReadOnlyStore, NoResources
-    """
-    if durability not in (None, "sync", "os"):
-        raise InvalidArgument(f"durability is {durability!r}, it must be sync or os")
-    disk = PosixDisk(absolute(path), read_only=read_only or dry_run)
-    try:
-        store = Store(
-            disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,
-            durability=durability, dry_run=dry_run,
-        )  # fmt: skip
-    except BaseException:
-        disk.close()
-        raise
-    client = Client(store, disk)
-    if transaction_key is not None:
-        try:
-            client._hold(transaction_key)
-        except BaseException:
-            store.close()
-            disk.close()
-            raise
-    return client
-
-
 class Client(TransactionClient):
     """An open store. Safe to call from many threads; a forked child must open its own.
 
@@ -142,7 +77,11 @@ class Client(TransactionClient):
     (True, ['orders'])
     """
 
-    __slots__ = ()
+    __slots__ = ("_consumers",)
+
+    def __init__(self, store: Store, disk: Disk) -> None:
+        super().__init__(store, disk)
+        self._consumers: WeakSet[Consumer | MultiTopicsConsumer | NonDurableConsumer] = WeakSet()
 
     @property
     def settings(self) -> Settings:
@@ -169,13 +108,16 @@ class Client(TransactionClient):
         }
 
     def close(self) -> None:
-        """Close the store; writes a checkpoint first when one is due and nobody else does."""
-        if self.checkpoint_automatically and not self._disk.read_only and due(self._store):
-            run_checkpoint(self._store, wait=False)
-        if self._store.has_written:  # who only reads changes nothing
-            tend_due(self._store, closing=True)
-        self._store.close()
-        self._disk.close()
+        """Close it with its consumers; writes a checkpoint first if one is due and nobody does."""
+        for consumer in list(self._consumers):
+            with suppress(TxlogError):  # its peers take it for dead
+                consumer.close()
+        with suppress(AlreadyClosed):  # by another thread, or it is the parent's
+            if self.checkpoint_automatically and not self._disk.read_only and due(self._store):
+                run_checkpoint(self._store, wait=False)
+            if self._store.has_written:  # who only reads changes nothing
+                tend_due(self._store, closing=True)
+        super().close()
 
     def __enter__(self) -> Client:
         return self
@@ -371,10 +313,12 @@ class Client(TransactionClient):
             "receiver_queue_size": receiver_queue_size, "ack_timeout_ms": ack_timeout_ms,
             "nack_delay_ms": nack_delay_ms, "enable_watermarking": enable_watermarking,
         }  # fmt: skip
-        return subscribing.open_consumer(
+        opened = subscribing.open_consumer(
             self._store, topic, subscription, durable=durable, start=start, options=options,
             listener=listener,
         )  # fmt: skip
+        self._consumers.add(opened)
+        return opened
 
     def reader(
         self, topic: str, start: Where | None = None, *, partitions: list[int] | None = None,

@@ -6,7 +6,6 @@ or lets an acknowledgement time-out run out.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -43,6 +42,7 @@ from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.idset import Id
 from txlog.engine.model.ops import Run
+from txlog.engine.mutex import Mutex
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed
@@ -78,8 +78,8 @@ class Consumer:
     """
 
     __slots__ = (
-        "_buffered", "_member", "_nack_delay_ms", "_queue_size", "_receiving", "_session", "_store",
-        "_turns", "name", "short",
+        "__weakref__", "_buffered", "_member", "_nack_delay_ms", "_queue_size", "_receiving",
+        "_session", "_store", "_turns", "name", "short",
     )  # fmt: skip
 
     def __init__(
@@ -96,7 +96,7 @@ class Consumer:
         self.name = name or f"{store.disk.owner()[1]}-{store.disk.pid()}"
         self._queue_size = receiver_queue_size
         self._nack_delay_ms = nack_delay_ms
-        self._turns = threading.RLock()
+        self._turns = Mutex(store.disk.pid)
         self._buffered: deque[Message] = deque()
         found = store.read(lambda view: self._find(view, wanted, subscription))
         held = found[1]
@@ -285,6 +285,7 @@ class Consumer:
 
     def _runs(self, what: Acknowledgeable) -> list[Run]:
         """runs_of; those of the batch that came last are known, and most acknowledge just that."""
+        self._receiving.check_open()
         known = self._receiving.known_runs(what)
         return runs_of(what) if known is None else known
 
@@ -318,7 +319,7 @@ class Consumer:
         by `stale`; in a transaction that is a TransactionConflict.
         """
         return acknowledge_runs(
-            self._store, self._receiving.target, runs_of(what), txn, cumulative=True,
+            self._store, self._receiving.target, self._runs(what), txn, cumulative=True,
             standing=self._receiving.standing,
         )  # fmt: skip
 
@@ -357,6 +358,7 @@ class Consumer:
                   a send with deliver_after, so the policies of that topic hold
         raises: InvalidMessage (a delay above the maximum of the retry topic): nothing moved
         """
+        self._receiving.check_open()
         [one] = ids_of([message])
         return reconsume_later(
             self._store, self._receiving.target, one, Postponed(delay_ms, properties or {}, self.id)
@@ -365,6 +367,7 @@ class Consumer:
     def redeliver_unacknowledged_messages(self) -> Back:
         """Give back what was received and not acknowledged; it comes again at once, counted."""
         with self._turns:
+            self._receiving.check_open()
             unseen = self._unseen()
             self._buffered.clear()
             self._receiving.is_idle = False
@@ -383,6 +386,7 @@ class Consumer:
         """Stand before a message, an instant or a bound; as SubscriptionHandle.seek."""
         with self._turns:
             receiving = self._receiving
+            receiving.check_open()
             seek_to(self._store, receiving.target, to, receiving.partitions)
             self._buffered.clear()
             self._receiving.begin_again()

@@ -18,8 +18,9 @@ from txlog.engine.flow.hanging import hanging
 from txlog.engine.folds.catalog import index_of, topic_of
 from txlog.engine.identity import Identity, read_identity
 from txlog.engine.liveness import WRITE_LOCK, holder_of
-from txlog.engine.storage.disk import PosixDisk, filesystem
+from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.disk_root import filesystem
 from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep.findings import Findings
 from txlog.engine.upkeep.quarantine import DIRECTORY

@@ -14,10 +14,11 @@ from typing import Final
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.engine.files import Request
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, TXN_ABORT, TXN_COMMIT
-from txlog.engine.view import Request, View
+from txlog.engine.view import View
 from txlog.ids import TxnId, txn_halves
 
 _READ: Final = (

@@ -59,7 +59,7 @@ def verify_disk(
     """As verify, on a disk."""
     names = [TopicName.parse(name, allow_partition=True) for name in topics]
     findings = Findings(tell)
-    known = look_over(disk, clock.now().boot_id, findings, deep=deep, topics=names)
+    known = look_over(disk, clock.now(), findings, deep=deep, topics=names)
     try:
         return told(findings, None if known is None else known.view)
     finally:

@@ -14,13 +14,18 @@ import pyarrow as pa
 from txlog.client import Client
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.view import View
-from txlog.longlists import acks, frames, pending_acks
+from txlog.longlists import ACKS, FRAMES, PENDING_ACKS, acks, frames, pending_acks
 from txlog.sqlquery import LISTS
 
 Row = Mapping[str, Any]
 _TYPES: Final = {
     "s": pa.string(), "i": pa.int64(), "b": pa.bool_(), "t": INSTANT, "x": pa.binary(),
     "l": pa.list_(pa.string()),
+}  # fmt: skip
+
+_SQL: Final = {
+    pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.int32(): "INTEGER", pa.bool_(): "BOOLEAN",
+    INSTANT: "TIMESTAMP WITH TIME ZONE", pa.binary(): "BLOB", pa.list_(pa.string()): "VARCHAR[]",
 }  # fmt: skip
 
 
@@ -71,6 +76,7 @@ def _watermarks(client: Client) -> Iterable[Row]:
 _TABLES: Final[dict[str, Callable[[View], pa.Table]]] = {
     "acks": acks, "pending_acks": pending_acks, "frames": frames,
 }  # fmt: skip
+_TABLE_SCHEMAS: Final = {"acks": ACKS, "pending_acks": PENDING_ACKS, "frames": FRAMES}
 _LISTS: Final[dict[str, tuple[pa.Schema, Callable[[Client], Iterable[Row]]]]] = {
     "topics": (
         _columns(
@@ -129,6 +135,12 @@ _LISTS: Final[dict[str, tuple[pa.Schema, Callable[[Client], Iterable[Row]]]]] = 
     ),
 }
 assert {*_LISTS, *_TABLES} == LISTS
+
+
+def columns(name: str) -> dict[str, str]:
+    """The columns of a relation of LISTS and their types, as SQL says them."""
+    schema = _TABLE_SCHEMAS[name] if name in _TABLES else _LISTS[name][0]
+    return {field.name: _SQL[field.type] for field in schema}
 
 
 def listed(client: Client, name: str) -> pa.Table:

@@ -93,7 +93,10 @@ def files_of(
         elif path.is_file():
             found.append(path)
         else:
-            raise NotFound(f"there is no {path}", path=str(path))
+            raise NotFound(
+                f"{path} is no regular file" if path.exists() else f"there is no {path}",
+                path=str(path),
+            )
     if not found:
         named = ", ".join(suffix for suffix, of in _SUFFIXES.items() if of in forms)
         raise NotFound(f"no file with {named} below {', '.join(paths)}")

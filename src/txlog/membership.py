@@ -179,12 +179,14 @@ class Membership:
 
     def leave(self, unseen: Mapping[int, list[Run]]) -> None:
         """Give back what is in hand, detach, and let the lock go."""
-        if self._lock is None:
+        lock, self._lock = self._lock, None
+        if lock is None:
             return
-        self.give_back(unseen, detach=True)
-        self._store.disk.unlink(consumer_lock(self.number))
-        self._lock.close()
-        self._lock = None
+        try:
+            self.give_back(unseen, detach=True)
+            self._store.disk.unlink(consumer_lock(self.number))
+        finally:
+            lock.close()  # if it could not leave, it is taken for dead and gives back like that
 
 
 def check_options(

@@ -8,7 +8,6 @@ Its watermark is the least over all partitions of all of them, and binds each su
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -25,6 +24,7 @@ from txlog.engine.flow.dispatch import RECEIVED
 from txlog.engine.flow.lease import Back
 from txlog.engine.flow.watermark_offer import Pair
 from txlog.engine.folds.catalog import topic_of
+from txlog.engine.mutex import Mutex
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import (
@@ -75,8 +75,8 @@ class MultiTopicsConsumer:
     """
 
     __slots__ = (
-        "_consumers", "_is_closed", "_open_one", "_pattern", "_seen", "_session", "_store", "_turn",
-        "_turns", "subscription",
+        "__weakref__", "_consumers", "_is_closed", "_open_one", "_pattern", "_seen", "_session",
+        "_store", "_turn", "_turns", "subscription",
     )  # fmt: skip
 
     def __init__(
@@ -95,7 +95,7 @@ class MultiTopicsConsumer:
         self._consumers: dict[str, Consumer] = {}
         self._is_closed = False
         self._turn = 0
-        self._turns = threading.RLock()
+        self._turns = Mutex(store.disk.pid)
         self._seen: tuple[int, int, int] | None = None  # the catalog that was looked through
         if isinstance(topics, re.Pattern):
             self._discover(is_later=False)

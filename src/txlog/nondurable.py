@@ -7,7 +7,6 @@ are kept here. Source: Pulsar's SubscriptionMode.NonDurable.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Topic, index_of
 from txlog.engine.model.idset import IdSet, each
 from txlog.engine.model.ops import Run
+from txlog.engine.mutex import Mutex
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed
@@ -63,8 +63,8 @@ class NonDurableConsumer:
     """
 
     __slots__ = (
-        "_acked", "_buffered", "_counts", "_ground", "_hand", "_is_closed", "_reader", "_returned",
-        "_session", "_store", "_turns", "name", "short",
+        "__weakref__", "_acked", "_buffered", "_counts", "_ground", "_hand", "_is_closed",
+        "_reader", "_returned", "_session", "_store", "_turns", "name", "short",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +85,7 @@ class NonDurableConsumer:
         self._returned: list[tuple[int, int, Run]] = []  # due (boot clock), partition, run
         self._counts: dict[tuple[int, int, int], int] = {}
         self._is_closed = False
-        self._turns = threading.RLock()
+        self._turns = Mutex(store.disk.pid)
         self._ground: HandedOut | None = None
         self._session: WatermarkSession | None = None
         if enable_watermarking:

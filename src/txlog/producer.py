@@ -4,107 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from txlog import large, message_builder, transaction
-from txlog import receipt as receipt_module
+from txlog import large, message_builder, messagerow, transaction
 from txlog.asserting import Asserting, WatermarkBuilder
 from txlog.clock import Instant
 from txlog.engine.flow import produce, producers
-from txlog.engine.flow.delivery import AFTER, AT
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lookup import live_topic
 from txlog.engine.flow.lookup import topic as find_topic
-from txlog.engine.flow.produce import Stored
-from txlog.engine.flow.route import COLUMNS, Routed, route
+from txlog.engine.flow.route import Routed, route
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import tend_due
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument, InvalidMessage
-from txlog.ids import MessageId, TopicName, TxnId, check_name
-from txlog.settings import PROPERTIES_MAX
+from txlog.errors import AlreadyClosed, InvalidArgument
+from txlog.ids import TopicName, TxnId, check_name
+from txlog.receipt import BatchReceipt
 
 if TYPE_CHECKING:
     from txlog.engine.flow.enter import Use
     from txlog.engine.flow.producers import Named
     from txlog.large import Value
     from txlog.message_builder import MessageBuilder
-    from txlog.receipt import LargeReceipt, PartitionReceipt, SendReceipt
+    from txlog.receipt import LargeReceipt, SendReceipt
     from txlog.transaction import DecideIn, Later, Transaction
 
 T = TypeVar("T")
-
-
-class BatchReceipt:
-    """What became of a batch; the lists by row are made when asked for.
-
-    beyond_ttl: how many were stored that will expire before they are due
-    """
-
-    __slots__ = ("_in_txn", "_routed", "_stored", "beyond_ttl", "bytes", "duplicates", "messages")
-
-    def __init__(self, routed: Routed, stored: list[Stored], *, in_txn: bool) -> None:
-        self._routed = routed
-        self._stored = stored
-        self._in_txn = in_txn
-        self.bytes = routed.payload_bytes
-        self.duplicates = sum([piece.duplicates for piece in stored])
-        self.messages = routed.batch.num_rows - self.duplicates
-        self.beyond_ttl = sum(
-            [piece.beyond_ttl.true_count for piece in stored if piece.beyond_ttl is not None]
-        )
-
-    @property
-    def partitions(self) -> list[PartitionReceipt]:
-        """One receipt for each partition that the batch went to."""
-        out: list[PartitionReceipt] = []
-        for piece in self._stored:
-            kept = piece.rows - piece.duplicates
-            first = last = None
-            if kept and not self._in_txn:
-                first = MessageId(piece.ledger, piece.first_entry)
-                last = MessageId(piece.ledger, piece.first_entry + kept - 1)
-            out.append(receipt_module.PartitionReceipt(piece.partition, kept, first, last))
-        return out
-
-    def receipts(self) -> list[SendReceipt]:
-        """One receipt a row, in the order the rows were given."""
-        out: list[SendReceipt] = []
-        for piece in self._stored:
-            for original in piece.originals:
-                out.append(self._duplicate(piece.partition, original))
-            beyond = None if piece.beyond_ttl is None else piece.beyond_ttl.to_pylist()
-            for step in range(piece.rows - piece.duplicates):
-                lost = beyond is not None and beyond[step]
-                if self._in_txn:
-                    index = piece.first_index + step
-                    out.append(
-                        receipt_module.SendReceipt(piece.partition, None, index, False, lost)
-                    )
-                else:
-                    where = MessageId(piece.ledger, piece.first_entry + step)
-                    out.append(
-                        receipt_module.SendReceipt(piece.partition, where, None, False, lost)
-                    )
-        if self._routed.order is None:
-            return out
-        ordered = list(out)
-        for receipt, row in zip(out, self._routed.order.to_pylist(), strict=True):
-            ordered[row] = receipt
-        return ordered
-
-    def ids(self) -> list[MessageId | None]:
-        """The id of each row; None in a transaction, or when an original is gone."""
-        return [receipt.message_id for receipt in self.receipts()]
-
-    def _duplicate(self, partition: int, original: MessageId | None) -> SendReceipt:
-        if self._in_txn and original is not None:
-            return receipt_module.SendReceipt(partition, None, original.index, True)
-        return receipt_module.SendReceipt(partition, original, None, True)
 
 
 class _Routing:
@@ -159,8 +88,8 @@ class Producer:
     """
 
     __slots__ = (
-        "_asserting", "_idle_on_close", "_name", "_named", "_number", "_partitions", "_store",
-        "_turn", "chunking", "topic",
+        "_asserting", "_idle_on_close", "_is_closed", "_name", "_named", "_number", "_partitions",
+        "_store", "_turn", "chunking", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -180,6 +109,7 @@ class Producer:
             self._named = self._take_over(self._name)
         self._asserting = Asserting(store, self.topic, self._number, self._name, self._named)
         self._idle_on_close = idle_on_close
+        self._is_closed = False
 
     def _take_over(self, name: str) -> Named | None:
         """Fence older producers of the name; on a store that is only read nobody is."""
@@ -241,7 +171,8 @@ class Producer:
         txn: Transaction | TxnId | None = None,
     ) -> BatchReceipt | LargeReceipt:  # fmt: skip
         """Send one message, as `send`; answers like a batch of one."""
-        head = _beside(key, properties, event_time, deliver_at, deliver_after)
+        self._check_open()
+        head = messagerow.beside(key, properties, event_time, deliver_at, deliver_after)
         if self.chunking and value is not None:
             body = large.body_of(value, key, properties, self._store.settings)
             if isinstance(body, large.Body):
@@ -257,7 +188,7 @@ class Producer:
                     self._asserting.note(txn, event_time)
                 return receipt
             value = body
-        batch = _one_message(value, head, sequence_id, partition)
+        batch = messagerow.one_row(value, head, sequence_id, partition)
         return self.send_batch(batch, txn=txn)
 
     def send_async(
@@ -267,8 +198,8 @@ class Producer:
         sequence_id: int | None = None, partition: int | None = None,
     ) -> Later[SendReceipt]:  # fmt: skip
         """Send one message in a transaction, later: as send_batch_async."""
-        head = _beside(key, properties, event_time, deliver_at, deliver_after)
-        batch = _one_message(value, head, sequence_id, partition)
+        head = messagerow.beside(key, properties, event_time, deliver_at, deliver_after)
+        batch = messagerow.one_row(value, head, sequence_id, partition)
         return self._leave(batch, txn, lambda answer: answer.receipts()[0])
 
     def new_message(self, txn: Transaction | TxnId | None = None) -> MessageBuilder:
@@ -302,6 +233,7 @@ class Producer:
         ...             producer.new_watermark().event_time(1_700_000_000_000).send().partitions
         [0, 1]
         """
+        self._check_open()
         return WatermarkBuilder(self._asserting, txn)
 
     @property
@@ -357,6 +289,7 @@ class Producer:
 
     def _route(self, data: pa.Table | pa.RecordBatch) -> _Routing:
         """Route over the partitions that are known; the decision looks whether there are more."""
+        self._check_open()
         if self.topic.partition is not None:
             fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
             data = data.append_column("partition", fixed)
@@ -403,7 +336,7 @@ class Producer:
         self._store.flush()
 
     def close(self) -> None:
-        """Nothing is buffered, so nothing is lost; the name stays free for others.
+        """Send no more; nothing is buffered, so nothing is lost.
 
         Consumers go on waiting for its watermarks, so that the last one of a finished job counts
         when they get there; with idle_on_close they do not: it asserts that it is idle.
@@ -411,6 +344,11 @@ class Producer:
         if self._idle_on_close:
             self.new_watermark().mark_idle().send()
             self._idle_on_close = False
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise AlreadyClosed("the producer is closed")
 
     def __enter__(self) -> Producer:
         return self
@@ -422,44 +360,3 @@ class Producer:
         if kind is not None:
             self._idle_on_close = False  # a job that failed is waited for, until it comes again
         self.close()
-
-
-def _one_message(
-    value: Value | None, head: Mapping[str, object], sequence_id: int | None, partition: int | None
-) -> pa.RecordBatch:
-    """A message as rows; head: what stands beside its value. Raises InvalidArgument."""
-    given = {"value": value, **head}
-    for name, item in (("sequence_id", sequence_id), ("partition", partition)):
-        if item is not None:
-            if type(item) is not int and not _is_integer(item):
-                raise InvalidArgument(f"{name} is {item!r}, it must be an integer")
-            given[name] = item
-    try:
-        columns = [pa.array([item], COLUMNS.get(name, pa.int64())) for name, item in given.items()]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
-        raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
-    return pa.RecordBatch.from_arrays(columns, list(given))
-
-
-def _is_integer(value: object) -> bool:
-    """True for integers of other libraries; pyarrow would cut off what a float has more."""
-    return isinstance(value, SupportsIndex) and not isinstance(value, bool)
-
-
-def _beside(
-    key: bytes | None, properties: Mapping[str, str] | None, event_time: int | None,
-    deliver_at: int | None, deliver_after: int | None,
-) -> dict[str, object]:  # fmt: skip
-    """What stands beside a value, as far as it is given; raises InvalidMessage, InvalidArgument."""
-    asked = {"key": key, "event_time": event_time, AT: deliver_at, AFTER: deliver_after}
-    given: dict[str, object] = {name: item for name, item in asked.items() if item is not None}
-    for name, when in (("event_time", event_time), (AT, deliver_at), (AFTER, deliver_after)):
-        if when is not None and type(when) is not int and not _is_integer(when):
-            raise InvalidArgument(f"{name} is {when!r}, it must be an integer: milliseconds")
-    if properties:
-        if len(properties) > PROPERTIES_MAX:
-            raise InvalidMessage(
-                f"a message has {len(properties)} properties, the most is {PROPERTIES_MAX}"
-            )
-        given["properties"] = list(properties.items())
-    return given

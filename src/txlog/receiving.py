@@ -95,7 +95,7 @@ class Receiving:
 
     def assigned(self, view: View) -> list[tuple[int, int]]:
         """(subscription, partition) of what it may be handed messages of; raises when closed."""
-        self._check_open()
+        self.check_open()
         self.topic, self.subscription = self.target(view)
         number, numbers, me = self.subscription.number, self.numbers(), self._member
         if me.kind == "failover":
@@ -105,7 +105,8 @@ class Receiving:
             ]  # fmt: skip
         return [(number, one) for one in numbers]
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises AlreadyClosed once the consumer has left."""
         if not self._member.is_open:
             raise AlreadyClosed("the consumer is closed")
 
@@ -114,7 +115,7 @@ class Receiving:
 
         guard: asked under the lock before any is handed out
         """
-        self._check_open()
+        self.check_open()
         self.is_refused = False
         handed = self._hand(limit, guard)
         self.blocked, self.due_ms = handed.blocked, handed.due_ms

@@ -6,6 +6,7 @@ It is the lightest handle there is: a command that only asks SQL loads no more t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from txlog.engine.storage.disk import PosixDisk, absolute
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.store import Store
 from txlog.engine.view import View
+from txlog.errors import AlreadyClosed
 from txlog.ids import TopicName
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ T = TypeVar("T")
 
 def open_relations(
     path: str, *, read_only: bool = False, clock: Clock | None = None,
-    lock_timeout_ms: int = 30_000,
+    lock_timeout_ms: int | None = None,
 ) -> RelationReader:  # fmt: skip
     """Open a store that exists, for its relations; raises as txlog.open."""
     disk = PosixDisk(absolute(path), read_only=read_only)
@@ -64,9 +66,19 @@ class RelationReader:
         """The directory of the store."""
         return self._disk.description
 
+    @property
+    def lock_timeout_ms(self) -> int:
+        """How long calls wait for a lock, as it was asked for, or as the store says."""
+        return self._store.lock_timeout_ms
+
+    def wait_for_locks(self, timeout_ms: int) -> None:
+        """Wait so long from now on, whatever the store says."""
+        self._store.lock_timeout_asked_ms = timeout_ms
+
     def close(self) -> None:
         """Let go of the store; harmless when repeated."""
-        self._store.close()
+        with suppress(AlreadyClosed):  # a forked child has nothing to close
+            self._store.close()
         self._disk.close()
 
     def reports(self) -> list[str]:

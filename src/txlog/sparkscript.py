@@ -1,7 +1,9 @@
 """Owns the script of `txlog views --spark`: committed messages as views of PySpark, without txlog.
 
-The same views over the same files as in `viewscript`. Of each topic there is one scan of the files
-that need no look, and one of those that are joined with the markers in them.
+The same views over the same files as in `viewscript`. Of each topic there are scans of the files
+that need no look, one of those that are alike, and one of those that are joined with the markers in
+them. The name of a file is asked for its ledger only where no column says it: Spark would make all
+the metadata of each row.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ STORED = (
     "kind tinyint, entry bigint, lsn bigint, publish_time timestamp, key binary, value binary,"
     " properties map<string, string>, event_time timestamp, deliver_at timestamp, producer string,"
     " sequence_id bigint, txn_most bigint, txn_least bigint, txn_index int, marker_ledger bigint,"
-    " marker_entry bigint, visible_time timestamp, partition int"
+    " marker_entry bigint, visible_time timestamp, ledger bigint, partition int"
 )
 STRICT = {
     "parquet.page.verify-checksum.enabled": "true",
@@ -32,9 +34,11 @@ STRICT = {
 LEDGER = "CAST(substring_index(substring_index(_metadata.file_name, '.', 1), '-', -1) AS BIGINT)"
 
 
-def scan(view, base, paths):
+def scan(view, base, paths, named=False):
     rows = spark.read.schema(STORED).options(basePath=base, **STRICT).parquet(*paths)
-    rows.selectExpr("*", f"{LEDGER} AS file_ledger").createOrReplaceTempView(view)
+    if named:
+        rows = rows.drop("ledger").selectExpr("*", f"{LEDGER} AS ledger")
+    rows.createOrReplaceTempView(view)
 
 
 """
@@ -89,29 +93,32 @@ def _topic(
     topic = _text(relation.topic)
     scans: list[str] = []
     branches: list[str] = []
-    for rule, sources in (("direct", relation.direct), ("unclean", relation.unclean)):
-        if sources:
-            paths = [path(source) for source in sources]
-            base = paths[0][: paths[0].rindex("/partition=")]
-            named = [f"file:{_unglobbed(one)}" for one in paths]
-            scans.append(f"scan({f'txlog_{number}_{rule}'!r}, {f'file:{base}'!r}, {named!r})\n")
-    if relation.direct:
-        branches.append(
-            f"SELECT {topic} AS topic, partition, coalesce(marker_ledger, file_ledger) AS ledger,"
-            f" coalesce(marker_entry, entry) AS entry, txn_index, {USER},"
-            " coalesce(visible_time, publish_time) AS visible_time, producer, sequence_id,"
-            f" {_lsn(relation.direct)} AS lsn FROM txlog_{number}_direct WHERE kind = 0"
-        )
-    if relation.unclean and any(source.role == "p" for source in relation.direct):
+    markers: list[str] = []
+    for at, ((named, sifted), sources) in enumerate(_alike(relation.direct).items()):
+        view = f"txlog_{number}_direct_{at}"
+        scans.append(_scan(view, [path(source) for source in sources], named=named))
+        if any(source.ref.messages for source in sources):
+            lsn = _lsn(sources) if named else "lsn"
+            branches.append(
+                f"SELECT {topic} AS topic, partition, coalesce(marker_ledger, ledger) AS ledger,"
+                f" coalesce(marker_entry, entry) AS entry, txn_index, {USER},"
+                " coalesce(visible_time, publish_time) AS visible_time, producer, sequence_id,"
+                f" {lsn} AS lsn FROM {view}{' WHERE kind = 0' * sifted}"
+            )
+        if sifted and any(source.role == "p" for source in sources):
+            markers.append(
+                "SELECT partition, txn_most, txn_least, ledger, entry, publish_time, lsn"
+                f" FROM {view} WHERE kind = 1"
+            )
+    if relation.unclean:
+        unclean = f"txlog_{number}_unclean"
+        scans.append(_scan(unclean, [path(source) for source in relation.unclean], named=False))
+    if relation.unclean and markers:
         user = ", ".join(f"r.{column}" for column in USER.split(", "))
-        markers = (
-            "SELECT partition, txn_most, txn_least, file_ledger, entry, publish_time, lsn"
-            f" FROM txlog_{number}_direct WHERE kind = 1"
-        )
         branches.append(
-            f"SELECT /*+ BROADCAST(m) */ {topic} AS topic, r.partition, m.file_ledger AS ledger,"
+            f"SELECT /*+ BROADCAST(m) */ {topic} AS topic, r.partition, m.ledger,"
             f" m.entry, r.txn_index, {user}, m.publish_time AS visible_time, r.producer,"
-            f" r.sequence_id, m.lsn FROM txlog_{number}_unclean AS r JOIN ({markers}) AS m"
+            f" r.sequence_id, m.lsn FROM {unclean} AS r JOIN ({' UNION ALL '.join(markers)}) AS m"
             " ON m.partition = r.partition AND m.txn_most = r.txn_most"
             " AND m.txn_least = r.txn_least WHERE r.kind = 0"
         )
@@ -134,7 +141,22 @@ def _lsn(sources: Sequence[Source]) -> str:
     if not lsns:
         return "lsn"
     pairs = ", ".join(f"{ledger}L, {lsn}L" for ledger, lsn in lsns.items())
-    return f"coalesce(lsn, try_element_at(map({pairs}), file_ledger))"
+    return f"coalesce(lsn, try_element_at(map({pairs}), ledger))"
+
+
+def _alike(sources: Sequence[Source]) -> dict[tuple[bool, bool], list[Source]]:
+    """Files by whether only their name says the ledger, and whether they hold more than data."""
+    out: dict[tuple[bool, bool], list[Source]] = {}
+    for source in sources:
+        named = source.role == "p" and source.ref.messages < 0
+        out.setdefault((named, not source.ref.is_messages_only), []).append(source)
+    return out
+
+
+def _scan(view: str, paths: Sequence[str], *, named: bool) -> str:
+    base = paths[0][: paths[0].rindex("/partition=")]
+    listed = [f"file:{_unglobbed(one)}" for one in paths]
+    return f"scan({view!r}, {f'file:{base}'!r}, {listed!r}{', named=True' * named})\n"
 
 
 def _empty() -> str:

@@ -38,10 +38,6 @@ class TransactionClient(RelationReader):
         self.transaction_key: str | None = None
         self.epoch: int | None = None  # of the connection of transaction_key
 
-    def _hold(self, key: str) -> None:
-        self.epoch = self.connect(key)["epoch"]
-        self.transaction_key = key
-
     def connect(
         self, key: str, epoch: int = NEW_HOLDER, *, owner: str | int | None = None
     ) -> Answer:

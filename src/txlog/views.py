@@ -26,6 +26,7 @@ from typing import Final
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.engine.files import Request
 from txlog.engine.flow.damage import damage_error
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
@@ -35,7 +36,7 @@ from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view import Request, View
+from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.hiddenrows import HIDDEN, STORED, hidden
 from txlog.ids import TopicName, txn_halves

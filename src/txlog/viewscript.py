@@ -28,7 +28,7 @@ from txlog.views import Content, Source
 RELATIONS: Final = ("messages", "segments")  # a topic of such a name has a view by its whole name
 _MARKER: Final = ["partition", "txn_most", "txn_least"]
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
-_SEGMENTS: Final = {
+SEGMENTS: Final = {
     "topic": "VARCHAR", "partition": "INTEGER", "ledger": "BIGINT", "role": "VARCHAR",
     "state": "VARCHAR", "form": "VARCHAR", "clean": "BOOLEAN", "file": "VARCHAR",
     "rows": "BIGINT", "markers": "BIGINT", "bytes": "BIGINT", "crc": "BIGINT",
@@ -159,11 +159,11 @@ def _segments(client: Client, contents: Sequence[Content]) -> str:
     topics = {content.relation.topic for content in contents}
     rows = [row for row in client.segments() if row["topic"] in topics]
     columns = ", ".join(f"c{at}::{kind} AS {word}" for at, (word, kind) in
-                        enumerate(_SEGMENTS.items()))  # fmt: skip
+                        enumerate(SEGMENTS.items()))  # fmt: skip
     values = ", ".join(
-        f"({', '.join(_value(row.get(word)) for word in _SEGMENTS)})" for row in rows
-    ) or f"({', '.join('NULL' for _ in _SEGMENTS)})"  # fmt: skip
-    names = ", ".join(f"c{at}" for at in range(len(_SEGMENTS)))
+        f"({', '.join(_value(row.get(word)) for word in SEGMENTS)})" for row in rows
+    ) or f"({', '.join('NULL' for _ in SEGMENTS)})"  # fmt: skip
+    names = ", ".join(f"c{at}" for at in range(len(SEGMENTS)))
     only = "" if rows else " WHERE false"
     return f"SELECT {columns} FROM (VALUES {values}) AS t({names}){only}"
 

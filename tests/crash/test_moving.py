@@ -23,12 +23,13 @@ from tests.crash.world import START_MS, after_reboot, new_disk, open_client, rea
 from tests.source_tree import ROOT
 from txlog import moving
 from txlog.bounds import Range
-from txlog.client import Client, open_store
+from txlog.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.flow.draft import Decision
 from txlog.engine.model.ops import SubscriptionPolicySet
 from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.ids import MessageId
+from txlog.opening import open_store
 from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

@@ -10,7 +10,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -20,8 +20,10 @@ from txlog.clock import ManualClock
 from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.engine.storage.memory_disk import Killed, MemoryDisk
 from txlog.errors import (
+    ExpiredTransaction,
     InvalidTxnStatus,
     OutcomeUnknown,
+    TransactionConflict,
     TransactionNotFound,
     TransactionTimedOut,
 )
@@ -153,33 +155,83 @@ def test_k1_before_the_frame_is_complete(written: int) -> None:
     assert is_visible(client)
 
 
-def test_k2_written_and_not_flushed() -> None:
+# before the flush was announced in the witness, and within it: then the tail is written anew
+NOT_FLUSHED = [("pwrite", "witness"), ("datasync", ".journal")]
+
+
+@pytest.mark.parametrize("at", NOT_FLUSHED, ids=["unannounced", "flushing"])
+def test_k2_written_and_not_flushed(at: tuple[str, str]) -> None:
     """K2: the process dies; the frame is rolled forward, its repetition says `already`."""
     stage = Stage()
     txn = stage.fill()
     readers: list[bool] = []
-    stage.die("datasync", ".journal", at_death=lambda: readers.append(
+    stage.die(*at, at_death=lambda: readers.append(
         any(m.value == b"out0" for m in read_messages(stage.other(read_only=True), "t"))
     ))  # fmt: skip
     with pytest.raises(Killed):
         stage.client.commit(txn)
     assert readers == [False]  # visible is at most what is durable
     answer = stage.other().commit(txn)
+    cuts = stage.cuts()
     assert (answer["state"], answer["already"], answer["messages"]) == ("committed", True, 2)
     assert is_visible(stage.other())
+    for image in cuts:  # `already` is an answer, too: from now on it stands
+        assert state(settled(image, after_reboot()), txn) == ("committed", None)
 
 
-def test_k2_a_send_and_its_sequence() -> None:
+@pytest.mark.parametrize("at", NOT_FLUSHED, ids=["unannounced", "flushing"])
+def test_k2_a_send_and_its_sequence(at: tuple[str, str]) -> None:
     """K2: the repetition of a send is a duplicate, with the first id."""
     stage = Stage()
-    stage.die("datasync", ".journal")
+    producer = stage.client.producer("t", "p")
+    stage.die(*at)
     with pytest.raises(Killed):
-        stage.client.producer("t", "p").send(b"x", partition=0, sequence_id=7)
+        producer.send(b"x", partition=0, sequence_id=7)
     client = stage.other()
     again = client.producer("t", "p").send(b"x", partition=0, sequence_id=7)
+    cuts = stage.cuts()
     assert again.duplicate
     (found,) = [m for m in read_messages(client, "t") if m.value == b"x"]
     assert found.message_id == again.message_id
+    for image in cuts:
+        late = settled(image, after_reboot())
+        assert [m.message_id for m in read_messages(late, "t") if m.value == b"x"] == [
+            again.message_id
+        ]
+
+
+@pytest.mark.parametrize("how", ["conflict", "timeout", "timeout of another", "fenced"])
+def test_an_end_that_somebody_was_told_of_stands(how: str) -> None:
+    """5.2: durable before answered: also an error that reports an end, and an end on the way."""
+    stage = Stage()
+    client = stage.client
+    for _ in range(2):  # both coordinators have reserved a block, the partition has a sidecar
+        client.abort(stage.fill())
+    holder = client.begin(1000, coordinator=0)["txn"]
+    [one] = [m.message_id for m in read_messages(client, "t") if m.value == b"in0"]
+    assert one is not None
+    client.acknowledge("t", "s", [one], txn=holder)
+    if how == "conflict":
+        ended = client.begin(coordinator=1)["txn"]
+        with pytest.raises(TransactionConflict):
+            client.acknowledge("t", "s", [one], txn=ended)
+    elif how == "fenced":
+        before = client.begin(key="k")
+        client.begin(key="k", epoch=before["epoch"])
+        ended, client = before["txn"], stage.other()
+        with pytest.raises(ExpiredTransaction):
+            client.commit(ended)
+    else:
+        ended = holder
+        stage.clock.advance(1001)
+        with pytest.raises(TransactionTimedOut) if how == "timeout" else nullcontext():
+            if how == "timeout":
+                client.commit(ended)
+            else:  # it finds the message free
+                client.acknowledge("t", "s", [one], txn=client.begin(coordinator=1)["txn"])
+    reason = how.split()[0]
+    for image in stage.cuts():
+        assert state(settled(image, after_reboot()), ended) == ("aborted", reason)
 
 
 def test_k3_power_fails_before_the_flush() -> None:
@@ -279,6 +331,15 @@ def test_k6_an_id_was_given_out_and_its_opening_is_lost() -> None:
         fresh = [client.begin()["txn"] for _ in range(4)]
         assert all(one.sequence > txn.sequence for one in fresh)
     assert found == {305, 402}, f"seed {SEED}: not every kind of loss was met"
+
+
+def test_k6_the_first_id_of_a_block() -> None:
+    """R10: the reservation is durable before the first id of it is given out."""
+    stage = Stage()
+    txn = stage.client.begin(coordinator=1)["txn"]
+    for image in stage.cuts():
+        again = settled(image, after_reboot()).begin(coordinator=1)["txn"]
+        assert again.sequence > txn.sequence
 
 
 def test_k7_a_client_dies_with_an_open_transaction() -> None:

@@ -22,6 +22,7 @@ from tests import source_tree
 from tests.engine_kit import Bench, begin, ids, read, say, send, values
 from txlog import Bound, Client, Consumer, Range, TxnId
 from txlog.bounds import END
+from txlog.engine.dumps import FOLDS
 from txlog.engine.folds.buffer import Buffer, bytes_in, transactions
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model import ops as op_types
@@ -32,7 +33,7 @@ from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.journal import Journal
 from txlog.engine.storage.journal_file import RawFrame
 from txlog.engine.storage.manifest import generations
-from txlog.engine.view import FOLDS, View
+from txlog.engine.view import View
 from txlog.errors import Corruption, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -18,8 +18,8 @@ from txlog.engine.flow.route import message_bytes
 
 if TYPE_CHECKING:
     from txlog.ids import TxnId
-    from txlog.producer import BatchReceipt, Producer
-    from txlog.receipt import LargeReceipt
+    from txlog.producer import Producer
+    from txlog.receipt import BatchReceipt, LargeReceipt
 
 _WAIT_S = 0.2  # for a terminal or pipe, before a signal is looked for
 _MS = pa.int64()

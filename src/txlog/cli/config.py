@@ -124,8 +124,19 @@ def _rows(call: Call) -> list[Row]:
     for row in listed:
         if row["name"] == "durability" and durability:
             row.update(value=durability, origin="TXLOG_DURABILITY")
+        if row["name"] == "lock_timeout_ms":
+            _lock_timeout(call, row)
         rows.append({**row, "value": _shown(row["name"], row["value"])})
     return rows
+
+
+def _lock_timeout(call: Call, row: Row) -> None:
+    """Say how long this call waits for a lock, and who says so."""
+    if call.lock_timeout_ms is not None:
+        origin = "--lock-timeout" if call.flags.lock_timeout else "TXLOG_LOCK_TIMEOUT"
+        row.update(value=call.lock_timeout_ms, origin=origin)
+    elif row["origin"] == "built in" and "lock_timeout" in call.user:
+        row.update(value=call.usual_lock_timeout_ms(), origin=call.user["lock_timeout"][1])
 
 
 def _set_user(call: Call, key: str, value: str) -> None:

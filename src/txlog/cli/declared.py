@@ -27,7 +27,7 @@ GLOBAL_FLAGS: Final[dict[str, tuple[tuple[str, ...], str | None, str]]] = {
     "yes": (("--yes", "-y"), None, "answer yes"),
     "no_input": (("--no-input",), None, "never ask"),
     "read_only": (("--read-only",), None, "take no lock, write nothing [env: TXLOG_READ_ONLY]"),
-    "lock_timeout": (("--lock-timeout",), "DUR", "wait so long for the lock (30s)"),
+    "lock_timeout": (("--lock-timeout",), "DUR", "for the lock (as the store says, 30s)"),
     "now": (("--now",), "TIME", "the clocks of this process stand still [env: TXLOG_NOW]"),
     "version": (("--version", "-V"), None, "the version"),
 }

@@ -60,7 +60,10 @@ def as_ours(error: Exception) -> errors.TxlogError:
     """Return any exception as an error of ours; one that nobody expected is a bug (101)."""
     if isinstance(error, errors.TxlogError):
         return error
-    if isinstance(error, MemoryError):
+    no_room = ("failed to map segment", "annot allocate memory")  # for a library, says the loader
+    if isinstance(error, MemoryError) or (
+        isinstance(error, ImportError) and any(words in str(error) for words in no_room)
+    ):
         return errors.NoResources("out of memory")
     if isinstance(error, OSError):
         text = error.strerror or str(error) or type(error).__name__

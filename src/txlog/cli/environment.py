@@ -36,6 +36,7 @@ USER_SETTINGS: Final[dict[str, str]] = {
     "utc": "true: times on a terminal in UTC",
     "log_format": "text or json",
     "log_file": "where diagnostics go",
+    "lock_timeout": "how long to wait for the lock, where the store says nothing else",
     "no_progress": "true: no progress bars",
     "no_pager": "true: no pager",
     "no_input": "true: never ask",

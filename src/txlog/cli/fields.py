@@ -31,7 +31,7 @@ _IDS: Final = frozenset(
 _BOOLEANS: Final = frozenset(
     "sidecar created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
     "online if_not_exists deleted held aborted changed applied regressed "
-    "was_active holds idle met".split()
+    "was_active holds idle met durable".split()
 )
 _OBJECTS: Final = frozenset(
     "policies origins properties store journal checkpoint writer txns log_stats low_water_marks "

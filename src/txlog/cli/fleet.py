@@ -172,7 +172,8 @@ class Fleet:
     def _global_words(self) -> list[str]:
         flags = self._call.flags
         words = ["--store", os.path.abspath(self._call.store_path()), "--no-progress"]
-        words += ["--lock-timeout", f"{self._call.lock_timeout_ms}ms"]
+        if self._call.lock_timeout_ms is not None:
+            words += ["--lock-timeout", f"{self._call.lock_timeout_ms}ms"]
         if flags.log_format is not None:
             words += ["--log-format", flags.log_format]
         if flags.log_file is not None:

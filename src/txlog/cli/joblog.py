@@ -35,7 +35,6 @@ class JobLog(logging.Handler):
         flags = call.flags
         self._call = call
         self._name, self._instance = name, instance
-        self.lock_timeout_ms = call.lock_timeout_ms
         self._as_text = flags.log_format == "text" or (flags.log_format is None and is_terminal(2))
         self._informs = flags.quiet < 1 and not call.output.as_json
         self._warns = flags.quiet < 2

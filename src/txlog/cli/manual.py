@@ -53,7 +53,12 @@ def overview() -> str:
 
 def read(name: str) -> markup.Page:
     """Return a page of topics/ with its tables filled in."""
-    return markup.parse((_FOLDER / f"{name}.txt").read_text(encoding="utf-8"), _TABLES)
+    return markup.parse(source(name), _TABLES)
+
+
+def source(name: str) -> str:
+    """Return a text of topics/ as it is written."""
+    return (_FOLDER / f"{name}.txt").read_text(encoding="utf-8")
 
 
 def has(name: str) -> bool:

@@ -28,6 +28,7 @@ from txlog.errors import (
     printable,
 )
 from txlog.ids import TxnId
+from txlog.settings import Settings
 from txlog.values import record
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _USUAL: Final[dict[str, str | bool | None]] = {
     "format": "auto", "color": "auto", "utc": False, "log_format": "text", "log_file": None,
+    "lock_timeout": None,
     "no_progress": False, "no_pager": False, "no_input": False,
 }  # fmt: skip
 _LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (0, 1)}
@@ -108,7 +110,7 @@ class Call:
         self.check_choice("--color", flags.color, ("auto", "always", "never"))
         self.check_choice("--log-format", flags.log_format, ("text", "json"))
         self.clock = self._make_clock()
-        self.lock_timeout_ms = self._lock_timeout()
+        self.lock_timeout_ms = self._lock_timeout()  # None: as the store says
         self.read_only = flags.read_only or truthy("TXLOG_READ_ONLY")
         environ = self._with_user_format()
         self.output: Output = output_for(command, flags, environ)
@@ -124,6 +126,8 @@ class Call:
             self.output.text(version.as_json() if self.flags.json else version.as_text())
         elif self.output.form == "help":
             self.output.field_help()
+            beside = importlib.import_module("txlog.cli.fieldhelp")
+            self.output.text(beside.more(self.command.path, self.command.records))
         else:
             if self.flags.log_file is not None:
                 saying.begin_log(self.flags.log_file)
@@ -142,7 +146,7 @@ class Call:
         self.report.store = os.path.abspath(path)
         if write and self.read_only:
             raise ReadOnlyStore(f"{self.command.path} changes the store, and it is read-only")
-        api = importlib.import_module("txlog.client")
+        api = importlib.import_module("txlog.opening")
         client: Client = api.open_store(
             path,
             read_only=self.read_only,
@@ -152,6 +156,7 @@ class Call:
             dry_run=self.dry_run,
         )
         self._stack.callback(self._close, client)
+        self._settle_lock_timeout(client)
         return client
 
     def enter(self, context: AbstractContextManager[T]) -> T:
@@ -170,6 +175,7 @@ class Call:
             lock_timeout_ms=self.lock_timeout_ms,
         )
         self._stack.callback(self._close, reader)
+        self._settle_lock_timeout(reader)
         return reader
 
     def _close(self, client: RelationReader) -> None:
@@ -247,7 +253,8 @@ class Call:
     def settings_in_force(self) -> list[dict[str, Any]]:
         """What holds of the user's settings but the store; {name, value, origin}."""
         variables = {"format": "TXLOG_FORMAT", "color": "NO_COLOR", "no_input": "TXLOG_NO_INPUT",
-                     "no_progress": "TXLOG_NO_PROGRESS"}  # fmt: skip
+                     "no_progress": "TXLOG_NO_PROGRESS",
+                     "lock_timeout": "TXLOG_LOCK_TIMEOUT"}  # fmt: skip
         rows: list[dict[str, Any]] = []
         for name, usual in _USUAL.items():
             given = getattr(self.flags, name)
@@ -266,7 +273,7 @@ class Call:
         self.taken: set[str] = set()
         named = ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR")
         for name, (value, _) in self.user.items():
-            if name in ("store", "format") or getattr(self.flags, name):
+            if name in ("store", "format", "lock_timeout") or getattr(self.flags, name):
                 continue
             if name == "color" and any(os.environ.get(each) for each in named):
                 continue
@@ -298,9 +305,22 @@ class Call:
         distance_s = (real.wall_ms - real.boot_ms + 500) // 1000
         return ManualClock(wall_ms, real.boot_id, wall_ms - distance_s * 1000)
 
-    def _lock_timeout(self) -> int:
+    def _lock_timeout(self) -> int | None:
         text = self.flags.lock_timeout or os.environ.get("TXLOG_LOCK_TIMEOUT")
-        return 30_000 if not text else parse_duration(text)
+        return parse_duration(text) if text else None
+
+    def usual_lock_timeout_ms(self) -> int:
+        """How long to wait for a lock where neither a flag, a variable nor the store says it."""
+        if "lock_timeout" in self.user:
+            return parse_duration(str(self.user["lock_timeout"][0]))
+        return Settings().lock_timeout_ms
+
+    def _settle_lock_timeout(self, client: RelationReader) -> None:
+        """Take what the user's config says of the lock, unless somebody says it who comes first."""
+        if self.lock_timeout_ms is None and "lock_timeout" in self.user:
+            usual_ms = self.usual_lock_timeout_ms()
+            if client.lock_timeout_ms == Settings().lock_timeout_ms:
+                client.wait_for_locks(usual_ms)
 
     def _say(self, level: str, text: str, before: str) -> None:
         text = printable(text)

@@ -59,7 +59,7 @@ class Format:
 
     def __init__(self, text: str, *, watermarks: bool = False, stored: bool = False) -> None:
         if not stored and beside(text):
-            raise Usage("%g %r %[ %] %x{key} are of consume and peek")
+            raise Usage("%g %r %[ %] %x{key} are of consume, peek and transform")
         self._parts = _compile(text, watermarks)
 
     def apply(self, row: Row) -> bytes:

@@ -16,8 +16,7 @@ from txlog.cli.tables import duration, size
 from txlog.ids import MessageId, TxnId
 
 if TYPE_CHECKING:
-    from txlog.producer import BatchReceipt
-    from txlog.receipt import LargeReceipt
+    from txlog.receipt import BatchReceipt, LargeReceipt
 
 
 class Place:

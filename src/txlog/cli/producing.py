@@ -39,8 +39,8 @@ from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from txlog.client import Client
-    from txlog.producer import BatchReceipt, Producer
-    from txlog.receipt import LargeReceipt
+    from txlog.producer import Producer
+    from txlog.receipt import BatchReceipt, LargeReceipt
 
 
 def run(call: Call, request: Request) -> None:

@@ -13,7 +13,7 @@ from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
 from txlog.cli.tables import counted
 from txlog.engine.storage.outside import replacing
-from txlog.errors import AlreadyExists, InvalidArgument
+from txlog.errors import AlreadyExists, InvalidArgument, TxlogError
 
 _FILE = "txlog-report.html"
 
@@ -46,6 +46,7 @@ def report(
 
     PATH is ./txlog-report.html, or - for stdout. It shows messages by hour (or what suits them),
     transactions by state and duration, backlogs, delayed messages, watermarks, segments, problems.
+    Of a store that is too damaged to be looked at it says what is wrong, and ends with 6.
     """
     exclusive(PATH=path, out=out)
     given = path if path is not None else out
@@ -58,23 +59,34 @@ def report(
         raise AlreadyExists(f"{where} exists", hint="--force replaces it", path=where)
     since_ms = None if since is None else parse_time(since, call.now_ms())
     by_ms = call.duration(by)
-    client = call.client()
     work = importlib.import_module("txlog.reporting.figures")
+    pages = importlib.import_module("txlog.reporting.page")
     with Words(call, "report: reading the store"):
-        figures = work.figures(client, since_ms, by_ms)
-    data: bytes = importlib.import_module("txlog.reporting.page").page(figures).encode()
+        try:
+            figures = work.figures(call.client(), since_ms, by_ms)
+            data: bytes = pages.page(figures).encode()
+        except TxlogError as error:
+            if error.exit != 6:
+                raise
+            call.exit = 6
+            figures = work.figures_of_damaged(call.store_path(), error, call.clock)
+            data = pages.page_of_damaged(figures).encode()
     if is_text:
         call.output.text(data.decode())
         return
     with replacing(where, only_new=not force) as file:
         file.write(data)
-    topics = len(figures["topic_list"])
-    messages = sum(row["messages"] for row in figures["topic_list"])
+    topics = messages = None
     problems = len(figures["problem_list"]) + len(figures["hanging_list"])
     said = counted(problems, "problem") if problems else "no problem"
-    call.summary(
-        f"wrote {where}: {counted(topics, 'topic')}, {counted(messages, 'message')}, {said}"
-    )
+    if call.exit:
+        call.summary(f"wrote {where}: the store cannot be looked at, {said}")
+    else:
+        topics = len(figures["topic_list"])
+        messages = sum(row["messages"] for row in figures["topic_list"])
+        call.summary(
+            f"wrote {where}: {counted(topics, 'topic')}, {counted(messages, 'message')}, {said}"
+        )
     call.output.result({
         "path": where, "topics": topics, "messages": messages, "problems": problems,
         "size_bytes": len(data),

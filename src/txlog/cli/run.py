@@ -6,6 +6,7 @@ import importlib
 from typing import Annotated
 
 from txlog.bounds import parse_duration
+from txlog.cli import percent, percentin
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
@@ -117,6 +118,8 @@ def run(
     examples=(
         "txlog transform orders upper -s shout -- tr a-z A-Z",
         "txlog transform raw clean -s s --create --in-format ndjson -- jq -c .value",
+        "txlog transform orders sorted -s sort --create --in-format '%k %v\\n' "
+        "--out-format '%k %v\\n' -- sort",
     ),
     fields=_FIELDS,
     changes=True,
@@ -128,10 +131,10 @@ def transform(
     words: Annotated[list[str], Argument(metavar="CMD", show_default=False)],
     subscription: SubscriptionOption,
     in_format: Annotated[
-        str, Option("--in-format", metavar="|".join(_TO_COMMAND), help="CMD reads")
+        str, Option("--in-format", metavar="|".join((*_TO_COMMAND, "%…")), help="CMD reads")
     ] = "lines",
     out_format: Annotated[
-        str, Option("--out-format", metavar="|".join(IN_FORMATS), help="CMD writes")
+        str, Option("--out-format", metavar="|".join((*IN_FORMATS, "%…")), help="CMD writes")
     ] = "lines",
     name: NameOption = None,
     parallelism: Parallelism = 1,
@@ -153,8 +156,7 @@ def transform(
 
     The command runs once a batch. Ending with anything but 0 aborts the batch.
     """
-    call.check_choice("--in-format", in_format, _TO_COMMAND)
-    call.check_choice("--out-format", out_format, IN_FORMATS)
+    _check_formats(call, in_format, out_format)
     _start(
         call,
         Request(
@@ -183,6 +185,18 @@ def transform(
             report_to=report_to,
         ),
     )
+
+
+def _check_formats(call: Call, in_format: str, out_format: str) -> None:
+    """Refuse what a command cannot be given, or what it writes cannot be read back."""
+    if "%" in in_format:
+        percent.Format(in_format, stored=True)
+    else:
+        call.check_choice("--in-format", in_format, (*_TO_COMMAND, "%…"))
+    if "%" not in out_format:
+        call.check_choice("--out-format", out_format, (*IN_FORMATS, "%…"))
+    elif percentin.InputFormat(out_format).has_partition:
+        raise Usage("%p in --out-format: an output goes where its key belongs")
 
 
 def _start(call: Call, request: Request) -> None:

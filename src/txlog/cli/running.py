@@ -40,6 +40,8 @@ def start(call: Call, request: Request) -> None:
     request.name = request.name or f"{name_of(function)}@{place}"
     log = JobLog(call, request.name, request.instance)
     client = call.client(write=True)
+    if isinstance(function, Command):
+        function.look_up(client)
     if request.instance is not None:
         _run_instance(call, request, client, function, log)
         return
@@ -183,7 +185,7 @@ def _run(
     request: Request, client: Client, function: Any, log: JobLog, hooks: Hooks, seen: Any
 ) -> tuple[Summary, TxlogError | None]:
     log.attach()
-    options = _options(request, log.lock_timeout_ms)
+    options = _options(request, client.lock_timeout_ms)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             summary = run(

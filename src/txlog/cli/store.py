@@ -58,7 +58,7 @@ def init(
     }
     given = {name: value for name, value in settings.items() if value is not None}
     call.report.store = os.path.abspath(where)
-    api = importlib.import_module("txlog.client")
+    api = importlib.import_module("txlog.opening")
     result = api.init(
         where,
         if_not_exists=if_not_exists,

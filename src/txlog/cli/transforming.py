@@ -6,15 +6,19 @@ import os
 import shutil
 import signal
 import subprocess
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from txlog.cli.beside import beside_of
 from txlog.cli.inputs import Input
-from txlog.cli.records import Records
+from txlog.cli.records import Beside, Records
 from txlog.cli.signals import Interrupted, shielded
 from txlog.cli.tables import Look
 from txlog.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from txlog.client import Client
 
 _GRACE_S: Final = 10
 _SENT: Final = ("value", "key", "properties", "event_time", "deliver_at", "deliver_after")
@@ -32,9 +36,14 @@ class Command:
         self._in_format = in_format
         self._out_format = out_format
         self._environment = {**os.environ, "TXLOG_STORE": os.path.abspath(store)}
+        self._beside: Beside | None = None
         self.__name__ = os.path.basename(words[0])
         if shutil.which(words[0]) is None:
             raise CommandFailed(f"{words[0]}: no such command", command=words[0])
+
+    def look_up(self, client: Client) -> None:
+        """Take from a store what the format of its input asks for and no message has."""
+        self._beside = beside_of(client, self._in_format)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Run it once; raises CommandFailed for any end but 0, BadRecord for what it wrote."""
@@ -64,7 +73,7 @@ class Command:
         if self._in_format == "null":
             values = rows["value"].to_pylist()
             return b"".join([(value or b"") + b"\0" for value in values])
-        return Records(self._in_format, None, raw_strings=False, look=_PLAIN).encode(rows)
+        return Records(self._in_format, None, look=_PLAIN, beside=self._beside).encode(rows)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

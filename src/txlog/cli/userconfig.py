@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from txlog.bounds import parse_duration
 from txlog.cli.environment import SWITCHES, USER_SETTINGS, config_home
 from txlog.engine.storage.outside import replace_file
 from txlog.errors import DiskFailed, InvalidArgument, NotFound
@@ -149,6 +150,8 @@ def _checked(name: str, value: object, where: str) -> str | bool:
     if isinstance(value, bool) and name in SWITCHES:
         return value
     if isinstance(value, str) and value and name not in SWITCHES:
+        if name == "lock_timeout":
+            parse_duration(value)
         if value in _WORDS.get(name, (value,)):
             return value
         raise InvalidArgument(f"{before}{name} is {'|'.join(_WORDS[name])}, not {value[:40]}")

@@ -113,7 +113,7 @@ def repair(
     with Words(call, "repair" if apply else "looking what can be repaired"):
         answer = api.repair(
             path, apply=apply, rebuild=rebuild, ledger=ledger, accept_loss=accept_loss,
-            lock_timeout_ms=call.lock_timeout_ms, clock=call.clock,
+            lock_timeout_ms=_lock_timeout_ms(call), clock=call.clock,
         )  # fmt: skip
     left = [one for one in answer["action_list"] if not one["done"]]
     for one in answer["action_list"]:
@@ -124,6 +124,12 @@ def repair(
     call.output.result(answer)
     if apply and left:
         call.exit = 6 if len(left) == len(answer["action_list"]) else 7
+
+
+def _lock_timeout_ms(call: Call) -> int:
+    """What the store says is not asked: there may be none that can be opened."""
+    asked = call.lock_timeout_ms
+    return call.usual_lock_timeout_ms() if asked is None else asked
 
 
 def _show(call: Call, answer: dict[str, Any]) -> None:

@@ -1,17 +1,15 @@
-"""The store: opens a directory, and is the only way to change it.
+"""Owns Store: an open store, and the only way to change one.
 
-Owns the write path (Law 3: decide, encode, append, apply, flush, witness, answer), group commit
-among threads, and following what other processes append. It builds the components and hands them
-out; decisions live in flow/, maintenance in upkeep/.
+It has the write path (Law 3: decide, encode, append, apply, flush, witness, answer), and group
+commit among threads; how it follows the journal is in follower. Decisions live in flow/,
+maintenance in upkeep/.
 
     write(decide)   mutex → flock → follow → sweep → decide → append → apply → flush → release
-    refresh()       read frames up to the witness; no lock
     dry run         the same decisions over a view of its own; their frames go nowhere
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
@@ -24,80 +22,46 @@ from txlog.engine.call import NOTHING, Call, Decide
 from txlog.engine.flow import resolve
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.sweep import Swept, Uses
+from txlog.engine.follower import Follower
 from txlog.engine.identity import Identity
-from txlog.engine.model.tally import Tally
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.sweeper import Sweeper, is_sweep_due
 from txlog.engine.view import View
-from txlog.errors import AlreadyClosed, MissingFile, OutcomeUnknown, ReadOnlyStore, TxlogError
-from txlog.settings import Settings
+from txlog.errors import OutcomeUnknown, ReadOnlyStore, TxlogError
 
 T = TypeVar("T")
 MAINTENANCE_PATH = "maintenance.lock"
 
 
-class Store:
+class Store(Follower):
     """An open store; safe to call from many threads of one process."""
 
-    __slots__ = (
-        "_appender", "_asked_durability", "_closed", "_lock", "_mutex", "_queue",
-        "_settings_changes", "_sweeper", "_view", "bucket_ops", "clock", "disk", "dry_run",
-        "durability", "identity", "lock_timeout_ms", "recovered_ms", "reports", "settings",
-        "tally",
-    )  # fmt: skip
+    __slots__ = ("_appender", "_lock", "_queue", "_sweeper", "bucket_ops", "lock_timeout_asked_ms")
 
     def __init__(
-        self, disk: Disk, clock: Clock, identity: Identity, *, lock_timeout_ms: int,
+        self, disk: Disk, clock: Clock, identity: Identity, *, lock_timeout_ms: int | None,
         durability: str | None, dry_run: bool = False,
     ) -> None:  # fmt: skip
-        self.disk = disk
-        self.dry_run = dry_run
-        self.clock = clock
-        self.identity = identity
-        self.lock_timeout_ms = lock_timeout_ms
-        self.reports: list[str] = []
+        super().__init__(disk, clock, identity, durability=durability, dry_run=dry_run)
+        self.lock_timeout_asked_ms = lock_timeout_ms  # None: the setting
         self.bucket_ops = BucketOps()
-        self._mutex = threading.RLock()
         self._queue: deque[Call] = deque()
         self._lock: LockFile | None = None
-        self._closed = False
         self._sweeper = Sweeper()
         self._appender = Appender(disk, self.note, dry_run=dry_run)
-        self._asked_durability = durability
-        self._settings_changes = -1
-        self.settings = Settings()
-        self.durability = durability or self.settings.durability
-        began_ms = clock.now().wall_ms
-        self.tally = Tally()
-        self._view = self._load()
-        self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
-        self._adopt_settings()
 
-    def _load(self) -> View:
-        """A fresh view at the visible end; tried again when a checkpoint overtakes it."""
-        while True:
-            view = View.open(self.disk, self.identity.salt, self.clock.now().boot_id)
-            try:
-                journal = view.journal
-                view.take(journal.read_valid() if self.dry_run else journal.read_durable())
-            except JournalMoved:
-                view.close()
-                continue
-            self.reports.extend(view.reports)
-            view.files.tally = self.tally
-            return view
-
-    def note(self, report: str) -> None:
-        """Keep a line for `reports`."""
-        self.reports.append(report)
+    @property
+    def lock_timeout_ms(self) -> int:
+        """How long to wait for a lock: what was asked for, else what the store says."""
+        asked = self.lock_timeout_asked_ms
+        return self.settings.lock_timeout_ms if asked is None else asked
 
     def close(self) -> None:
         """Close every descriptor; what was answered stands."""
         with self._mutex:
             if not self._closed:
-                self._closed = True
-                self._view.close()
+                super().close()
                 if self._lock is not None:
                     self._lock.close()
 
@@ -105,71 +69,6 @@ class Store:
     def has_written(self) -> bool:
         """True when this process has appended anything."""
         return self._appender.has_written
-
-    # --- reading -----------------------------------------------------------------------------
-
-    def read(self, look: Callable[[View], T], *, fresh: bool = True) -> T:
-        """Run a reading function over the newest durable state, alone among the threads.
-
-        fresh: False for one that is about what this process has seen already
-        It may run again, when files that it needs have been replaced since: until it returns it
-        must leave nothing behind.
-        """
-        with self._mutex:
-            if fresh or self._closed:
-                self._refresh()
-            while True:
-                at = (self._view.lsn, self._view.manifest.generation)
-                try:
-                    return look(self._view)
-                except MissingFile:
-                    self._refresh()  # R21
-                    if at == (self._view.lsn, self._view.manifest.generation):
-                        raise
-
-    def refresh(self) -> int:
-        """Follow the journal up to the witness; returns the LSN of the view."""
-        with self._mutex:
-            self._refresh()
-            return self._view.lsn
-
-    def _refresh(self) -> None:
-        if self._closed:
-            raise AlreadyClosed("the store is closed", hint="open it again")
-        if self.dry_run:
-            return  # what it decided so far stands nowhere else
-        try:
-            self._view.take(self._view.journal.read_durable())
-            self._view.adopt_manifest()
-        except JournalMoved:
-            self._reload()
-        self._adopt_settings()
-
-    def reload(self) -> None:
-        """Forget what is known, and read the newest manifest and the journal behind it."""
-        with self._mutex:
-            self._reload()
-
-    def _reload(self) -> None:
-        self._view.close()
-        self._view = self._load()
-
-    def _adopt_settings(self) -> None:
-        """Take the settings that the catalog has now; any process may have changed them."""
-        catalog = self._view.catalog
-        if catalog.settings_changes != self._settings_changes:
-            self.settings = Settings.from_mapping(catalog.settings)
-            self.durability = self._asked_durability or self.settings.durability
-            self._settings_changes = catalog.settings_changes
-
-    def has_unflushed(self, *, unseen: bool = False) -> bool:
-        """True when frames lie behind the witness; unseen: when there are more than it holds."""
-        with self._mutex:
-            journal = self._view.journal
-            journal.current.forget_window()
-            return (
-                not unseen and journal.durable_lsn < self._view.lsn
-            ) or journal.current.read_header(journal.end) is not None
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -244,8 +143,7 @@ class Store:
 
     def need_writable(self) -> None:
         """Raise AlreadyClosed, or ReadOnlyStore where nothing may be changed."""
-        if self._closed:
-            raise AlreadyClosed("the store is closed", hint="open it again")
+        self._need_open()
         if self.disk.read_only:
             raise ReadOnlyStore(
                 f"{self.disk.description} is open for reading only", path=self.disk.description
@@ -274,8 +172,7 @@ class Store:
             self._release()
 
     def _acquire(self) -> None:
-        if self._closed:
-            raise AlreadyClosed("the store is closed", hint="open it again")
+        self._need_open()
         if self._lock is None:
             self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
         self._lock.acquire(self.lock_timeout_ms)
@@ -431,7 +328,7 @@ class Store:
         A writer that died between its append and its flush left such frames; a reader that went by
         the witness alone would miss them until somebody writes.
         """
-        if not self.disk.read_only and self.has_unflushed():
+        if not (self.disk.read_only or self._closed) and self.has_unflushed():
             self._run_if_free([])
 
     def sweep_if_due(self, uses: Uses | None = None) -> None:
@@ -483,18 +380,3 @@ class Store:
             lsn, crc = self.locked(lambda view: view.journal.cut())
             assert self._view.lsn == lsn
             return lsn, crc, act(self._view)
-
-    def tail_bytes(self) -> tuple[int, int]:
-        """(frames, bytes) behind the newest checkpoint, for deciding about the next one."""
-        with self._mutex:
-            view = self._view
-            return view.lsn - view.manifest.cut_lsn, view.journal.end
-
-    def replayed(self, look: Callable[[View], T]) -> T:
-        """Run a reading function over a fresh view: the ops since the checkpoint wait in it."""
-        with self._mutex:
-            view = self._load()
-            try:
-                return look(view)
-            finally:
-                view.close()

@@ -8,17 +8,15 @@ store therefore costs the catalog and the journal tail, never the number of topi
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from txlog.clock import Instant
-from txlog.engine.files import Files
-from txlog.engine.files import Request as Request
+from txlog.engine.dumps import FOLDS, HOMES, load_dump
+from txlog.engine.files import Files, Request
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
@@ -28,7 +26,6 @@ from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds import watermark as watermarks
 from txlog.engine.model import large_row
-from txlog.engine.model.fold import Fold
 from txlog.engine.model.ops import (
     NamespacePolicySet,
     Op,
@@ -46,7 +43,6 @@ from txlog.engine.model.routes import CATALOG, FILES, ROUTES, Component
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage import far
-from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.journal import Journal, JournalMoved
 from txlog.engine.storage.journal_file import RawFrame
@@ -62,30 +58,6 @@ from txlog.errors import Corruption, MissingFile, SnapshotExpired
 if TYPE_CHECKING:
     from txlog.engine.storage.segment import FileRef
 
-_HOMES: dict[str, ModuleType] = {
-    "catalog": catalogs, "coordinator": coordinators, "key": transaction_keys, "topic": topics,
-    "buffer": buffers, "cursor": cursors, "delayed": delays, "watermark": watermarks,
-}  # fmt: skip
-
-
-class _Folds(Mapping[str, Fold]):
-    """The folds by kind; the module of one runs when a component of that kind is loaded."""
-
-    def __getitem__(self, kind: str) -> Fold:
-        fold: Fold = _HOMES[kind].FOLD
-        assert fold.kind == kind
-        return fold
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_HOMES)
-
-    def __len__(self) -> int:
-        return len(_HOMES)
-
-
-FOLDS = _Folds()
-STATE_HEAD = struct.Struct("<8s8s")
-STATE_MAGIC = b"TXLOGSTA"
 RELOADS_MAX = 20
 NOTED = frozenset([
     StatusUpdated, TxnOpened, PartitionOffline, PartitionAvailable, SubscriptionDeleted,
@@ -235,7 +207,7 @@ class View:
                     self._delays.add(key[1])
                 state = loaded.get(key)
                 if state is not None:
-                    _HOMES[key[0]].FOLD.apply(state, lsn, time_ms, op)
+                    HOMES[key[0]].FOLD.apply(state, lsn, time_ms, op)
                     continue
                 items = self._waiting.get(key)
                 if items is None:
@@ -302,7 +274,7 @@ class View:
     def _made(self, key: Component) -> Any:
         fold = FOLDS[key[0]]
         ref = self._dumps.get(key)
-        state = fold.new() if ref is None else self._load_dump(fold, ref)
+        state: Any = fold.new() if ref is None else load_dump(self.disk, fold, ref)
         for lsn, time_ms, op in self._waiting.get(key, ()):
             fold.apply(state, lsn, time_ms, op)
         return state
@@ -311,21 +283,6 @@ class View:
         """The state of a component as a dump has it; one that nobody has used is not kept."""
         state = self._loaded.get(key)
         return FOLDS[key[0]].dump(self._made(key) if state is None else state)
-
-    def _load_dump(self, fold: Fold, ref: DumpRef) -> Any:
-        file = self.disk.open(ref.path)
-        try:
-            data = file.pread(ref.offset, ref.length)
-        finally:
-            file.close()
-        if len(data) != ref.length or crc32c(data) != ref.crc:
-            raise Corruption(
-                f"{ref.path} is damaged, bytes {ref.offset} to {ref.offset + ref.length} "
-                f"({fold.kind} {ref.a})",
-                hint="restore the file from a copy of the store",
-                path=ref.path, offset=ref.offset, expected=ref.crc, found=crc32c(data),
-            )  # fmt: skip
-        return fold.load(data)
 
     def dumped(self) -> dict[Component, DumpRef]:
         """Where the manifest has the dumps of what was not deleted since."""

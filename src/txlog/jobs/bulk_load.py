@@ -24,7 +24,7 @@ def bulk_load(
     """Store the rows of files as messages, once for this key and these bytes.
 
     returns: {topic, files, messages, size_bytes, ledgers, txn, already}; files: of the source
-    raises:  InvalidArgument, TopicNotFound, PartitionUnavailable, NotAllowed; SqlError, BadRecord,
+    raises:  InvalidArgument, TopicNotFound, PartitionUnavailable, NotAllowed; BadRecord,
              CommandFailed when a file cannot be read as it is said to be: nothing was stored
     """
     tell("reading the source for its name")
@@ -45,7 +45,7 @@ def bulk_load(
 
 
 def _check_csv(source: Files, engine: Engine) -> None:
-    """Raises SqlError for what is no csv, BadRecord when an engine takes it for other rows."""
+    """Raises BadRecord for what is no csv, or when an engine takes it for other rows."""
     ours, theirs = Local().csv_rows(source), engine.csv_rows(source)
     if ours == theirs or ours.rows == theirs.rows == 0:
         return

@@ -50,13 +50,13 @@ class Engine(Protocol):
         """
 
     def count(self, source: Files) -> int:
-        """How many messages files have; raises SqlError, CommandFailed, BadRecord, InvalidArgument.
+        """How many messages files have; raises CommandFailed, BadRecord, InvalidArgument.
 
         Every record is looked at, and none is written.
         """
 
     def csv_rows(self, source: Files) -> CsvRows:
-        """What csv files are to this engine; raises SqlError, CommandFailed as it cannot read them.
+        """What csv files are to this engine; raises BadRecord or CommandFailed if it cannot read.
 
         All that DuckDB cannot read as it is written it refuses; others may take it for something.
         """

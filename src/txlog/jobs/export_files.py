@@ -36,7 +36,15 @@ from txlog.engine.view import View
 from txlog.errors import AlreadyExists, InvalidArgument, MessageNotFound, NotAllowed, TryAgain
 from txlog.ids import TopicName
 from txlog.jobs.engine import Tell, silent
-from txlog.jobs.exported import FORMS, PLACES, Writer, by_place, exported, writer
+from txlog.jobs.exported import (
+    FORMS,
+    PLACES,
+    Writer,
+    by_place,
+    dropping,
+    exported,
+    writer,
+)
 from txlog.reader import Reader
 
 Answer = dict[str, Any]
@@ -73,12 +81,12 @@ def export_stream(
     _check_form(form)
     counts = Counts()
     counts.files = 1
-    made = writer(form, sink, seeks=False)
-    for rows in client.read(topic, range=wanted, batch_messages=_AT_ONCE):
-        made.write(exported(rows))
-        counts.add(rows)
-        tell(f"{topic}: {counts.messages:,} messages")
-    made.close()
+    with dropping(writer(form, sink, seeks=False)) as made:
+        for rows in client.read(topic, range=wanted, batch_messages=_AT_ONCE):
+            made.write(exported(rows))
+            counts.add(rows)
+            tell(f"{topic}: {counts.messages:,} messages")
+        made.close()
     return _answer(topic, "-", counts)
 
 
@@ -96,8 +104,10 @@ def export_file(
         raise AlreadyExists(f"{path} exists", hint="--force replaces it", path=path)
     counts = Counts()
     tables = client.read(topic, range=wanted, batch_messages=_AT_ONCE)
-    with replacing(path, only_new=not force) as file:
-        made = writer(form, file)
+    with (
+        replacing(path, only_new=not force) as file,
+        dropping(writer(form, file)) as made,
+    ):
         for rows in tables:
             made.write(exported(rows))
             counts.add(rows)
@@ -274,7 +284,7 @@ class _Directory:
             make_directory(str(below))
         sink = files.enter_context(replacing(str(below / name)))
         without = [one for one in self.state.partition_by if not one.endswith("_date")]
-        return writer(self.state.form, sink, without)
+        return files.enter_context(dropping(writer(self.state.form, sink, without)))
 
     def _bounds(self, wanted: Range) -> tuple[dict[str, Mark], dict[str, Mark]]:
         """Where a range begins and ends in each partition, with the log as it is now."""

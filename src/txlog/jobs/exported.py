@@ -11,6 +11,7 @@ Text is made by DuckDB, column by column: no message becomes an object of Python
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, Protocol
 from urllib.parse import quote
 
@@ -82,6 +83,9 @@ class Writer(Protocol):
     def close(self) -> None:
         """Write the end of the file; it stays open."""
 
+    def drop(self) -> None:
+        """Write nothing any more, the end included; behind `close` it does nothing."""
+
 
 def exported(received: pa.Table) -> pa.Table:
     """Rows of RECEIVED as rows of COLUMNS."""
@@ -137,6 +141,15 @@ def writer(form: str, sink: BinaryIO, without: Sequence[str] = (), *, seeks: boo
     return _Text(form, sink, without)
 
 
+@contextmanager
+def dropping(made: Writer) -> Iterator[Writer]:
+    """A writer that, closed or not, leaves its sink alone when the block ends."""
+    try:
+        yield made
+    finally:
+        made.drop()
+
+
 class _Arrow:
     def __init__(self, schema: pa.Schema, sink: Any) -> None:
         self._names = schema.names
@@ -147,6 +160,12 @@ class _Arrow:
 
     def close(self) -> None:
         self._sink.close()
+
+    def drop(self) -> None:
+        # Else a writer of Parquet writes the end when it is collected, and says on stderr that its
+        # sink is closed.
+        if isinstance(self._sink, pq.ParquetWriter):
+            self._sink.is_open = False
 
 
 class _Text:
@@ -172,6 +191,9 @@ class _Text:
         pacsv.write_csv(found.select(kept), self._sink, options)
 
     def close(self) -> None:
+        self._session.close()
+
+    def drop(self) -> None:
         self._session.close()
 
 

@@ -63,9 +63,11 @@ def write_files(client: Client, content: Content, lsn: int, folder: Path) -> Non
                     made += 1
                     writers[key] = _writer(folder, key, made)
                 writers[key].write_table(rows)
-    finally:
         for writer in writers.values():
             writer.close()
+    finally:
+        for writer in writers.values():
+            writer.is_open = False  # else one that was given up complains when it is collected
 
 
 def _by_place(table: pa.Table) -> Iterator[tuple[Key, pa.Table]]:

@@ -40,7 +40,7 @@ def import_files(
     decoded_bytes_max: a row group of Parquet that decodes to more is refused
     returns: {topic, files, messages, size_bytes, txn, already}: of what was stored now, or before;
              txn None: there were several; already: nothing was stored now
-    raises:  TopicNotFound, InvalidArgument, LimitExceeded, SqlError and BadRecord when a file is
+    raises:  TopicNotFound, InvalidArgument, LimitExceeded; BadRecord when a file is
              not what it is said to be: of that batch nothing was stored; as Bulk.commit
     """
     name = TopicName.parse(topic)

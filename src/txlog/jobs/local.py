@@ -18,6 +18,7 @@ from txlog.errors import BadRecord, TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.exporting import write_files
+from txlog.jobs.refused import telling
 from txlog.jobs.replaying import Replayed
 from txlog.jobs.rows import (
     ARROW,
@@ -66,13 +67,13 @@ class Local:
 
     def count(self, source: Files) -> int:
         """How many messages files have."""
-        with _session(source) as session:
+        with telling(source), _session(source) as session:
             check_lines(session, source)
             return count_rows(session, source)
 
     def csv_rows(self, source: Files) -> CsvRows:
         """What csv files hold."""
-        with _session(source) as session:
+        with telling(source), _session(source) as session:
             return csv_rows(session, source)
 
     def load(
@@ -80,7 +81,7 @@ class Local:
     ) -> dict[str, Any]:
         """Store the rows of files as one batch, in their order."""
         bulk = client.bulk(topic, key=key, batch=batch)
-        with _session(source) as session:
+        with telling(source), _session(source) as session:
             check_lines(session, source)
             try:
                 return bulk.commit(bulk.stage(map(as_message, message_rows(session, source))))

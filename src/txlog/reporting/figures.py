@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any, Final
 
 import txlog
 from txlog.client import Client
-from txlog.errors import Corruption, InvalidArgument
+from txlog.clock import Clock
+from txlog.engine.identity import read_identity
+from txlog.engine.storage.disk import PosixDisk
+from txlog.errors import Corruption, InvalidArgument, TxlogError
 from txlog.ids import TopicName
+from txlog.integrity import verify
 from txlog.messagesql import name
 from txlog.overview import problem
 from txlog.querying import Query
@@ -52,6 +58,37 @@ def figures(client: Client, since_ms: int | None = None, by_ms: int | None = Non
     known, damaged = throughput(client, found["lsn"], since_ms, by_ms)
     found["problem_list"] += [row for row in damaged if row not in found["problem_list"]]
     return {"txlog": txlog.__version__, **found, "hanging_list": hanging, "throughput": known}
+
+
+def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> Answer:
+    """What can be said of a store that cannot be looked at: who it is, and what verify finds.
+
+    error:   why not
+    returns: {txlog, time, store: {path, uuid, format, created_time, size_bytes}, files, frames,
+             problem_list, hanging_list}; of the store None is what cannot be read either
+    cost:    reads every byte
+    """
+    found = verify(path, clock=clock)
+    store: Answer = dict.fromkeys(("uuid", "format", "created_time"))
+    with closing(PosixDisk(str(Path(path).absolute()), read_only=True)) as disk:
+        try:
+            identity = read_identity(disk)
+        except TxlogError:
+            pass  # verify says so
+        else:
+            store = {"uuid": identity.uuid, "format": identity.format,
+                     "created_time": identity.created_ms}  # fmt: skip
+    problems = [
+        {name: row[name] for name in ("code", "message", "hint")} for row in found["problem_list"]
+    ]
+    if not any(row["message"] == error.message for row in problems):
+        problems.insert(0, problem(error))
+    return {
+        "txlog": txlog.__version__, "time": clock.now().wall_ms,
+        "store": {"path": path, "size_bytes": found["size_bytes"], **store},
+        "files": found["files"], "frames": found["frames"],
+        "problem_list": problems, "hanging_list": [],
+    }  # fmt: skip
 
 
 def throughput(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from txlog.reporting import sections
 from txlog.reporting.style import STYLE
-from txlog.reporting.words import count, duration, instant, safe, size
+from txlog.reporting.words import count, counted, duration, instant, safe, size
 
 # The page may use its own style, and nothing else of anywhere.
 _POLICY: Final = (
@@ -22,9 +22,26 @@ _SECTIONS: Final = (
 
 def page(figures: Mapping[str, Any]) -> str:
     """The figures of a store as one document of HTML: no script, nothing to be loaded."""
+    body = "".join(section(figures) for section in _SECTIONS)
+    return _document(figures, f"{_head(figures)}{_tiles(figures)}{body}")
+
+
+def page_of_damaged(figures: Mapping[str, Any]) -> str:
+    """The same of what can be said of a store that cannot be looked at."""
+    store = figures["store"]
+    said = (
+        f"As of {instant(figures['time'])} UTC this store cannot be looked at. Read were"
+        f" {counted(figures['files'], 'file')}, {size(store['size_bytes'])}, with"
+        f" {counted(figures['frames'], 'frame')} of the journal. What follows is what is wrong;"
+        " txlog admin repair says what can be made good."
+    )
+    head = f'<header><h1>{safe(store["path"])}</h1><p class="sub">{safe(said)}</p></header>\n'
+    return _document(figures, head + sections.problems(figures))
+
+
+def _document(figures: Mapping[str, Any], body: str) -> str:
     path = figures["store"]["path"]
     title = safe(f"{PurePath(path).name or path}: txlog report")
-    body = "".join(section(figures) for section in _SECTIONS)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -32,7 +49,7 @@ def page(figures: Mapping[str, Any]) -> str:
         '<meta name="color-scheme" content="light dark">\n'
         '<meta name="referrer" content="no-referrer">\n'
         f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"{_head(figures)}{_tiles(figures)}{body}{_foot(figures)}</main>\n</body>\n</html>\n"
+        f"{body}{_foot(figures)}</main>\n</body>\n</html>\n"
     )
 
 
@@ -72,6 +89,8 @@ def _tiles(figures: Mapping[str, Any]) -> str:
 
 def _foot(figures: Mapping[str, Any]) -> str:
     store = figures["store"]
+    if store["uuid"] is None:
+        return f"<footer>txlog {safe(figures['txlog'])}</footer>\n"
     return (
         f"<footer>txlog {safe(figures['txlog'])}, store {safe(store['uuid'])}, format"
         f" {safe(store['format'])}, made {safe(instant(store['created_time']))} UTC</footer>\n"

@@ -24,9 +24,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType
 
 from txlog.bulk import stage
-from txlog.client import open_store
 from txlog.engine.flow.staging import ROWS_AT_ONCE, Staged, StagePlan
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
+from txlog.opening import open_store
 from txlog.spark.sink import conformed
 from txlog.spark.smallfiles import SMALL_BYTES, said_of_small
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from txlog.client import Client, open_store
+from txlog.client import Client
 from txlog.errors import NotAllowed, ReadOnlyStore
+from txlog.opening import open_store
 
 
 def opened(store: str) -> Client:

@@ -36,12 +36,12 @@ from pyspark.sql.types import (
 )
 
 from txlog.bulk import Bulk, stage
-from txlog.client import open_store
 from txlog.engine.flow.adopt import check_token
 from txlog.engine.flow.route import COLUMNS
 from txlog.engine.flow.staging import Staged, StagePlan
 from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
+from txlog.opening import open_store
 from txlog.spark.smallfiles import said_of_small
 
 _BYTES: Final = (BinaryType, StringType)

@@ -27,10 +27,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from txlog.client import open_store
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.far import is_far
 from txlog.errors import InvalidArgument
+from txlog.opening import open_store
 from txlog.scanning import UNCOMMITTED, Ends, Scan, grouped, read_scan, scans_of
 from txlog.spark.datasource import SCHEMA
 from txlog.spark.options import BatchOptions, batch_options

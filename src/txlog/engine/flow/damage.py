@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from txlog.engine.files import Request
 from txlog.engine.folds.catalog import index_of, topic_of
 from txlog.engine.model.ops import Mark
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.view import Request, View
+from txlog.engine.view import View
 from txlog.errors import Corruption
 from txlog.ids import TopicName
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.engine.files import Request
 from txlog.engine.flow.skipping import Skip, entries_left, indexes_left, runs_left
 from txlog.engine.flow.weight import Weight
 from txlog.engine.folds.buffer import Marker, find_marker
@@ -25,7 +26,7 @@ from txlog.engine.model.idset import Id, IdSet, covers
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.view import Request, View
+from txlog.engine.view import View
 from txlog.settings import RECEIVE_BYTES_MAX
 
 RECEIVED = pa.schema(

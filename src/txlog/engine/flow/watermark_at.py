@@ -12,11 +12,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from txlog.engine.files import Request
 from txlog.engine.flow.acksets import advanced
 from txlog.engine.folds.watermark import START, Position, State, Watermark, read_snapshot
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
 from txlog.engine.model.watermark_ops import read_effects
-from txlog.engine.view import Request, View
+from txlog.engine.view import View
 
 _COLUMNS = ("kind", "producer", "event_time", "value", "publish_time")
 

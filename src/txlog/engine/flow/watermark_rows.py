@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.engine.files import Request
 from txlog.engine.flow.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.flow.watermark_at import WatermarkGenerator, moves_between
 from txlog.engine.folds.watermark import START, Position, State
@@ -24,7 +25,7 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.model.watermark_ops import Effect, read_effects
-from txlog.engine.view import Request, View
+from txlog.engine.view import View
 
 ROWS_AT_ONCE = 100_000
 _COLUMNS = ("kind", "producer", "event_time", "publish_time", "lsn", "txn_most", "txn_least")

@@ -20,9 +20,8 @@ Invariants
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -41,11 +40,10 @@ from txlog.engine.model.ops import (
     LedgerTrimmed,
     Op,
 )
+from txlog.engine.model.ranges import Moves, Range, moved, moved_row
 from txlog.engine.model.schedule import times_from
 
 TxnPair = tuple[int, int]
-# (ledger, first row, rows, index of the first row)
-Range = tuple[int, int, int, int]
 
 
 class Held(msgspec.Struct, array_like=True, gc=False):
@@ -347,7 +345,7 @@ def _compacted(state: Buffer, lsn: int, time_ms: int, op: Compacted) -> None:
     trimmed = [(ledger, *part) for ledger in op.old for part in state.trimmed.get(ledger, ())]
     for ledger in op.old:
         _remove(state, lsn, ledger)
-    moves: dict[int, list[tuple[int, int, int]]] = {ledger: [] for ledger in op.old}
+    moves: Moves = {ledger: [] for ledger in op.old}
     for ledger, row, rows, new_row in sorted(op.moved):
         moves[ledger].append((row, rows, new_row))
     new = SidecarLedger(op.file.ledger, op.file.rows, op.payload_bytes, time_ms, sealed=True)
@@ -368,45 +366,15 @@ def _compacted(state: Buffer, lsn: int, time_ms: int, op: Compacted) -> None:
     _recount(state)
 
 
-def moved_row(moves: list[tuple[int, int, int]], row: int, rows: int) -> int | None:
-    """Where rows of an old ledger are now; moves: (first row, rows, new row), rising."""
-    at = bisect_right(moves, row, key=lambda move: move[0]) - 1
-    first, count, new_row = moves[at] if at >= 0 else (0, 0, 0)
-    return new_row + row - first if first <= row <= row + rows <= first + count else None
-
-
-def _move(
-    one: Held | Marker, lsn: int, moves: dict[int, list[tuple[int, int, int]]], ledger: int,
-    size: int,
-) -> None:  # fmt: skip
+def _move(one: Held | Marker, lsn: int, moves: Moves, ledger: int, size: int) -> None:
     """Let the ranges of a transaction point into the new ledger."""
     if one.sizes is not None:
         one.sizes = {old: known for old, known in one.sizes.items() if old not in moves}
         one.sizes = {**one.sizes, ledger: size} if one.sizes else None
-    ranges: list[Range] = []
-    for part in one.ranges:
-        if part[0] in moves:
-            new_row = moved_row(moves[part[0]], part[1], part[2])
-            if new_row is None:
-                raise broken("buffer", lsn, f"live rows of ledger {part[0]} were not moved")
-            part = (ledger, new_row, part[2], part[3])
-        ranges.append(part)
-    for before, after in pairwise(ranges):
-        if (before[0], before[1] + before[2], before[3] + before[2]) == (*after[:2], after[3]):
-            one.ranges = _joined(ranges)
-            return
-    one.ranges = ranges
-
-
-def _joined(ranges: list[Range]) -> list[Range]:
-    out = ranges[:1]
-    for part in ranges[1:]:
-        ledger, row, rows, index = out[-1]
-        if (ledger, row + rows, index + rows) == (part[0], part[1], part[3]):
-            out[-1] = (ledger, row, rows + part[2], index)
-        else:
-            out.append(part)
-    return out
+    made = moved(one.ranges, moves, ledger)
+    if made is None:
+        raise broken("buffer", lsn, f"live rows were not moved to ledger {ledger}")
+    one.ranges = made
 
 
 def find_held(state: Buffer, coordinator: int, sequence: int) -> Held | None:

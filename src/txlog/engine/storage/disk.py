@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import grp
 import os
 import pwd
 import stat
@@ -30,19 +29,14 @@ from txlog.engine.storage.disk_file import Handle, PosixFile, write_all
 from txlog.engine.storage.disk_lock import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk_protocol import (
     TEMPORARY_PREFIX,
-    Disk,
-    File,
-    LockFile,
     Stream,
     compare,
     failure,
     split,
 )
 from txlog.errors import (
-    AlreadyExists,
     Corruption,
     DiskFailed,
-    InvalidArgument,
     MissingFile,
     NotAllowed,
     OutcomeUnknown,
@@ -53,18 +47,12 @@ from txlog.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "TEMPORARY_PREFIX", "Disk", "File", "LockFile", "PosixDisk", "absolute", "filesystem",
-    "is_there",
-]  # fmt: skip
-
 DIRECTORIES_MAX = 128  # directory descriptors kept open by one disk; the usual limit is 1,024
 COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
 
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not hang us
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
-_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph"})
 
 
 class _LockDescriptor(Handle):
@@ -128,7 +116,7 @@ class PosixDisk:
         allow_unsafe: a root that is a link will do, and writing to a foreign or public one
         raises:       StoreNotFound, NotAllowed, NoResources, DiskFailed
         """
-        fd = _open_root(root, follow=allow_unsafe)
+        fd = open_root(root, follow=allow_unsafe)
         self._root = Handle(fd, root)
         at = os.fstat(fd)
         self.description = os.path.abspath(root)
@@ -146,42 +134,6 @@ class PosixDisk:
             self._root.close()
             reason = f"{root} {'is foreign' if is_foreign else 'can be written by everybody'}"
             raise NotAllowed(reason, hint="open it read-only, or mend owner and mode", path=root)
-
-    @staticmethod
-    def create_root(
-        path: str, shared_group: str | None = None, *, allow_unsafe: bool = False
-    ) -> None:
-        """Make the directory of a store, private or shared with a group; an empty one will do.
-
-        raises: AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument
-        """
-        try:
-            group = -1 if shared_group is None else grp.getgrnam(shared_group).gr_gid
-        except KeyError as error:
-            raise InvalidArgument(f"no such group: {shared_group}") from error
-        above = [os.path.dirname(os.path.abspath(path))]
-        while not os.path.isdir(above[-1]) and above[-1] != "/":
-            above.append(os.path.dirname(above[-1]))
-        try:
-            os.makedirs(path, 0o700, exist_ok=True)
-            if not allow_unsafe and (kind := filesystem(path)) in _NETWORK:
-                reason = f"{path} is on a network file system ({kind})"
-                raise NotAllowed(reason, hint="--allow-unsafe-fs, without promises", path=path)
-            with closing(Handle(_open_root(path, follow=allow_unsafe), path)) as root:
-                if os.listdir(root.fd):
-                    raise AlreadyExists(f"not an empty directory: {path}", path=path)
-                if shared_group is not None:
-                    os.fchown(root.fd, -1, group)
-                os.fchmod(root.fd, 0o700 if shared_group is None else 0o2770)
-            for directory in above:
-                with suppress(PermissionError):  # one we may pass through but not read
-                    fd = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)
-                    with closing(Handle(fd, directory)):
-                        os.fsync(fd)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise AlreadyExists(f"not a directory: {path}", path=path) from error
-        except OSError as error:
-            raise failure(error, "create", path) from error
 
     def open(self, path: str, write: bool = False) -> PosixFile:
         if write:
@@ -208,7 +160,7 @@ class PosixDisk:
 
     def listdir(self, path: str) -> list[str]:
         with suppress(MissingFile), self._directory(path, "list", path) as fd:
-            own = os.open(".", _DIRECTORY, dir_fd=fd)  # a shared descriptor has one offset
+            own = os.open(".", DIRECTORY, dir_fd=fd)  # a shared descriptor has one offset
             with closing(Handle(own, path)):
                 return sorted(os.listdir(own))
         return []
@@ -391,7 +343,7 @@ class PosixDisk:
             if kept is None:
                 parent, name = split(path)
                 with self._directory(parent, action, subject) as above:
-                    own = os.open(name, _DIRECTORY, dir_fd=above)
+                    own = os.open(name, DIRECTORY, dir_fd=above)
                 with self._mutex:
                     if path not in self._directories and len(self._directories) < DIRECTORIES_MAX:
                         kept = self._directories[path] = Handle(own, path)
@@ -404,20 +356,10 @@ class PosixDisk:
                 os.close(own)
 
 
-def filesystem(path: str) -> str:
-    """Return the kernel's name for the kind of file system path is on, "" when unknown."""
-    device = os.stat(path).st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    for line in read_proc("/proc/self/mountinfo").decode(errors="replace").splitlines():
-        before, _, after = line.partition(" - ")
-        if before.split()[2:3] == [number]:
-            return after.split()[0]
-    return ""
-
-
-def _open_root(path: str, follow: bool) -> int:
+def open_root(path: str, follow: bool) -> int:
+    """A descriptor of the directory of a store; raises StoreNotFound, NotAllowed (a link)."""
     try:
-        return os.open(path.rstrip("/") or "/", _DIRECTORY & ~(os.O_NOFOLLOW if follow else 0))
+        return os.open(path.rstrip("/") or "/", DIRECTORY & ~(os.O_NOFOLLOW if follow else 0))
     except FileNotFoundError as error:
         raise StoreNotFound(f"no store at {path}", path=path) from error
     except NotADirectoryError as error:
@@ -440,8 +382,3 @@ def absolute(path: str) -> str:
     """The path from the root, without what means nothing: `a//./b/`; `..` stays, links may be."""
     joined = os.path.join(os.getcwd(), path)
     return "/" + "/".join(part for part in joined.split("/") if part not in ("", "."))
-
-
-def is_there(path: str, name: str) -> bool:
-    """True when the directory has something of that name, of whatever kind."""
-    return os.path.exists(os.path.join(path, name))

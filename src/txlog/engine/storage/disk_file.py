@@ -11,7 +11,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from txlog.engine.storage.disk_protocol import as_views, failure, flush_failure
 
@@ -38,6 +38,10 @@ class Handle:
         fd, self.fd = self.fd, _CLOSED  # a later use finds EBADF, never a stranger's descriptor
         with suppress(OSError):  # close promises nothing (R33)
             os.close(fd)
+
+    def __reduce__(self) -> NoReturn:
+        """Two handles of one descriptor would close it twice, the second time a stranger's."""
+        raise TypeError("an open store cannot be copied or pickled: open it again where it is used")
 
     def __del__(self) -> None:
         if self.fd != _CLOSED:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from txlog.engine.storage import journal_forward
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.frame import Buffer, attested_lsn, encode, joined
 from txlog.engine.storage.journal_file import (
@@ -34,7 +35,6 @@ from txlog.values import changed
 
 # A frame above this size is written straight to the end: filling zeros first would write it twice.
 FILL_FRAME_BYTES_MAX = 256 << 10
-_SCAN_BYTES = 4 << 20
 
 
 class JournalMoved(Exception):
@@ -202,13 +202,7 @@ class Journal:
             raise JournalMoved
 
     def _broken(self, known: int) -> Corruption:
-        path = self.current.name.path
-        return Corruption(
-            f"{path} is damaged at byte {self.end}: LSN {self.last_lsn + 1} to {known} "
-            "were durable and cannot be read",
-            hint="restore the file from a copy of the store",
-            path=path, offset=self.end, lsn=self.last_lsn + 1, last_lsn=known,
-        )  # fmt: skip
+        return journal_forward.broken(self.current, self.end, self.last_lsn + 1, known)
 
     # --- recovery, under the write lock ------------------------------------------------------
 
@@ -258,45 +252,23 @@ class Journal:
     def _settle_tail(self, known: int) -> None:
         """Cut what is not a valid frame behind the end, or find that it was durable once."""
         file = self.current.file
-        size = file.size()
-        self.current.size = size
-        first_bad = last_bad = -1
-        attested = 0
-        at = self.end
-        while at < size:
-            block = file.pread(at, min(_SCAN_BYTES, size - at))
-            if not block:
-                break
-            # comparing first: stripping a blank MiB takes 4 ms
-            stripped = b"" if block == bytes(len(block)) else block.rstrip(b"\0")
-            if stripped:
-                if first_bad < 0:
-                    first_bad = at
-                last_bad = at + len(stripped)
-            at += len(block)
-        if first_bad < 0:
+        stop = self.current.written_until(self.end)
+        if stop == self.end:
             return
-        tail = file.pread(self.end, last_bad - self.end)
+        tail = file.pread(self.end, stop - self.end)
         # a genuine frame may end in zeros of its own, which were taken for blank here
-        blank = file.pread(last_bad, FILL_BYTES)
+        blank = file.pread(stop, FILL_BYTES)
         attested = attested_lsn(tail + blank, self.end, self.salt)
         if attested > self.last_lsn:
             raise self._broken(max(attested, known))
         name = f"quarantine/{self.last_lsn + 1:020d}-{self._disk.random_bytes(4).hex()}.tail"
         self._disk.publish(name, [tail])
-        self._zero(self.end, last_bad - self.end)
+        self.current.zero(self.end, stop - self.end)
         file.datasync()
         self.reports.append(
             f"recovery cut {len(tail)} bytes of an unfinished frame behind LSN {self.last_lsn}; "
             f"copy in {name}"
         )
-
-    def _zero(self, offset: int, length: int) -> None:
-        done = 0
-        while done < length:
-            step = min(FILL_BYTES, length - done)
-            self.current.file.pwrite(offset + done, bytes(step))
-            done += step
 
     def _roll_forward(self, is_poisoned: bool) -> None:
         """R13: copy valid unwitnessed frames to a new file; never flush the old bytes again."""
@@ -305,13 +277,12 @@ class Journal:
             self._raise(flushing=0, poisoned=self.lossy)  # until confirm_boot: R9 comes first
             return
         old = self.current
-        if count > 0:
-            start, chain, end = self._place_of(self.durable_lsn + 1)
-        else:  # nothing to copy, but neither the old file nor its directory is to be trusted
-            start, chain, end = self.end, self.chain_crc, self.end
-        frames = old.file.pread(start, end - start)
-        rewritten, chain_last = self._rebased(frames, self.durable_lsn + 1, chain)
         first = self.durable_lsn + 1
+        if count > 0:
+            start, chain = journal_forward.place_of(old, first)
+        else:  # nothing to copy, but neither the old file nor its directory is to be trusted
+            start, chain = self.end, self.chain_crc
+        rewritten, chain_last = journal_forward.rebased(old, (start, self.end), first, chain)
         same = [n.rewrite for n in list_journals(self._disk) if n.first_lsn == first]
         name = JournalName(first, max(same) + 1 if same else 0)
         publish_journal(self._disk, name, self.salt, chain, rewritten)
@@ -325,36 +296,6 @@ class Journal:
         self.durable_lsn = last
         self._raise(flushing=0, poisoned=self.lossy)
         self.reports.append(f"recovery rolled forward {count} frames to LSN {last}")
-
-    def _place_of(self, lsn: int) -> tuple[int, int, int]:
-        """(offset of frame lsn, chain CRC before it, end of the last valid frame) here."""
-        at, chain, number = FILE_HEADER_BYTES, self.current.chain_crc, self.current.name.first_lsn
-        while number < lsn:
-            frame = self.current.read_frame(at, number, chain)
-            if frame is None:
-                raise self._broken(lsn)
-            at, chain, number = at + frame.total_bytes, frame.crc, number + 1
-        return at, chain, self.end
-
-    def _rebased(self, frames: bytes, lsn: int, chain: int) -> tuple[list[Buffer], int]:
-        """The same frames encoded for a new file, where offsets and CRCs differ."""
-        out: list[Buffer] = []
-        at, target, previous = 0, FILE_HEADER_BYTES, chain
-        while at < len(frames):
-            frame = self.current.read_frame(self.end - len(frames) + at, lsn, chain)
-            if frame is None:
-                raise self._broken(lsn)
-            ops_at = at + frame.rows_offset - frame.offset - len(frame.ops)
-            rows_at = ops_at + len(frame.ops)
-            parts, total, crc = encode(
-                lsn=lsn, durable_lsn=frame.durable_lsn, time_ms=frame.time_ms, offset=target,
-                ops=frame.ops, rows=frames[rows_at : rows_at + frame.rows_bytes],
-                columns=frame.columns, salt=self.salt, previous_crc=previous,
-            )  # fmt: skip
-            out.extend(parts)
-            chain, previous = frame.crc, crc
-            at, target, lsn = at + frame.total_bytes, target + total, lsn + 1
-        return out, previous
 
     # --- writing, under the write lock -------------------------------------------------------
 
@@ -391,7 +332,7 @@ class Journal:
     def _cut_back(self, offset: int, error: TxlogError) -> None:
         """R30: nothing of a failed append may stay; if that fails, the handle is poisoned."""
         try:
-            self._zero(offset, max(0, self.current.file.size() - offset))
+            self.current.zero(offset, max(0, self.current.file.size() - offset))
         except TxlogError as exc:
             self._poison()
             raise self._unknown("cutting back after the frame behind LSN", error) from exc

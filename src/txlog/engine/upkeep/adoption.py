@@ -29,7 +29,7 @@ from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.store import Store
 from txlog.engine.upkeep.checkpoint import maintenance_lock
 from txlog.engine.upkeep.paths import ledger_dir, sealed_path, topic_dir
-from txlog.engine.upkeep.sweep import unlink_unnamed
+from txlog.engine.upkeep.sweep import below_topics, names_in, unlink_unnamed
 from txlog.engine.view import View
 from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, TxlogError
 
@@ -186,7 +186,7 @@ def sweep_stages(store: Store, *, topics_max: int | None = None) -> int:
     oldest = store.clock.now().wall_ms - store.settings.stage_ttl_ms
     size = 0
     for directory in _stage_dirs(store, topics_max):
-        for name in store.disk.listdir(directory):
+        for name in names_in(store.disk, directory) or ():
             began = job_time(name)
             if began is not None and began <= oldest:
                 size += remove_job(store.disk, f"{directory}/{name}")
@@ -199,7 +199,4 @@ def _stage_dirs(store: Store, topics_max: int | None) -> Iterator[str]:
         yield from (f"{topic_dir(name)}/{STAGE_DIR}" for name in names[: topics_max + 1]
                     if len(names) <= topics_max)  # fmt: skip
         return
-    paths = ["topics"]
-    for _ in ("tenant", "namespace", "topic"):
-        paths = [f"{path}/{name}" for path in paths for name in store.disk.listdir(path)]
-    yield from (f"{path}/{STAGE_DIR}" for path in paths)
+    yield from (f"{path}/{STAGE_DIR}" for path in below_topics(store.disk, 3))

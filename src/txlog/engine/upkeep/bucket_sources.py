@@ -14,6 +14,7 @@ from itertools import accumulate
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.engine.files import Request
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.delay_ops import NO_TIME, Id
 from txlog.engine.model.schedule import Schedule
@@ -22,7 +23,7 @@ from txlog.engine.storage.bucket import IDS, times_of
 from txlog.engine.storage.bucket_bitmaps import one_array
 from txlog.engine.storage.bucket_reader import BucketFile
 from txlog.engine.store import Store
-from txlog.engine.view import Request, View
+from txlog.engine.view import View
 
 # A ledger of more entries than this gets no table of its markers: none is taken for whole then.
 MARKED_ENTRIES_MAX = 1 << 25

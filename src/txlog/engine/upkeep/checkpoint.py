@@ -22,6 +22,7 @@ from itertools import pairwise
 
 import msgspec
 
+from txlog.engine.dumps import FOLDS, STATE_HEAD, STATE_MAGIC
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.tail import TailRun
@@ -44,7 +45,7 @@ from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep import history
 from txlog.engine.upkeep.paths import ledger_dir, part_path
 from txlog.engine.upkeep.unlinking import unlink_free
-from txlog.engine.view import FOLDS, STATE_HEAD, STATE_MAGIC, View
+from txlog.engine.view import View
 from txlog.errors import StoreFull
 
 # A state file is rewritten once less than this share of it is still named.

@@ -27,6 +27,7 @@ from txlog.engine.flow.space import Moved, Switch
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.buffer import Buffer, Marker, SidecarLedger
 from txlog.engine.model.ops import Compacted
+from txlog.engine.model.ranges import moved_row
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.storage.manifest import generations
@@ -297,7 +298,7 @@ def moved_rows(view: View, op: Compacted) -> pa.Table:
         moves[ledger].append((row, rows, new_row))
     found = [
         (at, place) for place in _places(state, set(op.old))
-        if (at := buffers.moved_row(moves[place.ledger], place.row, place.rows)) is not None
+        if (at := moved_row(moves[place.ledger], place.row, place.rows)) is not None
     ]  # fmt: skip
     ends: list[int] = []
     said: list[tuple[int, Marker | None]] = []

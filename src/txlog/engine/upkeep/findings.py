@@ -5,8 +5,8 @@ components say different things. A *warning* is what the next writer or the next
 order by itself, or damage to bytes that nobody needs.
 
 Codes are those of errors (`TXL-601`), or for warnings a word: `tail`, `witness`, `manifest`,
-`unnamed`, `temporary`, `foreign`, `quarantine`, `quarantined`, `offline`, `void`, `pin`, `reserve`,
-`lock`, `loss`, `predecessor` (only the checkpoint before the newest needs it).
+`unnamed`, `temporary`, `staged`, `foreign`, `quarantine`, `quarantined`, `offline`, `void`, `pin`,
+`reserve`, `lock`, `loss`, `predecessor` (only the checkpoint before the newest needs it).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
     4 rebuild-delayed  buckets, from the log
       bring-online     a quarantined partition whose files are good
       settle           an unfinished frame, a damaged witness: what every writer does
-      sweep            what nobody names
+      sweep            what nobody names, and what jobs left
       restore          nothing can be made of it: a copy of the store is needed, or of the file
                        where it lies outside
 
@@ -51,7 +51,7 @@ LOSING: Final = ("cut-journal", "salvage-file")
 RECORD_APART: Final = 4096  # of the witness
 _PREDECESSOR: Final = ("predecessor", "manifest")
 _SETTLED: Final = ("tail", "witness", "reserve", "lock")
-_SWEPT: Final = ("unnamed", "temporary", "pin")
+_SWEPT: Final = ("unnamed", "temporary", "pin", "staged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def make_plan(
     ledger:  only the files of this one
     """
     findings = Findings()
-    known = verify(disk, clock.now().boot_id, findings)
+    known = verify(disk, clock.now(), findings)
     plan = Plan(known, findings)
     if known is None:
         for one in findings.problems:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from txlog.clock import Clock
+from txlog.engine.dumps import STATE_HEAD, STATE_MAGIC
 from txlog.engine.flow.availability import partition_number, set_online
 from txlog.engine.flow.buckets import lose
 from txlog.engine.flow.draft import Decision
@@ -26,6 +27,7 @@ from txlog.engine.storage.manifest import (
 )
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.store import MAINTENANCE_PATH, Store
+from txlog.engine.upkeep.adoption import sweep_stages
 from txlog.engine.upkeep.buckets import rebuild_now
 from txlog.engine.upkeep.checkpoint import crc_of, next_generation, restore_reserve
 from txlog.engine.upkeep.journal_loss import (
@@ -38,7 +40,7 @@ from txlog.engine.upkeep.quarantine import check_files
 from txlog.engine.upkeep.repair import Action, Plan
 from txlog.engine.upkeep.sweep import sweep_unnamed
 from txlog.engine.upkeep.verify import Known
-from txlog.engine.view import STATE_HEAD, STATE_MAGIC, View
+from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.ids import TopicName
 
@@ -247,6 +249,9 @@ def _with_store(
         if any(one.action == "sweep" for one in done):
             with _locked(disk, timeout_ms, writing=False):
                 sweep_unnamed(store)
+                sweep_stages(store)
+                if known.generations[:-2]:
+                    forget_before(disk, known.generations[-2])
     finally:
         store.close()
 

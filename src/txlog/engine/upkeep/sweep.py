@@ -6,7 +6,8 @@ another process's, writing right now: it goes only if its flock is free. So may 
 of a large message whose frame is not written yet: its sender holds the flock until it is. Once that
 is free a look under the write lock, where every written frame is seen, tells for good. So it does
 of a ledger in a partition: the frame that adopted it may be written and not flushed. What a reader
-has pinned stays while it lives.
+has pinned stays while it lives. The lock of a consumer that is attached no more is nobody's, for
+its number is used once. What is no directory where a store has one is left alone; verify names it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from contextlib import suppress
 from txlog.engine.folds.catalog import has_partition
 from txlog.engine.liveness import is_held
 from txlog.engine.pins import PINS_DIR, pinned, pins, unpinned
-from txlog.engine.storage.disk import TEMPORARY_PREFIX
-from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.far import is_far
 from txlog.engine.storage.manifest import Manifest, generations, read_manifest
 from txlog.engine.store import Store
@@ -27,9 +27,10 @@ from txlog.engine.upkeep.history import HISTORY_DIR
 from txlog.engine.upkeep.paths import DELAYED_DIR, delayed_dir, ledger_dir
 from txlog.engine.upkeep.unlinking import unlink_free
 from txlog.engine.view import View
-from txlog.errors import IntegrityError, MissingFile
+from txlog.errors import Corruption, IntegrityError, MissingFile
 
-FIXED_DIRECTORIES = ("", "journal", "manifest", "state", "quarantine", "consumers", HISTORY_DIR)
+CONSUMERS_DIR = "consumers"
+FIXED_DIRECTORIES = ("", "journal", "manifest", "state", "quarantine", CONSUMERS_DIR, HISTORY_DIR)
 SEGMENT_SUFFIXES = (".arrow", ".parquet", ".state")
 SIDECAR_DIR = "/_txnlog/"
 
@@ -60,16 +61,14 @@ def unlink_unnamed(store: Store, path: str) -> int:
 def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[str, str]]:
     """The files that nobody names, each with the reason: unnamed, temporary, or pin."""
     is_free = pinned(store.disk, store.identity.salt)
-    for path in pins(store.disk):
-        if not is_held(store.disk, path):
-            yield path, "pin"
+    yield from _free_locks(store)
     named, directories = store.read(lambda view: (named_paths(store, view), _directories(view)))
     if directories_max is None:
         directories = list(every_directory(store.disk))
     elif len(directories) > directories_max:
         directories = []
     for directory in (*FIXED_DIRECTORIES, *directories):
-        for name in store.disk.listdir(directory):
+        for name in names_in(store.disk, directory) or ():
             path = f"{directory}/{name}" if directory else name
             if name.startswith(TEMPORARY_PREFIX):
                 if not is_held(store.disk, path):
@@ -78,6 +77,14 @@ def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[
                 is_awaited = SIDECAR_DIR in path and is_held(store.disk, path)
                 if not is_awaited and is_free(path):
                     yield path, "unnamed"
+
+
+def _free_locks(store: Store) -> Iterator[tuple[str, str]]:
+    """Pins of the dead, and locks of consumers that have left."""
+    left = store.read(lambda view: detached(store.disk, view))
+    for path in (*pins(store.disk), *left):
+        if not is_held(store.disk, path):
+            yield path, "unnamed" if path in left else "pin"
 
 
 def free_gone(store: Store) -> int:
@@ -137,15 +144,47 @@ def paths_of(manifest: Manifest) -> set[str]:
     return files | {ref.path for ref in manifest.dumps} | {path for path, _ in manifest.dropped}
 
 
-def every_directory(disk: Disk) -> Iterator[str]:
-    """Every directory of partitions and sidecars, those of deleted topics too."""
+def detached(disk: Disk, view: View) -> list[str]:
+    """The locks of consumers that are attached no more, and whose numbers nobody gets."""
+    catalog = view.catalog
+    return [
+        f"{CONSUMERS_DIR}/{name}" for name in disk.listdir(CONSUMERS_DIR)
+        if (number := name.removesuffix(".lock")).isdecimal()
+        and int(number) < catalog.next_consumer and int(number) not in catalog.consumers
+    ]  # fmt: skip
+
+
+def names_in(disk: Disk, path: str) -> list[str] | None:
+    """The names in a directory; None: what lies there is none (nor a link followed)."""
+    try:
+        return disk.listdir(path)
+    except Corruption:
+        return None
+
+
+def below_topics(disk: Disk, levels: int, strays: list[str] | None = None) -> list[str]:
+    """What lies so many levels below `topics`: 3, topics; 4, partitions and their like.
+
+    strays: takes what is no directory above that
+    """
     paths = ["topics"]
-    for _ in ("tenant", "namespace", "topic", "partition"):
-        paths = [f"{path}/{name}" for path in paths for name in disk.listdir(path)]
-    for path in paths:
-        yield path
-        yield f"{path}/_txnlog"
-        yield f"{path}/{DELAYED_DIR}"
+    for _ in range(levels):
+        found = [(path, names_in(disk, path)) for path in paths]
+        if strays is not None:
+            strays += [path for path, names in found if names is None]
+        paths = [f"{path}/{name}" for path, names in found for name in names or ()]
+    return paths
+
+
+def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str]:
+    """Every directory of partitions and sidecars, those of deleted topics too."""
+    for path in below_topics(disk, 4, strays):
+        names = names_in(disk, path)
+        if names is None and strays is not None:
+            strays.append(path)
+        if names is not None:
+            yield path
+        yield from (f"{path}/{name}" for name in ("_txnlog", DELAYED_DIR) if name in (names or ()))
 
 
 def _directories(view: View) -> list[str]:

@@ -1,7 +1,7 @@
 """Verify: reads a store byte by byte and repairs nothing; how much of it can be relied on.
 
     fast   identity, witness, manifests, every journal frame and its chain, every file that is
-           named against its checksums, what nobody names
+           named against its checksums, what nobody names and what jobs left
     deep   the same, and: everything decodes; the state of the newest checkpoint is what the one
            before it and the journal lead to (Law 1); the components agree with each other and with
            the rows (verify_folds)
@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from txlog.clock import Instant
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.folds.catalog import has_partition, index_of, numbers, topic_of
@@ -36,20 +37,25 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.witness import Witness, Witnessed
 from txlog.engine.upkeep.buckets import delayed_partitions
 from txlog.engine.upkeep.findings import Findings
-from txlog.engine.upkeep.sweep import every_directory, paths_of
+from txlog.engine.upkeep.sweep import paths_of
 from txlog.engine.upkeep.verify_files import (
-    check_fixed,
     check_history,
-    check_names,
     check_segment,
     check_state,
 )
 from txlog.engine.upkeep.verify_folds import check_folds
 from txlog.engine.upkeep.verify_journal import Chain, check_journals, check_witness
+from txlog.engine.upkeep.verify_names import (
+    check_fixed,
+    check_left,
+    check_names,
+    check_stages,
+)
 from txlog.engine.upkeep.verify_replay import check_replay
 from txlog.engine.view import View
 from txlog.errors import MissingFile, TxlogError
 from txlog.ids import TopicName
+from txlog.settings import Settings
 
 # So often everything is looked at again, when something was wrong and somebody wrote meanwhile.
 TRIES_MAX: Final = 4
@@ -86,7 +92,7 @@ class Known:
 
 
 def verify(
-    disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False,
+    disk: Disk, now: Instant, findings: Findings, *, deep: bool = False,
     topics: Sequence[TopicName] = (),
 ) -> Known | None:  # fmt: skip
     """Look at everything; returns what there is, for who may repair it, or None: no identity.
@@ -96,29 +102,29 @@ def verify(
     """
     for _ in range(TRIES_MAX):
         tried = Findings(findings.tell)
-        known = _verify(disk, boot_id, tried, deep, topics)
-        if not tried.errors or known is None or not _has_moved(disk, known, boot_id):
+        known = _verify(disk, now, tried, deep, topics)
+        if not tried.errors or known is None or not _has_moved(disk, known):
             break
         known.close()
     else:  # never still for so long: what is found now is said
         tried = Findings(findings.tell)
-        known = _verify(disk, boot_id, tried, deep, topics)
+        known = _verify(disk, now, tried, deep, topics)
     findings.take(tried)
     return known
 
 
 def _verify(
-    disk: Disk, boot_id: str, findings: Findings, deep: bool, topics: Sequence[TopicName]
+    disk: Disk, now: Instant, findings: Findings, deep: bool, topics: Sequence[TopicName]
 ) -> Known | None:
-    known = survey(disk, boot_id, findings, deep=deep)
+    known = survey(disk, now.boot_id, findings, deep=deep)
     if known is None:
         return None
     try:
         partitions = _partitions(known.view, topics)
-        _check_files(disk, known, findings, partitions, deep=deep)
+        _check_files(disk, known, findings, partitions, now.wall_ms, deep=deep)
         if deep and known.view is not None:
             findings.begin("replaying the journal")
-            check_replay(disk, known.identity.salt, boot_id, known.manifests, findings)
+            check_replay(disk, known.identity.salt, now.boot_id, known.manifests, findings)
             findings.begin("comparing components")
             check_folds(known.view, findings, partitions)
     except BaseException:
@@ -127,7 +133,7 @@ def _verify(
     return known
 
 
-def _has_moved(disk: Disk, known: Known, boot_id: str) -> bool:
+def _has_moved(disk: Disk, known: Known) -> bool:
     """True when somebody has written since: what was missing may have been let go."""
     if generations(disk)[-2:] != [one.generation for one in known.manifests]:
         return not known.bad
@@ -199,7 +205,7 @@ def _manifests(
         bad.append(witnessed.generation)
     out: list[Manifest] = []
     sums: dict[int, int] = {}
-    for generation in found:
+    for generation in found[-2:]:
         path = manifest_path(generation)
         try:
             data = disk.read(path)
@@ -209,14 +215,10 @@ def _manifests(
         except MissingFile:
             continue  # a checkpoint removed it meanwhile
         except TxlogError as error:
-            if generation in found[-2:]:
-                findings.caught(error, path=path)
-                bad.append(generation)
-            else:
-                findings.warning("manifest", f"{error.message}; nothing needs it", path=path)
+            findings.caught(error, path=path)
+            bad.append(generation)
             continue
-        if generation in found[-2:]:
-            out.append(manifest)
+        out.append(manifest)
     if len(out) == 2 and out[1].previous_crc not in (0, sums[out[0].generation]):
         path = manifest_path(out[1].generation)
         findings.error(604, f"{path} does not follow {manifest_path(out[0].generation)}", path=path)
@@ -229,8 +231,9 @@ def _manifests(
 
 
 def _check_files(
-    disk: Disk, known: Known, findings: Findings, partitions: Collection[int] | None, *, deep: bool
-) -> None:
+    disk: Disk, known: Known, findings: Findings, partitions: Collection[int] | None, wall_ms: int,
+    *, deep: bool,
+) -> None:  # fmt: skip
     """Every file that a kept manifest or a frame names, and what nobody names."""
     view = known.view
     is_wanted = _Wanted(disk, known)
@@ -253,8 +256,11 @@ def _check_files(
     if view is not None:
         _unavailable(view, findings)
     if not known.bad and view is not None:
-        places = [one for one in every_directory(disk) if "/_stage" not in one]  # never real
-        check_names(disk, is_wanted.named, places, findings, is_wanted)
+        check_names(disk, is_wanted.named, findings, is_wanted)
+        check_left(disk, view, known.generations, findings)
+        check_stages(
+            disk, wall_ms - Settings.from_mapping(view.catalog.settings).stage_ttl_ms, findings
+        )
 
 
 def _chunked(view: View | None, ref: FileRef, partition: int | None) -> Chunked | None:

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
+from txlog.engine.dumps import FOLDS
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.routes import Component
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.manifest import DumpRef, Manifest, manifest_path
 from txlog.engine.upkeep.findings import Findings
-from txlog.engine.view import FOLDS, View
+from txlog.engine.view import View
 from txlog.errors import MissingFile, TxlogError
 
 FRAMES_AT_ONCE: Final = 4096

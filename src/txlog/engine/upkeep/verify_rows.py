@@ -8,11 +8,12 @@ from typing import Final
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.engine.files import Request
 from txlog.engine.folds.buffer import Marker, live_rows
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.schema import KIND_DATA, TXN_COMMIT, W_IDLE, W_SET, W_SNAPSHOT
 from txlog.engine.upkeep.findings import Findings
-from txlog.engine.view import Request, View
+from txlog.engine.view import View
 from txlog.ids import TxnId
 
 ROWS_AT_ONCE: Final = 200_000

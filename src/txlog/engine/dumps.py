@@ -1,0 +1,67 @@
+"""Owns the folds by kind, and their dumps: what a state file begins with, how one is read.
+
+A state file is its head and the dumps behind each other; the manifest has the place and checksum of
+each (DumpRef), so a component is loaded without the others.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds import coordinator as coordinators
+from txlog.engine.folds import cursor as cursors
+from txlog.engine.folds import delayed as delays
+from txlog.engine.folds import topic as topics
+from txlog.engine.folds import transaction_key as transaction_keys
+from txlog.engine.folds import watermark as watermarks
+from txlog.engine.model.fold import Fold
+from txlog.engine.storage.crc import crc32c
+from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.manifest import DumpRef
+from txlog.errors import Corruption
+
+HOMES: dict[str, ModuleType] = {
+    "catalog": catalogs, "coordinator": coordinators, "key": transaction_keys, "topic": topics,
+    "buffer": buffers, "cursor": cursors, "delayed": delays, "watermark": watermarks,
+}  # fmt: skip
+
+
+class _Folds(Mapping[str, Fold]):
+    """The folds by kind; the module of one runs when a component of that kind is loaded."""
+
+    def __getitem__(self, kind: str) -> Fold:
+        fold: Fold = HOMES[kind].FOLD
+        assert fold.kind == kind
+        return fold
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(HOMES)
+
+    def __len__(self) -> int:
+        return len(HOMES)
+
+
+FOLDS = _Folds()
+STATE_HEAD = struct.Struct("<8s8s")
+STATE_MAGIC = b"TXLOGSTA"
+
+
+def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> object:
+    """The state that a dump holds; raises Corruption."""
+    file = disk.open(ref.path)
+    try:
+        data = file.pread(ref.offset, ref.length)
+    finally:
+        file.close()
+    if len(data) != ref.length or crc32c(data) != ref.crc:
+        raise Corruption(
+            f"{ref.path} is damaged, bytes {ref.offset} to {ref.offset + ref.length} "
+            f"({fold.kind} {ref.a})",
+            hint="restore the file from a copy of the store",
+            path=ref.path, offset=ref.offset, expected=ref.crc, found=crc32c(data),
+        )  # fmt: skip
+    return fold.load(data)

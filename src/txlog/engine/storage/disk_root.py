@@ -1,0 +1,65 @@
+"""Owns making the directory of a store, and what there is to know of a place before it is one."""
+
+from __future__ import annotations
+
+import grp
+import os
+from contextlib import closing, suppress
+
+from txlog.engine.storage.disk import DIRECTORY, open_root
+from txlog.engine.storage.disk_file import Handle
+from txlog.engine.storage.disk_lock import read_proc
+from txlog.engine.storage.disk_protocol import failure
+from txlog.errors import AlreadyExists, InvalidArgument, NotAllowed
+
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph"})
+
+
+def create_root(path: str, shared_group: str | None = None, *, allow_unsafe: bool = False) -> None:
+    """Make the directory of a store, private or shared with a group; an empty one will do.
+
+    raises: AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument
+    """
+    try:
+        group = -1 if shared_group is None else grp.getgrnam(shared_group).gr_gid
+    except KeyError as error:
+        raise InvalidArgument(f"no such group: {shared_group}") from error
+    above = [os.path.dirname(os.path.abspath(path))]
+    while not os.path.isdir(above[-1]) and above[-1] != "/":
+        above.append(os.path.dirname(above[-1]))
+    try:
+        os.makedirs(path, 0o700, exist_ok=True)
+        if not allow_unsafe and (kind := filesystem(path)) in _NETWORK:
+            reason = f"{path} is on a network file system ({kind})"
+            raise NotAllowed(reason, hint="--allow-unsafe-fs, without promises", path=path)
+        with closing(Handle(open_root(path, follow=allow_unsafe), path)) as root:
+            if os.listdir(root.fd):
+                raise AlreadyExists(f"not an empty directory: {path}", path=path)
+            if shared_group is not None:
+                os.fchown(root.fd, -1, group)
+            os.fchmod(root.fd, 0o700 if shared_group is None else 0o2770)
+        for directory in above:
+            with suppress(PermissionError):  # one we may pass through but not read
+                fd = os.open(directory, DIRECTORY & ~os.O_NOFOLLOW)
+                with closing(Handle(fd, directory)):
+                    os.fsync(fd)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise AlreadyExists(f"not a directory: {path}", path=path) from error
+    except OSError as error:
+        raise failure(error, "create", path) from error
+
+
+def filesystem(path: str) -> str:
+    """Return the kernel's name for the kind of file system path is on, "" when unknown."""
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in read_proc("/proc/self/mountinfo").decode(errors="replace").splitlines():
+        before, _, after = line.partition(" - ")
+        if before.split()[2:3] == [number]:
+            return after.split()[0]
+    return ""
+
+
+def is_there(path: str, name: str) -> bool:
+    """True when the directory has something of that name, of whatever kind."""
+    return os.path.exists(os.path.join(path, name))

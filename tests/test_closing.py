@@ -1,0 +1,159 @@
+"""Closing: what a closed handle, a closed client, a copy and a forked child may still do: nothing.
+
+R27 and spec/transactions 14: a closed handle, and one inherited by fork, is AlreadyClosed.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine_kit import Bench, rows, send, values
+from txlog import MessageId
+from txlog.errors import AlreadyClosed, ConsumerBusy
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s")
+    send(made.client, b"a", b"b", b"c")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("topics", ["t", ["t"]])
+def test_a_client_closes_its_consumers(bench: Bench, topics: str | list[str]) -> None:
+    """9.1: what nobody saw goes back uncounted, and the subscription is free at once."""
+    client = bench.another()
+    consumer: Any = client.consumer(topics, "s")
+    assert consumer.receive().value == b"a"  # b and c lie in its queue
+    with pytest.raises(ConsumerBusy):
+        bench.client.consumer("t", "s")
+    client.close()
+    with bench.client.consumer("t", "s") as other:
+        found = rows([other.receive_batch()])
+    assert [(one.value, one.redelivery_count) for one in found] == [(b"a", 1), (b"b", 0), (b"c", 0)]
+    consumer.close()  # once more does nothing
+    client.close()
+
+
+CONSUMER: dict[str, Callable[[Any, Any], object]] = {
+    "receive": lambda consumer, one: consumer.receive(),
+    "receive_batch": lambda consumer, one: consumer.receive_batch(),
+    "acknowledge": lambda consumer, one: consumer.acknowledge(one),
+    "acknowledge_cumulative": lambda consumer, one: consumer.acknowledge_cumulative(one),
+    "negative_acknowledge": lambda consumer, one: consumer.negative_acknowledge(one),
+    "reconsume_later": lambda consumer, one: consumer.reconsume_later(one),
+    "redeliver": lambda consumer, one: consumer.redeliver_unacknowledged_messages(),
+    "seek": lambda consumer, one: consumer.seek(MessageId(1, 0)),
+    "unsubscribe": lambda consumer, one: consumer.unsubscribe(),
+}
+
+
+@pytest.mark.parametrize("name", CONSUMER)
+def test_a_closed_consumer_does_nothing(bench: Bench, name: str) -> None:
+    """Its messages went back: another one may have them."""
+    consumer = bench.client.consumer("t", "s")
+    one = consumer.receive()
+    consumer.close()
+    with pytest.raises(AlreadyClosed):
+        CONSUMER[name](consumer, one)
+    with bench.client.consumer("t", "s") as other:
+        assert [m.value for m in rows([other.receive_batch()])] == [b"a", b"b", b"c"]
+
+
+def test_a_closed_producer_sends_nothing(bench: Bench) -> None:
+    """spec/watermarks 12: a closed producer asserts nothing either."""
+    with bench.client.producer("t", chunking=True) as producer:
+        txn = bench.client.transaction()
+        producer.send(b"d", txn=txn)
+    for call in (
+        lambda: producer.send(b"e"),
+        lambda: producer.send(b"e" * 100, txn=txn),
+        lambda: producer.send_async(b"e", txn=txn),
+        lambda: producer.new_message().value(b"e").send(),
+        producer.new_watermark,
+    ):
+        with pytest.raises(AlreadyClosed):
+            call()
+    txn.commit()  # what was sent before is not lost
+    assert values(bench.client) == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_closed_client_says_so(bench: Bench) -> None:
+    """Whatever is asked for: it is closed, and not that some file cannot be read."""
+    client = bench.another()
+    reader, producer, txn = client.reader("t"), client.producer("t"), client.transaction()
+    client.close()
+    for call in (
+        client.status, client.topics, lambda: client.producer("t"), lambda: [*client.read("t")],
+        client.transaction, client.checkpoint, client.expire, reader.read_next, txn.commit,
+        lambda: producer.send(b"x"), lambda: client.consumer("t", "s"), client.flush,
+    ):  # fmt: skip
+        with pytest.raises(AlreadyClosed, match="the store is closed"):
+            call()
+
+
+def test_open_handles_are_neither_copied_nor_pickled(bench: Bench) -> None:
+    """A copy of a descriptor would close it a second time, when it is a stranger's."""
+    client = bench.another()
+    with client.consumer("t", "s") as consumer, client.transaction() as txn:
+        producer, reader = client.producer("t"), client.reader("t")
+        producer.send(b"d", txn=txn)
+        for handle in (client, consumer, txn, producer, reader):
+            for act in (copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match="open it again"):
+                    act(handle)
+    assert values(client) == [b"a", b"b", b"c", b"d"]
+    assert client.checkpoint()["generation"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of such forks
+def test_a_child_is_told_although_a_thread_of_its_parent_was_at_work(bench: Bench) -> None:
+    """R27: the lock of threads that it inherits is never freed there; it must not wait for it."""
+    client = bench.client
+    consumer = client.consumer("t", "s")
+    is_held, is_over = threading.Event(), threading.Event()
+
+    def work(view: object) -> None:
+        is_held.set()
+        is_over.wait()
+
+    thread = threading.Thread(target=client._store.read, args=(work,))
+    thread.start()
+    is_held.wait()
+    child = os.fork()
+    if child == 0:  # it ends by the signal where it hangs
+        signal.alarm(20)
+        failed = 0
+        for call in (
+            client.status, consumer.receive, client.topics,
+            lambda: consumer.acknowledge(MessageId(1, 0)),
+        ):  # fmt: skip
+            try:
+                call()
+                failed += 1
+            except AlreadyClosed as error:
+                failed += "fork" not in str(error.hint)
+            except BaseException:
+                failed += 10
+        client.close()
+        os._exit(failed)
+    is_over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    message = consumer.receive()
+    assert message is not None and message.value == b"a"  # the parent goes on
+    consumer.close()
