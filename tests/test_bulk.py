@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from scripts import ready
 from tests.engine_kit import START_MS, Bench, ids, pending, say, send, send_txn, values
 from txlog import Client, MessageId, Range
 from txlog.bounds import END, Bound
@@ -199,7 +199,7 @@ class TestStoring:
         )
         outs = [
             subprocess.run(
-                [sys.executable, "-c", code, str(plan), value, task], capture_output=True,
+                [*ready.python(), "-c", code, str(plan), value, task], capture_output=True,
                 check=True,
             ).stdout
             for value, task in (("b", "2"), ("a", "1"), ("again", "1"))

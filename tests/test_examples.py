@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 import txlog
+from scripts import ready
 from tests.source_tree import ROOT, SOURCE
 
 LINES = 12_000
@@ -27,11 +28,10 @@ def test_the_commands_of_the_example_give_the_totals_of_the_file(tmp_path: Path)
     store = str(tmp_path / "store")
     script = "\n".join(commands).replace("/tmp/txlog-example", store)
     assert store in script
-    for name in ("txlog", "python"):
-        program = tmp_path / name
-        module = "-m txlog " if name == "txlog" else ""
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module}"$@"\n')
-        program.chmod(0o755)
+    ready.tool(tmp_path / "txlog")
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(
         ["sh", "-e", "-c", script], cwd=ROOT, capture_output=True, text=True,

@@ -7,7 +7,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scripts import ready
 from tests.engine_kit import Bench, begin, send
 from tests.test_cli_store import ROOT, Tool, tool
 from txlog import Bound, Client, MessageId
@@ -223,7 +223,7 @@ def test_a_killed_export_gives_each_message_once(tmp_path: Path, steps: list[int
     bench = bench_of(tmp_path)
     out = tmp_path / "out"
     for step in steps:
-        words = [sys.executable, "-c", _DIES, str(ROOT / "src"), bench.path, str(out), str(step)]
+        words = [*ready.python(), "-c", _DIES, str(ROOT / "src"), bench.path, str(out), str(step)]
         assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
     export_directory(
         bench.client, "t", str(out), resume=True, piece_messages=3, partition_by=["event_date"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scripts import ready
 from tests.engine_kit import Bench
 from tests.test_cli_store import ROOT, Tool, tool
 from tests.test_export_files import fill, shown
@@ -117,7 +117,7 @@ def test_a_killed_import_goes_on_with_what_is_missing(tmp_path: Path) -> None:
     folder.mkdir()
     for number in range(5):
         (folder / f"{number}.ndjson").write_text(f'{{"n":{number}}}\n' * (number + 1))
-    words = [sys.executable, "-c", _DIES, str(ROOT / "src"), bench.path, str(folder), "6"]
+    words = [*ready.python(), "-c", _DIES, str(ROOT / "src"), bench.path, str(folder), "6"]
     assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
     assert 0 < len(shown(bench.client)) < 15
     rest = import_files(bench.client, source(folder), "t", resume=True)
