@@ -41,17 +41,12 @@ def sound(bench: Bench) -> bool:
     return bool(txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0)
 
 
-@pytest.mark.parametrize("is_named", ["manifest", "frame"])
-def test_a_compacted_file_is_made_again_from_what_it_was_made_of(
-    tmp_path: Path, is_named: str
-) -> None:
+def test_a_compacted_file_is_made_again_from_what_it_was_made_of(tmp_path: Path) -> None:
     """The frame tells where the rows went, and the files before it are in their grace: R18."""
     bench = bench_of(tmp_path, reader_grace_ms=600_000)
     mixed(bench)
     bench.client.checkpoint()
     bench.client.admin.compact("t")
-    if is_named == "manifest":
-        bench.client.checkpoint()
     before, path = seen(bench.client), compacted(bench)
     bench.close()
     whole = flip(path, 300)
@@ -129,7 +124,9 @@ def of_large(client: Client) -> list[tuple[bytes | None, Any, str]]:
     return [(m.value, m.key, str(m.message_id)) for m in read(client)]
 
 
-@pytest.mark.parametrize("at", ["first", "last", "whole"])
+@pytest.mark.parametrize(
+    "at", ["first", "last", pytest.param("whole", marks=pytest.mark.slow)]
+)  # fmt: skip
 def test_a_large_message_that_lost_a_chunk_is_lost_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
