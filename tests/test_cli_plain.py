@@ -8,6 +8,7 @@ from typing import Any
 from txlog.cli import catalogue, dispatch, plain, typed
 from txlog.cli.command import Command
 from txlog.cli.declared import GLOBAL_FLAGS, Option, declared, defaults_of, hints_of
+from txlog.cli.fields import MEANINGS
 from txlog.cli.flags import hidden_times
 from txlog.errors import Usage
 
@@ -128,3 +129,4 @@ def test_fields_are_told_without_arguments() -> None:
         if command.fields:
             assert by_plain(command, ["-f", "help"]) is not None, path
             assert by_plain(command, ["-fhelp"]) is not None, path
+            assert [name for name in command.fields if name not in MEANINGS] == [], path
