@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from txlog.cli import catalogue, dispatch
 from txlog.cli.command import Command
 from txlog.cli.main import main
+from txlog.cli.signals import Interrupted
 
 ROOT = Path(__file__).resolve().parent.parent
 PATHS = sorted(catalogue.COMMANDS)
@@ -129,6 +131,24 @@ way.script()
         env={"PYTHONPATH": str(ROOT / "src")},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_an_interrupt_while_a_class_is_made_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Python 3.11 makes a RuntimeError of what `__set_name__` raises, a signal of ours too."""
+
+    class Name:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise Interrupted(signal.SIGTERM)
+
+    def load(path: str) -> Command:
+        type("Request", (), {"range": Name()})
+        return Command(path, lambda call: None)
+
+    monkeypatch.setattr(dispatch, "load", load)
+    assert main(["topic", "list"]) == 143
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("flag", "code"), [("--if-not-exists", 10), ("--no-such", 2)])

@@ -32,6 +32,8 @@ def run(words: list[str]) -> int:
         silence_stdout()
         return 141
     except Exception as error:
+        if isinstance(error.__cause__, signals.Interrupted) and isinstance(error, RuntimeError):
+            return error.__cause__.exit  # Python wraps what interrupts it while it makes a class
         if isinstance(error, OSError):
             silence_stdout()
         return report.show(as_ours(error), error)
