@@ -234,6 +234,26 @@ def test_an_end_that_somebody_was_told_of_stands(how: str) -> None:
         assert state(settled(image, after_reboot()), ended) == ("aborted", reason)
 
 
+def test_a_watermark_that_was_handed_out_stands_with_what_it_rests_on() -> None:
+    """spec/watermarks, invariant 6: the acknowledgements beneath it are flushed with it."""
+    stage = Stage()
+    producer = stage.client.producer("t", "w")
+    producer.new_watermark().event_time(10).send()
+    consumer = stage.client.consumer("t", "s", enable_watermarking=True)
+    assert consumer.receive() is not None and consumer.receive() is not None
+    for message in read_messages(stage.client, "t"):
+        assert message.message_id is not None
+        consumer.acknowledge(message.message_id)
+    assert consumer.receive() is None
+    assert consumer.get_last_watermark() is not None
+    for image in stage.cuts():
+        late = settled(image, after_reboot())
+        assert late.subscriptions()[0]["backlog"] == 0
+        with late.consumer("t", "s", enable_watermarking=True) as again:
+            assert again.receive() is None
+            assert again.get_last_watermark() == (10, 1)
+
+
 def test_k3_power_fails_before_the_flush() -> None:
     """K3: whole or torn or none, as K1 or K2; open transactions are aborted."""
     stage = Stage()
