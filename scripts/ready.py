@@ -8,6 +8,7 @@ exit code of the command. What a start itself does is tested with real starts el
     ready.python()        words that stand for `python`, before `-c CODE` or `-m MODULE`
 
 Who kills itself with `-c` or `-m` is a process of its own that dies by SIGKILL; its client follows.
+The client of a command that ends without a word, as by `os._exit` of a function, ends with 255.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ streams = b"".join(n.to_bytes(4, sys.byteorder) for n in (0, 1, 2))
 data = "\\0".join(words).encode("utf-8", "surrogateescape")
 to.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
 code = to.recv(1)
-if not code:
+if not code and sys.argv[2] == "python":
     os.kill(os.getpid(), 9)
-os._exit(code[0])
+os._exit((code or b"\\xff")[0])
 """
 _server: list[str] = []  # the socket's path, once it runs
 
