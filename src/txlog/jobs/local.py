@@ -18,7 +18,6 @@ from txlog.errors import BadRecord, TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.exporting import write_files
-from txlog.jobs.refused import telling
 from txlog.jobs.replaying import Replayed
 from txlog.jobs.rows import (
     ARROW,
@@ -30,6 +29,7 @@ from txlog.jobs.rows import (
 )
 from txlog.loads import CsvRows, Files, Transform
 from txlog.querying import Query
+from txlog.refused import telling
 from txlog.relation import Content, Source
 from txlog.stored import ROW_COLUMNS, Stored, paths_below
 

@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from txlog.duck import Rows, Session
 from txlog.engine.flow.route import COLUMNS
-from txlog.errors import BadRecord, InvalidArgument
+from txlog.errors import InvalidArgument
 from txlog.loads import CsvRows, Files
+from txlog.refused import no_objects
 
 _OTHERS: Final = {
     "properties": "CAST({0} AS MAP(VARCHAR, VARCHAR))", "deliver_at": None,
@@ -87,12 +88,12 @@ def check_lines(session: Session, source: Files) -> None:
     if source.form not in ("ndjson", "envelope"):
         return
     [row] = session.arrow(
-        "SELECT count(*) AS n, any_value(line[:60]) AS first FROM"
+        "SELECT count(*) AS n FROM"
         f" {_scan(source)} WHERE line IS NULL OR NOT json_valid(line)"
         " OR json_type(line) <> 'OBJECT'"
     ).to_pylist()
     if row["n"]:
-        raise BadRecord(f"{row['n']} lines are no JSON object, one is {row['first']!r}")
+        raise no_objects(source, row["n"])
 
 
 def _selected(session: Session, source: Files) -> str:

@@ -23,9 +23,10 @@ from txlog.engine.storage.bucket import IDS
 from txlog.engine.upkeep.bucket_sources import INDEX_MAX, Search, looked_up
 from txlog.engine.upkeep.compact import Arrange
 from txlog.engine.view import View
-from txlog.errors import BadRecord, CommandFailed
+from txlog.errors import CommandFailed
 from txlog.ids import TopicName
 from txlog.loads import KEPT, PROPERTY, CsvRows, Files, Transform
+from txlog.refused import no_objects
 from txlog.relation import Content, Source
 from txlog.spark.arranging import arranged, delayed_ids
 from txlog.spark.loading import bulk_load
@@ -173,8 +174,7 @@ class Spark:
         )
         count = self._run(bad.count)
         if count:
-            first = self._run(bad.first)
-            raise BadRecord(f"{count} lines are no JSON object, one is {first and first[0][:60]!r}")
+            raise no_objects(source, count)
 
     def arrange(self, client: Client) -> Arrange:
         """What reads and sorts the rows of a compaction."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,24 @@ def telling(source: Files) -> Iterator[None]:
         for end in _ENDS:
             text = text.partition(end)[0].strip()
         raise BadRecord(text) from error
+
+
+def no_objects(source: Files, count: int) -> BadRecord:
+    """What to say of lines that are no JSON object: where the first is, and how many more."""
+    more = f", and {count - 1} more" if count > 1 else ""
+    for path in source.paths:
+        with _opened(path) as file:
+            for number, line in enumerate(_lines(path, file), start=1):
+                if not _is_object(line):
+                    return _bad(path, number, f"no JSON object{more}")
+    return BadRecord(f"{count} line{'s are' if count > 1 else ' is'} no JSON object")
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _check_rows(path: str, error: SqlError) -> None:
