@@ -175,6 +175,10 @@ def test_joining_does_not_end_and_no_join_ignores(
     assert tool.json("txn", "commit")["already"] is True
     assert tool.error("txn", "abort")["code"] == "TXL-402"
     assert tool.error("produce", "orders", "-m", "late")["code"] == "TXL-402"
+    tool.ok("sub", "create", "s", "-t", "orders")
+    assert tool.error("consume", "orders", "-s", "s")["code"] == "TXL-402"  # and nothing printed
+    never = tool.error("consume", "orders", "-s", "s", "--txn-id", "0:99")
+    assert never["code"] == "TXL-304"
 
 
 def test_a_bad_record_aborts_the_own_transaction(tool: Tool, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from txlog.cli.options import Call, is_terminal
 from txlog.cli.records import Records
 from txlog.cli.signals import shielded
 from txlog.cli.tables import counted, duration, size
+from txlog.engine.flow.lookup import check_open, transaction
 from txlog.errors import (
     ConditionNotMet,
     InvalidArgument,
@@ -31,6 +32,7 @@ from txlog.near import meant
 if TYPE_CHECKING:
     from txlog.client import Client
     from txlog.consumer import Consumer
+    from txlog.ids import TxnId
     from txlog.multi_consumer import MultiTopicsConsumer
     from txlog.subscribing import ConsumerOptions
     from txlog.topic import TopicHandle
@@ -161,6 +163,8 @@ class Job:
     def take(self) -> None:
         """Take what the subscription may get next; acknowledge as asked."""
         request = self.request
+        if request.join is not None:
+            self._check_open(request.join)
         with shielded():
             consumer = self._consumer()
         done: list[pa.Table] = []
@@ -182,6 +186,11 @@ class Job:
         finally:
             with shielded():
                 consumer.close()
+
+    def _check_open(self, txn_id: TxnId) -> None:
+        """Raises what an acknowledgement in it would meet, before anything is printed."""
+        count = self.client.settings.coordinators
+        self.client.ask(lambda view: check_open(transaction(view, txn_id, count)))
 
     def _received(self, consumer: Consumer | MultiTopicsConsumer) -> Iterator[pa.Table]:
         idle_since = time.monotonic()
