@@ -93,7 +93,7 @@ def test_history_in_other_words(tool: Tool) -> None:
     assert len(tool.json(*history, "--since", "now")) == 4
     assert tool.json(*history, "--producer", "B") == []
     assert tool.json("watermark", "history", "t/1") == tool.json(*history, "-p", "1")
-    assert tool.refused(*history, "-p", "2")[0] == 203
+    assert tool.refused(*history, "-p", "2")[0] == 302
     assert tool.refused(*history, "--producer", "a b")[0] == 202
     assert tool.refused(*history, "--since", "soon")[0] == 203
     assert tool.refused("watermark", "history", "nothing")[0] == 302

@@ -230,7 +230,7 @@ def test_bad_input(tmp_path: Path) -> None:
     for name in ("", "a b", "(other)"):
         with pytest.raises(InvalidArgument):
             watermarks.idle(name)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(TopicNotFound):
         watermarks.show(partition=1)
     watermarks.set(5, "(unnamed)")
     with pytest.raises(LimitExceeded):
