@@ -1,10 +1,11 @@
 """Run the checks that every commit passes: format, lint, types, then the tests.
 
-usage: check.py [-h] [--slow] [--only STEP] [PYTEST ARGUMENT ...]
+usage: check.py [-h] [--all] [--slow] [--only STEP] [PYTEST ARGUMENT ...]
 
-Steps: format, lint, types, tests, and spark: the tests that share one Spark session. With pytest
-arguments only the tests run. All steps run, also after one has failed; the exit code is 1 when any
-did. `scripts/test` calls this in `.venv`.
+Steps: format, lint, types and tests are quick. Two more take as long again, and `.ci/run` has them:
+deep, where a law is tried at each of many places, and spark, the tests that share one Spark session.
+With pytest arguments only those tests run. All steps run, also after one has failed; the exit code
+is 1 when any did. `scripts/test` calls this in `.venv`.
 """
 
 from __future__ import annotations
@@ -22,25 +23,29 @@ STEPS = {
     "lint": [*PYTHON, "ruff", "check", "--quiet", "."],
     "types": [*PYTHON, "mypy"],
     "tests": [*PYTHON, "pytest", "-q", "-n", "auto", "--dist", "worksteal"],
+    "deep": [*PYTHON, "pytest", "-q", "-n", "auto", "--dist", "worksteal"],
     "spark": [*PYTHON, "pytest", "-q"],
 }
+QUICK = ("format", "lint", "types", "tests")
+MARKED = {"tests": "not spark and not deep", "deep": "deep and not spark", "spark": "spark"}
 
 
 def main() -> int:
     """Run the steps that were asked for and say what came of each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--slow", action="store_true", help="also the tests that take minutes")
+    parser.add_argument("--all", action="store_true", help="also the steps deep and spark")
+    parser.add_argument("--slow", action="store_true", help="also those, and what takes minutes")
     parser.add_argument("--only", choices=STEPS, help="one step")
     options, rest = parser.parse_known_args()
-    names = [options.only] if options.only else ["tests"] if rest else list(STEPS)
+    names = [*STEPS] if options.all or options.slow else [*QUICK]
+    names = [options.only] if options.only else ["tests"] if rest else names
     failed = []
     for name in names:
         command = list(STEPS[name])
         if name == "tests" and rest:
             command += rest if options.slow else ["-m", "not slow", *rest]
-        elif name in ("tests", "spark"):
-            marked = "spark" if name == "spark" else "not spark"
-            command += ["-m", marked if options.slow else f"{marked} and not slow"]
+        elif name in MARKED:
+            command += ["-m", MARKED[name] + ("" if options.slow else " and not slow")]
         began = time.monotonic()
         print(f"== {name}", flush=True)
         code = subprocess.run(command, cwd=ROOT, check=False).returncode

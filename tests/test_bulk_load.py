@@ -202,6 +202,7 @@ with txlog.open(sys.argv[1]) as client:
 """
 
 
+@pytest.mark.deep
 def test_real_invoices_are_loaded_once_whenever_the_loader_is_killed(
     client: Client, tmp_path: Path
 ) -> None:

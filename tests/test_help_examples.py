@@ -225,6 +225,7 @@ def plain(example: str) -> bool:
     return OF_SHELL.search(re.sub(r"'[^']*'|\"[^\"]*\"|#.*", "", example).strip()) is None
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("weight", ["light", pytest.param("heavy", marks=pytest.mark.slow)])
 def test_plain_examples_run(
     weight: str,
@@ -264,6 +265,7 @@ def test_plain_examples_run(
     assert not failed, "\n".join(failed)
 
 
+@pytest.mark.deep
 def test_examples_for_a_shell_run(template: Path, world: Path) -> None:
     """Pipes, redirections and substitutions: one bash runs them all, each in its own copy."""
     ready.tool(world / "txlog")

@@ -161,6 +161,7 @@ def check(said: dict[str, str], lines: int, kills: int) -> None:
     assert int(said["that had been mislaid"]) == min(50, lines // 100)
 
 
+@pytest.mark.deep
 def test_the_demonstration_is_exact_and_draws_itself(tmp_path: Path) -> None:
     """Tills and the function are processes, killed with SIGKILL; DuckDB has the last word."""
     options = ("--lines", "4000", "--kills", "1", "--seconds", "0", "--picture", "it.svg")

@@ -78,6 +78,7 @@ def audited(folder: Path, seed: str) -> set[str]:
     return seen
 
 
+@pytest.mark.deep
 def test_nothing_is_wrong_whatever_happened(tmp_path: Path) -> None:
     """Rows, manifest and folds agree; kills a check that finds fault where none is."""
     seen: set[str] = set()

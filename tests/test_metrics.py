@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine_kit import Bench, begin
 from tests.laws.test_laws import random_history
+from tests.tiers import graded
 from txlog import Client
 from txlog.engine.folds import coordinator
 from txlog.engine.folds.transaction_key import Key
@@ -229,7 +230,7 @@ def ended_pairs(items: Items) -> set[tuple[int, int]]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", graded(range(4), 3))
 def test_metrics_are_what_a_scan_gives(tmp_path: Path, recorded: Items, seed: int) -> None:
     """I-22: also after checkpoints and in another process; kills a figure a dump forgets."""
     print(f"seed {seed}")

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from tests.tiers import graded
 from txlog import Client, MessageId, TxnId
 from txlog.bounds import Bound
 from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError
@@ -250,6 +251,7 @@ def run(folder: Path, seed: str, *, loads: bool = False) -> History:
     return history
 
 
+@pytest.mark.deep
 def test_sql_sees_what_a_reader_sees(tmp_path: Path) -> None:
     """API = DuckDB, whatever happened to the rows and wherever they lie."""
     seen: Counter[str] = Counter()
@@ -264,10 +266,10 @@ def test_sql_sees_what_a_reader_sees(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_sql_sees_files_that_were_adopted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", graded(range(FIRST, FIRST + 3), 1))
+def test_sql_sees_files_that_were_adopted(tmp_path: Path, seed: int) -> None:
     """The same with batches that were written as files between the steps."""
-    for seed in range(FIRST, FIRST + 3):
-        run(tmp_path, f"load {seed}", loads=True)
+    run(tmp_path, f"load {seed}", loads=True)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ import pytest
 
 import txlog
 from tests.test_querying import FIRST, History
+from tests.tiers import graded
 from txlog.bounds import Bound
 from txlog.cli.main import main
 
@@ -99,7 +100,7 @@ def read(client: txlog.Client, topic: str, isolation: str = "committed") -> list
     return pa.concat_tables(tables).to_pylist() if tables else []
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + 4))
+@pytest.mark.parametrize("seed", graded(range(FIRST, FIRST + 4), 2))
 def test_a_bare_duckdb_sees_what_txlog_sees(
     tmp_path: Path, run: Run, bare: Bare, seed: int
 ) -> None:

@@ -160,7 +160,11 @@ HARMLESS = {"lock", "reserve"}
 
 @pytest.mark.parametrize(
     ("kind", "boot"),
-    [*((kind, False) for kind in KINDS), ("journal", True), ("witness", True), ("manifest", True)],
+    [
+        *((kind, False) for kind in KINDS),
+        ("journal", True),
+        *(pytest.param(kind, True, marks=pytest.mark.deep) for kind in ("witness", "manifest")),
+    ],
 )
 def test_damage_is_detected_or_harmless(kind: str, boot: bool) -> None:
     """Reading gives the same or an error of the integrity family; so does a writer."""

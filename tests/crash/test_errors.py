@@ -27,6 +27,7 @@ from tests.crash.world import (
     open_client,
     read_messages,
 )
+from tests.tiers import graded
 from txlog.bounds import Bound
 from txlog.clock import ManualClock
 from txlog.engine.storage.memory_disk import MemoryDisk
@@ -157,7 +158,7 @@ def check_after(
         late.close()
 
 
-@pytest.mark.parametrize("name", ["EIO", "ENOSPC", "EMFILE", "EROFS"])
+@pytest.mark.parametrize("name", graded(["EIO", "ENOSPC", "EMFILE", "EROFS"], 2))
 def test_each_call_with_an_effect_fails_once(name: str) -> None:
     """See the module; a failed write leaves some of its bytes."""
     stride = STRIDE if name in ("EIO", "ENOSPC") else 3 * STRIDE
@@ -167,7 +168,7 @@ def test_each_call_with_an_effect_fails_once(name: str) -> None:
     assert at > 100  # calls
 
 
-@pytest.mark.parametrize("name", ["EIO", "ENOSPC"])
+@pytest.mark.parametrize("name", graded(["EIO", "ENOSPC"], 1))
 def test_each_call_of_a_compaction_or_a_trim_fails_once(name: str) -> None:
     """The same for giving space back: nothing visible changes but what a trim was asked for."""
     stride = 3 * STRIDE
@@ -179,7 +180,7 @@ def test_each_call_of_a_compaction_or_a_trim_fails_once(name: str) -> None:
     assert at > 100  # calls
 
 
-@pytest.mark.parametrize("name", ["EIO", "ENOSPC"])
+@pytest.mark.parametrize("name", graded(["EIO", "ENOSPC"], 1))
 def test_each_call_of_a_batch_fails_once(name: str) -> None:
     """Staging and adopting: nothing of the batch is there unless the error says it may be."""
     stride = 2 * STRIDE

@@ -32,6 +32,7 @@ from tests.crash.world import (
     open_client,
     places_of,
 )
+from tests.tiers import graded
 from txlog.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.storage.memory_disk import Killed, MemoryDisk
@@ -78,6 +79,10 @@ WORKLOADS = {
     "bulk deleted": "create create bulk key_delete bulk delete_topic create bulk",
     "lazy key": "create send connect key_begin txn_send begin connect connect key_begin commit",
 }
+QUICK = (
+    "plain", "transaction", "two open", "lazy tail", "ids", "checkpoint", "compact", "trim", "roll",
+    "keys", "large", "bulk key",
+)  # fmt: skip
 STEPS = [
     "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",
     "checkpoint", "roll", "connect", "key_begin", "key_delete", "compact", "trim", "joined",
@@ -289,13 +294,13 @@ def check_all(steps: list[str], label: str) -> None:
     assert len(seen) > len(steps)
 
 
-@pytest.mark.parametrize("label", WORKLOADS)
+@pytest.mark.parametrize("label", graded(WORKLOADS, QUICK))
 def test_every_crash_of_a_workload(label: str) -> None:
     """Acknowledged exactly there, unknown whole or absent, nothing else; see the module."""
     check_all(WORKLOADS[label].split(), label)
 
 
-@pytest.mark.parametrize("number", range(RANDOM_WORKLOADS))
+@pytest.mark.parametrize("number", graded(range(RANDOM_WORKLOADS), 1))
 def test_every_crash_of_a_random_workload(number: int) -> None:
     """The same for steps that a seed chooses."""
     rng = random.Random(f"{SEED} steps {number}")

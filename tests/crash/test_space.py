@@ -14,6 +14,7 @@ import pytest
 
 import txlog
 from tests.crash.test_processes import SEED, start, together
+from tests.tiers import graded
 from txlog.message import messages
 
 HALF = """
@@ -92,7 +93,7 @@ def pairs(lines: list[str]) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", graded([True, False], 1))
 def test_space_is_given_back_while_others_work(store: Path, killed: bool) -> None:
     """I-12, I-20: every committed message is taken once, under one id, in order."""
     rng = random.Random(f"{SEED} {killed}")

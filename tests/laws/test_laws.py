@@ -20,6 +20,7 @@ import pytest
 
 from tests import source_tree
 from tests.engine_kit import Bench, begin, ids, read, say, send, values
+from tests.tiers import graded
 from txlog import Bound, Client, Consumer, Range, TxnId
 from txlog.bounds import END
 from txlog.engine.dumps import FOLDS
@@ -258,7 +259,7 @@ def bench_of(folder: Path) -> Bench:
 # --- Law 1 ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", graded(SEEDS, 2))
 def test_replay_equals_live(tmp_path: Path, seed: int) -> None:
     """Law 1: the folds after the history are the folds of the journal alone."""
     bench = bench_of(tmp_path)
@@ -270,7 +271,7 @@ def test_replay_equals_live(tmp_path: Path, seed: int) -> None:
         assert dumps(view) == live
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", graded(SEEDS, 2))
 def test_replay_from_any_checkpoint_equals_live(tmp_path: Path, seed: int) -> None:
     """Law 1, I-23: every kept manifest with the frames behind it is the live state."""
     bench = bench_of(tmp_path)
@@ -293,7 +294,7 @@ def test_replay_from_any_checkpoint_equals_live(tmp_path: Path, seed: int) -> No
             again.close()
 
 
-@pytest.mark.parametrize("seed", SEEDS[:3])
+@pytest.mark.parametrize("seed", graded(SEEDS[:3], 1))
 def test_a_checkpoint_anywhere_is_none(tmp_path: Path, seed: int) -> None:
     """Law 1: a checkpoint changes no fold, no message, no id."""
     bench = bench_of(tmp_path)
@@ -309,7 +310,7 @@ def test_a_checkpoint_anywhere_is_none(tmp_path: Path, seed: int) -> None:
         assert read(client) == seen
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", graded(SEEDS, 2))
 def test_load_of_dump_is_the_state(tmp_path: Path, seed: int) -> None:
     """Law 1: dump(load(dump(s))) says what dump(s) says, and folds on alike."""
     bench = bench_of(tmp_path)
@@ -334,7 +335,7 @@ def test_load_of_dump_is_the_state(tmp_path: Path, seed: int) -> None:
 # --- Law 2 ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", graded(SEEDS, 2))
 def test_every_prefix_replays(tmp_path: Path, seed: int) -> None:
     """Law 2: after each frame the folds agree with one another (I-3, 4, 9, 17)."""
     bench = bench_of(tmp_path)

@@ -1,0 +1,17 @@
+"""Owns which of many alike tests are quick; the others are marked deep (CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+
+def graded(values: Iterable[Any], quick: int | Collection[Any]) -> list[Any]:
+    """Parameters of which the first ones, or those that are named, are quick."""
+    return [
+        value if (n < quick if isinstance(quick, int) else value in quick)
+        else pytest.param(value, marks=pytest.mark.deep)
+        for n, value in enumerate(values)
+    ]  # fmt: skip
