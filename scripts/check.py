@@ -3,7 +3,8 @@
 usage: check.py [-h] [--all] [--slow] [--only STEP] [PYTEST ARGUMENT ...]
 
 Steps: format, lint, types and tests are quick. Two more take as long again, and `.ci/run` has
-them: deep, where a law is tried at each of many places, and spark, tests of one Spark session. With pytest arguments only those tests run. All steps run, also after one has failed; the exit code
+them: deep, where a law is tried at each of many places, and spark, tests of one Spark session.
+With pytest arguments only those tests run. All steps run, also after one has failed; the exit code
 is 1 when any did. `scripts/test` calls this in `.venv`.
 """
 
