@@ -151,3 +151,22 @@ def test_an_interrupt_while_it_waits_for_the_lock(
     assert others.done and isinstance(others.error, KeyboardInterrupt)
     send(bench.client, b"c")
     assert [m.value for m in read(bench.client)] == [b"a", b"c"]
+
+
+@pytest.mark.parametrize(("error", "is_kept"), [(KeyboardInterrupt, False), (ValueError, True)])
+def test_nobody_looks_at_a_view_that_a_look_was_interrupted_in(
+    bench: Bench, error: type[BaseException], is_kept: bool
+) -> None:
+    """It may have noted half of a fold that it loaded; an error of the question has not."""
+    views: list[View] = []
+
+    def look(view: View) -> None:
+        views.append(view)
+        raise error
+
+    with pytest.raises(error):
+        bench.client.ask(look)
+    before = seen(bench.another())
+    bench.client.ask(views.append)
+    assert (views[0] is views[1]) == is_kept
+    assert seen(bench.client) == before
