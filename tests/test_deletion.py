@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pytest
 
+import txlog
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from txlog import Client, TxnId
 from txlog.engine.upkeep import checkpoint, compact
 from txlog.errors import (
     ConsumerBusy,
     MessageNotFound,
+    NotAllowed,
     StillInUse,
     SubscriptionNotFound,
     TopicNotFound,
     TxlogError,
 )
+from txlog.ids import TopicName
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -469,3 +472,48 @@ def seen(client: Client) -> object:
         [values(client, row["topic"]) for row in client.topics()],
         [client.show_transaction(row["txn"]) for row in client.transactions(all=True)],
     )  # fmt: skip
+
+
+# --- names that are refused by now ---------------------------------------------------------------
+
+
+def test_no_call_makes_a_topic_of_a_sidecars_name(tmp_path: Path) -> None:
+    """Every way in ends at one of two decisions, and both ask the parser that reads it back."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    send(client, b"0")
+    for call in (
+        lambda: client.create_topic("_txnlog"),
+        lambda: client.create_topic("public/default/_txnlog", if_not_exists=True),
+        lambda: client.create_subscription("t", "dead", dead_letter_topic="_txnlog"),
+        lambda: client.subscription("t", "s").set_policies(retry_topic="_txnlog"),
+    ):
+        with pytest.raises(NotAllowed):
+            call()
+    assert [row["topic"] for row in client.topics()] == ["t"]
+
+
+def test_a_topic_that_has_a_sidecars_name_works_and_can_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that was given one is as good as any other; verify names it (`reserved`)."""
+    bench = bench_of(tmp_path)
+    with monkeypatch.context() as before:
+        before.setattr(TopicName, "check_new", lambda self: self)
+        bench.client.create_topic("_txnlog", 2)
+    bench.client.create_subscription("_txnlog", "s")
+    assert bench.client.create_topic("_txnlog", 2, if_not_exists=True) is False
+    send(bench.client, b"plain", topic="_txnlog")
+    send_txn(bench.client, b"in a transaction", topic="_txnlog", partition=1)
+    bench.client.checkpoint(roll=["_txnlog"])
+    client = bench.reopen()
+    assert [row["topic"] for row in client.topics()] == ["_txnlog", "t"]
+    assert values(client, "_txnlog") == [b"plain", b"in a transaction"]
+    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert [(one["code"], one["topic"]) for one in found["problem_list"]] == [
+        ("reserved", "_txnlog")
+    ]
+    client.admin.delete_topic("public/default/_txnlog", force=True)
+    client.checkpoint()
+    assert [row["topic"] for row in bench.reopen().topics()] == ["t"]
+    assert txlog.verify(bench.path, deep=True, clock=bench.clock)["problem_list"] == []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txlog.errors import InvalidArgument, NotAllowed
@@ -159,6 +160,23 @@ def test_bad_topic_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         TopicName.parse(text, allow_partition=True)
     assert caught.value.code == 202
+
+
+@given(st.text(st.sampled_from("_txnlogpartition-019/.:é~ "), max_size=24), st.integers(0, 99))
+@example("_txnlog", 0)
+@example("0", 0)
+@example("a/b/0", 7)
+@example("x-partition-", 1)
+def test_a_name_that_may_be_new_is_read_back(text: str, partition: int) -> None:
+    """What a topic is made under is what every later call parses: short, full and a partition."""
+    try:
+        name = TopicName.parse(text).check_new()
+    except (InvalidArgument, NotAllowed):
+        return
+    assert TopicName.parse(name.full) == TopicName.parse(name.short) == name
+    one = replace(name, partition=partition)
+    assert TopicName.parse(str(one), allow_partition=True) == one
+    assert decode_component(encode_component(name.name)) == name.name
 
 
 def test_sidecar_is_not_a_topic() -> None:

@@ -26,7 +26,9 @@ NAME_CHARS_MAX: Final = 128
 NAME_ENCODED_BYTES_MAX: Final = 240
 TENANT_DEFAULT: Final = "public"
 NAMESPACE_DEFAULT: Final = "default"
+SIDECAR: Final = "_txnlog"
 
+_DEFAULTS: Final = [TENANT_DEFAULT, NAMESPACE_DEFAULT]
 _HALF_MASK: Final = (1 << 64) - 1
 _COUNTER_HIGH_MASK: Final = (1 << 48) - 1
 _TXN_PAIR = re.compile(r"([0-9]{1,5}):([0-9]{1,19})")
@@ -178,7 +180,8 @@ class TopicName:
                 f"not a topic: {_short(text)}", code=202, hint="only persistent:// is known"
             )
         parts = rest.split("/")
-        if len(parts) > 1 and parts[-1] == "_txnlog":
+        # a topic of public/default was once let in under this name: those that exist are read
+        if len(parts) > 1 and parts[-1] == SIDECAR and parts[:-1] != _DEFAULTS:
             raise NotAllowed(f"{_short(text)} is a transaction sidecar, not a topic")
         partition: int | None = None
         if len(parts) in (2, 4) and _PARTITION_NUMBER.fullmatch(parts[-1]):
@@ -223,6 +226,20 @@ class TopicName:
         if self.tenant == TENANT_DEFAULT and self.namespace == NAMESPACE_DEFAULT:
             return self.name
         return self.full
+
+    def check_new(self) -> TopicName:
+        """Return the name if a topic may be made under it.
+
+        raises: NotAllowed for the name of a sidecar, which only stores made before it was refused
+                may hold; InvalidArgument where the parser would not give the name back
+        """
+        if self.name == SIDECAR:
+            raise NotAllowed(
+                f"{SIDECAR} is the name of transaction sidecars, not of a topic",
+                hint="name the topic otherwise",
+            )
+        TopicName.parse(self.full)
+        return self
 
     def __str__(self) -> str:
         return self.short if self.partition is None else f"{self.short}/{self.partition}"

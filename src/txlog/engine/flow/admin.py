@@ -78,7 +78,8 @@ def create_topic(
         )  # fmt: skip
     draft = Draft(view, settings, now.wall_ms)
     first = catalog.next_partition
-    draft.ops.append(TopicCreated(catalog.next_topic, name.full, first, partitions))
+    made = name.check_new().full
+    draft.ops.append(TopicCreated(catalog.next_topic, made, first, partitions))
     for number in range(first, first + partitions):
         draft.open_partition(number)
     draft.ops += policy_ops(catalog.next_topic, policies)

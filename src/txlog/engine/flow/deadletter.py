@@ -294,7 +294,8 @@ def _target(draft: Draft, base: tuple[Topic, Subscription], name: TopicName, kin
         topic = catalog.topics[known]
         starts = {number: visible_end(draft.view, number) for number in numbers(topic)}
     elif len(catalog.topics) < TOPICS_MAX:
-        topic = Topic(catalog.next_topic, name.full, catalog.next_partition, 1, draft.now_ms, [])
+        full = name.check_new().full
+        topic = Topic(catalog.next_topic, full, catalog.next_partition, 1, draft.now_ms, [])
         draft.ops.append(TopicCreated(topic.number, topic.name, topic.first_partition, 1))
         draft.open_partition(topic.first_partition)
         starts = {topic.first_partition: BEFORE_ALL}

@@ -49,7 +49,7 @@ def _check(policy: str, value: int | str | None) -> None:
         if value is not None:
             if not isinstance(value, str):
                 raise InvalidArgument(f"{policy} is {value!r}, it must be a topic", code=203)
-            TopicName.parse(value)
+            TopicName.parse(value).check_new()
         return
     if policy not in LEAST:
         raise InvalidArgument(

@@ -6,7 +6,8 @@ order by itself, or damage to bytes that nobody needs.
 
 Codes are those of errors (`TXL-601`), or for warnings a word: `tail`, `witness`, `manifest`,
 `unnamed`, `temporary`, `staged`, `foreign`, `quarantine`, `quarantined`, `offline`, `void`, `pin`,
-`reserve`, `lock`, `loss`, `predecessor` (only the checkpoint before the newest needs it).
+`reserve`, `lock`, `loss`, `reserved` (a topic of a name that is refused by now),
+`predecessor` (only the checkpoint before the newest needs it).
 """
 
 from __future__ import annotations
