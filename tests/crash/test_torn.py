@@ -124,6 +124,77 @@ def test_frames_written_and_not_flushed_are_flushed_with_the_next() -> None:
     assert other.reports() == []
 
 
+class Writes:
+    """Counts the pwrites to a disk, and their bytes: of the journal file, and of the witness."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self.calls: list[tuple[str, int, int]] = []
+        disk.step = self
+
+    def __call__(self, op: str, path: str, **info: int) -> None:
+        if op == "pwrite":
+            self.calls.append((path, info["offset"], info["length"]))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_a_durable_send_is_three_writes_however_many_processes_send(processes: int) -> None:
+    """R11 is about what nobody has flushed: append, mark and raise, each byte written once."""
+    disk = store_with(1)
+    writers = [disk.process() for _ in range(processes)]
+    clients = [open_client(one) for one in writers]
+    producers = [client.producer(TOPIC) for client in clients]
+    for producer in producers:
+        producer.send(b"first", partition=0)
+    before = frames(disk)
+    counts = [Writes(one) for one in writers]
+    for _ in range(5):
+        for producer in producers:
+            producer.send(b"again", partition=0)
+    calls = [call for count in counts for call in count.calls]
+    assert len(calls) == 3 * 5 * processes
+    appended = [(offset, length) for path, offset, length in calls if path == JOURNAL]
+    assert sorted(appended) == frames(disk)[len(before) :]
+
+
+@pytest.mark.parametrize("is_reboot", [False, True])
+def test_a_fresh_process_rewrites_nothing_that_is_known_to_be_durable(is_reboot: bool) -> None:
+    """After a reboot the last frame's predecessor is attested, and the witness still tells."""
+    disk = store_with(20)
+    counted = Writes(other := disk.process())
+    client = open_client(other, after_reboot() if is_reboot else None)
+    known = frames(disk)
+    client.producer(TOPIC).send(b"next", partition=0)
+    assert [(offset, length) for path, offset, length in counted.calls if path == JOURNAL] == [
+        frames(disk)[-1]
+    ]
+    assert len(frames(disk)) == len(known) + 1
+
+
+def test_what_others_left_unflushed_is_rewritten_once_before_the_flush() -> None:
+    """R11: the frames of one process between two flushes are one run, and one write."""
+    disk = store_with(1)
+    client = open_client(disk.process())
+    txn = client.begin()["txn"]
+    for number in range(4):
+        client.producer(TOPIC).send(f"held{number}".encode(), partition=0, txn=txn)
+    held = frames(disk)
+    counted = Writes(other := disk.process())
+    second = open_client(other)
+    for value in (b"next", b"last"):
+        second.producer(TOPIC).send(value, partition=0)
+    written = [(offset, length) for path, offset, length in counted.calls if path == JOURNAL]
+    first, *own = frames(disk)[-2:]
+    start = written[1][0]
+    assert written[0] == first
+    assert start + written[1][1] == first[0]
+    assert start in [offset for offset, _ in held]
+    assert held[-1][0] > start  # more frames than one
+    assert written[2:] == own
+    counted.calls.clear()
+    client.commit(txn)
+    assert values(second)[-4:] == [f"held{number}" for number in range(4)]
+
+
 @pytest.mark.parametrize("behind", [0, 1, 3])
 def test_an_interrupted_flush_is_rolled_forward_into_a_new_file(behind: int) -> None:
     """V > D and flushing > durable: the old bytes are never flushed again."""

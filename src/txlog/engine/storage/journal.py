@@ -35,6 +35,7 @@ from txlog.values import changed
 
 # A frame above this size is written straight to the end: filling zeros first would write it twice.
 FILL_FRAME_BYTES_MAX = 256 << 10
+REWRITE_BYTES_MAX = 1 << 20  # of several frames by one call (R11)
 
 
 class JournalMoved(Exception):
@@ -56,7 +57,7 @@ class Journal:
         self._boot = boot_bytes(boot_id)
         self.witness = Witness(disk, salt)
         self._files: dict[JournalName, JournalFile] = {}
-        self._foreign: list[tuple[int, int]] = []
+        self._foreign: list[tuple[int, int, int]] = []  # (LSN, offset, bytes): R11
         self._attested = 0
         self._cut = 0
         self._checked_tail = False
@@ -148,7 +149,7 @@ class Journal:
         return self._read_on(None, witnessed)
 
     def read_until(self, lsn: int) -> list[RawFrame]:
-        """Frames behind the last one read up to lsn, all known to be durable."""
+        """Frames behind the last one read up to lsn, all known to be durable; raises Corruption."""
         frames = self._read_on(lsn, None)
         if self.last_lsn < lsn:
             raise self._broken(lsn)
@@ -164,6 +165,10 @@ class Journal:
             witnessed.boot, witnessed.journal, witnessed.rewrite,
         ) == (self._boot, here.first_lsn, here.rewrite)  # fmt: skip
         younger = [] if settled else [n for n in list_journals(self._disk) if n > here]
+        # R11 is about what nobody has flushed: whoever raised the witness has flushed the rest
+        durable = self.durable_lsn if stop_lsn is None else stop_lsn
+        if witnessed is not None and witnessed.boot == self._boot:
+            durable = max(durable, witnessed.durable_lsn)
         while stop_lsn is None or self.last_lsn < stop_lsn:
             if younger and self.last_lsn + 1 >= younger[0].first_lsn:
                 self._switch(younger.pop(0))
@@ -177,8 +182,8 @@ class Journal:
             self._attested = max(self._attested, frame.durable_lsn)
             if frame.lsn > emitted:
                 out.append(frame)
-            if frame.lsn > self.durable_lsn:
-                self._foreign.append((frame.offset, frame.total_bytes))
+            if frame.lsn > durable:
+                self._foreign.append((frame.lsn, frame.offset, frame.total_bytes))
         if self.last_lsn < emitted:
             raise JournalMoved
         return out
@@ -357,8 +362,7 @@ class Journal:
                 if self._synced_dir != self.current.name:
                     self._disk.sync_dir("journal")  # R14
                     self._synced_dir = self.current.name
-                for offset, length in self._foreign:  # R11
-                    self.current.file.pwrite(offset, self.current.file.pread(offset, length))
+                self._rewrite_foreign()
                 self._raise(flushing=self.last_lsn)
                 self.current.file.datasync()
         except TxlogError as exc:
@@ -373,6 +377,23 @@ class Journal:
             raise self._unknown("the witness of LSN", exc) from exc
         if was_settled:
             self._settled = self.witness.last
+
+    def _rewrite_foreign(self) -> None:
+        """R11: put what others left unflushed into this handle's flush, byte for byte."""
+        at = stop = 0
+        for lsn, offset, length in self._foreign:
+            if lsn <= self.durable_lsn:
+                continue
+            if offset != stop or stop - at + length > REWRITE_BYTES_MAX:
+                self._rewrite(at, stop)
+                at = offset
+            stop = offset + length
+        self._rewrite(at, stop)
+
+    def _rewrite(self, start: int, stop: int) -> None:
+        file = self.current.file
+        if stop > start:
+            file.pwrite(start, file.pread(start, stop - start))
 
     def _unknown(self, what: str, exc: TxlogError) -> OutcomeUnknown:
         return OutcomeUnknown(
