@@ -236,6 +236,25 @@ def test_a_subscription_acknowledges_what_was_printed(tool: Tool) -> None:
     assert tool.ok(*take) == ""
 
 
+@pytest.mark.parametrize("ack", ["none", "on-exit"])
+def test_who_has_too_much_in_hand_is_told(tool: Tool, ack: str) -> None:
+    """CLI.md 5: 204 with setting and both numbers; never an end that looks like all of it."""
+    tool.ok("config", "set", "unacked_max", "2")
+    for text in ("a", "b", "c"):
+        tool.ok("produce", "orders", "-m", text)
+    take = ("consume", "orders", "-s", "s", "-f", "lines", "--ack", ack)
+    tool.ok("sub", "create", "s", "-t", "orders")
+    for more in ((), ("-F",)):
+        code, out, err = tool(*take, *more, "--json")
+        error = json.loads(err)["error"]
+        assert (code, out.count("\n"), error["code"]) == (2, 2, "TXL-204")
+        assert (error["setting"], error["limit"], error["value"]) == ("unacked_max", 2, 3)
+    assert tool.json("sub", "list")["backlog"] == 3  # nothing of it was acknowledged
+    assert tool.ok(*take, "-n", "2") == "a\nb\n"
+    tool.ok("sub", "seek", "s", "--to", "+1", "-y")
+    assert tool.ok(*take) == "b\nc\n"  # just as many as may be in hand: that is all of it
+
+
 def test_filters(tool: Tool) -> None:
     """CLI.md 8.2: --key, --prop and --grep; -n counts what is printed."""
     tool.ok("produce", "orders", "-m", "one", "-k", "a")

@@ -20,10 +20,12 @@ from txlog.cli.options import Call, is_terminal
 from txlog.cli.records import Records
 from txlog.cli.signals import shielded
 from txlog.cli.tables import counted, duration, size
+from txlog.engine.flow.lease import UNACKED_MAX
 from txlog.engine.flow.lookup import check_open, transaction
 from txlog.errors import (
     ConditionNotMet,
     InvalidArgument,
+    LimitExceeded,
     SubscriptionNotFound,
     TxlogError,
 )
@@ -205,10 +207,36 @@ class Job:
             if len(table):
                 yield table
                 idle_since = time.monotonic()
-            elif now is not None and now != before:
+                continue
+            if consumer.blocked == UNACKED_MAX:
+                self._check_room()
+            if now is not None and now != before:
                 self._tell(consumer.watermark_status)
             elif not self._wait(idle_since):
                 return
+
+    def _check_room(self) -> None:
+        """Refuse to end, or to wait, before messages that cannot come: too many are in hand.
+
+        raises: LimitExceeded (204); what was printed is not acknowledged, so it comes again
+        """
+        request, most = self.request, self.client.settings.unacked_max
+        assert request.subscription is not None
+        left = 0
+        for target in request.targets:
+            told = self.client.subscription(target.topic, request.subscription).describe()
+            for row in told["partition_list"]:
+                if target.partitions is None or row["partition"] in target.partitions:
+                    left += row["backlog"] - row["leased"] - row["pending_acks"] - row["delayed"]
+        if left > 0:
+            raise LimitExceeded(
+                f"{counted(self.records.count, 'message')} printed and none of them acknowledged: "
+                f"unacked_max is {most}, {left} more cannot come; those printed come again",
+                hint=f"--ack auto acknowledges as it goes; -n {most} stops in time; "
+                "txlog config set unacked_max N allows more",
+                setting=UNACKED_MAX, limit=most, value=self.records.count + left,
+                subscription=request.subscription,
+            )  # fmt: skip
 
     def _tell(self, status: str | None) -> None:
         """Print that there is a new watermark, where it stands between the messages."""
