@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from tests.engine_kit import START_MS, Bench, begin, pending, send, send_txn
-from txlog import Bound, Message, MessageId, Reader
-from txlog.errors import InvalidArgument, MessageNotFound, NotAllowed
+from tests.engine_kit import START_MS, Bench, begin, pending, rows, send, send_txn
+from txlog import Bound, Client, Message, MessageId, Range, Reader, messages
+from txlog.errors import (
+    InvalidArgument,
+    MessageNotFound,
+    NotAllowed,
+    SnapshotExpired,
+    TopicNotFound,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -149,3 +156,152 @@ def test_subscription_at_an_id_passes_over_nothing_elsewhere(bench: Bench) -> No
         bench.client.create_subscription("t", name, position=Bound("id", place))
         found = pending(bench.client, subscription=name)
         assert sorted(message.value or b"" for message in found) == left
+
+
+# --- one moment ------------------------------------------------------------------------------
+
+
+def both(client: Client, value: bytes) -> None:
+    """Commit a message in t and one in u, as one transaction."""
+    with client.transaction() as txn:
+        client.producer("t").send(value, partition=0, txn=txn)
+        client.producer("t").send(value, partition=1, txn=txn)
+        client.producer("u").send(value, partition=0, txn=txn)
+
+
+def by_topic(tables: Iterable[pa.Table]) -> dict[str, list[bytes]]:
+    out: dict[str, list[bytes]] = {"t/0": [], "t/1": [], "u/0": []}
+    for message in rows(tables):
+        out[f"{message.topic}/{message.partition}"].append(message.value or b"")
+    return out
+
+
+@pytest.fixture
+def two(bench: Bench) -> Bench:
+    bench.client.create_topic("u")
+    return bench
+
+
+@pytest.mark.parametrize("isolation", ["committed", "uncommitted"])
+def test_several_topics_are_read_as_of_one_moment(two: Bench, isolation: str) -> None:
+    """Spec 8: what commits while they are read is in none of them, not only not in the first."""
+    other = two.another()
+    both(other, b"before")
+    tables = two.client.read(["t", "u"], batch_messages=1, isolation=isolation)
+    found = [next(tables)]
+    for step in range(2):  # the reader stands in t, and is slow
+        both(other, b"%d" % step)
+        found.append(next(tables))
+    found += tables
+    assert by_topic(found) == {"t/0": [b"before"], "t/1": [b"before"], "u/0": [b"before"]}
+
+
+def test_what_was_open_at_the_moment_stays_a_preview_though_it_commits(two: Bench) -> None:
+    """Neither behind the end nor among the previews it was not read at all."""
+    other = two.another()
+    send(other, b"1", b"2")
+    txn = begin(other)
+    for topic in ("t", "u"):
+        other.producer(topic).send(b"open", partition=0, txn=txn)
+    tables = two.client.read(["t", "u"], batch_messages=1, isolation="uncommitted")
+    found = [next(tables)]
+    other.commit(txn)
+    other.checkpoint()
+    found += tables
+    assert by_topic(found) == {"t/0": [b"1", b"2", b"open"], "t/1": [], "u/0": [b"open"]}
+    assert [m.txn_state for m in rows(found)] == [None, None, "open", "open"]
+
+
+def test_previews_that_were_moved_meanwhile_end_the_moment(two: Bench) -> None:
+    """A sealed sidecar no longer says when its rows were written."""
+    other = two.another()
+    txn = begin(other)
+    for topic in ("t", "u"):
+        other.producer(topic).send(b"open", partition=0, txn=txn)
+    tables = two.client.read(["t", "u"], isolation="uncommitted")
+    assert by_topic([next(tables)])["t/0"] == [b"open"]
+    other.commit(txn)
+    other.checkpoint(roll_all=True)
+    with pytest.raises(SnapshotExpired, match="moved while they were read"):
+        next(tables)
+
+
+def test_following_several_topics_a_transaction_is_whole_in_one_round(two: Bench) -> None:
+    """What is between two empty tables, or ends of a round, has of each transaction all or none."""
+    other = two.another()
+    both(other, b"0")
+    tables = two.client.read(["t", "u"], batch_messages=1, follow=True)
+    got = [next(tables)]
+    both(other, b"1")
+    send(other, b"plain", topic="u")
+    got += [next(tables) for _ in range(2)]
+    assert by_topic(got) == {"t/0": [b"0"], "t/1": [b"0"], "u/0": [b"0"]}
+    got += [next(tables) for _ in range(4)]
+    each = [b"0", b"1"]
+    assert by_topic(got) == {"t/0": each, "t/1": each, "u/0": [*each, b"plain"]}
+    assert not next(tables).num_rows
+
+
+def test_a_busy_partition_does_not_keep_the_others_from_being_read(bench: Bench) -> None:
+    """Each time the reader came to the end of partition 0 there was more, and 1 never had a turn"""
+    other = bench.another()
+    send(other, b"a")
+    send(other, b"b", partition=1)
+    with bench.client.reader("t") as reader:
+        seen: list[bytes] = []
+        for _ in range(4):
+            seen += [message.value or b"" for message in messages(reader.receive_batch(1))]
+            send(other, b"a")
+        assert b"b" in seen
+
+
+def test_what_a_subscription_acknowledges_meanwhile_is_still_of_the_moment(two: Bench) -> None:
+    """Spec, invariant 6: the acknowledgement and the output of a transaction come together."""
+    other = two.another()
+    sent = send(other, b"1", b"2", b"3")
+    other.create_subscription("t", "s")
+    unacked = Range(kind="unacked", subscription="s")
+    tables = two.client.read("t", range=unacked, batch_messages=1)
+    found = [next(tables)]
+    with other.transaction() as txn:
+        other.acknowledge("t", "s", sent, txn=txn)
+        other.producer("u").send(b"out", txn=txn)
+    found += tables
+    assert by_topic(found)["t/0"] == [b"1", b"2", b"3"]
+    assert by_topic(two.client.read("t", range=unacked))["t/0"] == []
+
+
+def test_messages_trimmed_before_they_were_read_end_the_moment(two: Bench) -> None:
+    other = two.another()
+    send(other, b"1")
+    send(other, b"2", topic="u")
+    tables = two.client.read(["t", "u"])
+    assert by_topic([next(tables)])["t/0"] == [b"1"]
+    other.checkpoint(roll_all=True)
+    other.admin.trim("u", Bound("end"))
+    with pytest.raises(SnapshotExpired, match="trimmed while they were read"):
+        next(tables)
+
+
+def test_files_that_a_checkpoint_removes_are_read_from_where_it_put_them(two: Bench) -> None:
+    other = two.another()
+    both(other, b"x")
+    other.checkpoint()
+    tables = two.client.read(["t", "u"], batch_messages=1)
+    found = [next(tables)]
+    for _ in range(3):
+        both(other, b"later")
+        other.checkpoint(roll_all=True)
+        other.admin.gc(apply=True, keep_ms=0)
+    found += tables
+    assert by_topic(found) == {"t/0": [b"x"], "t/1": [b"x"], "u/0": [b"x"]}
+
+
+def test_missing_topic_is_said_before_anything_is_read(two: Bench) -> None:
+    send(two.client, b"1")
+    with pytest.raises(TopicNotFound):
+        next(two.client.read(["t", "nosuch"]))
+    with pytest.raises(InvalidArgument, match="no topic"):
+        next(two.client.read([]))
+    with pytest.raises(InvalidArgument, match="has an end"):
+        next(two.client.read(["t"], range=Range(kind="unacked", subscription="s"), follow=True))

@@ -339,26 +339,35 @@ class Client(TransactionClient):
         )  # fmt: skip
 
     def read(
-        self, topic: str, *, range: Range | None = None, partitions: list[int] | None = None,
-        limit: int | None = None, batch_messages: int = READ_MESSAGES,
-        isolation: str = "committed",
+        self, topic: str | Sequence[str], *, range: Range | None = None,
+        partitions: list[int] | None = None, limit: int | None = None,
+        batch_messages: int = READ_MESSAGES, isolation: str = "committed", follow: bool = False,
     ) -> Iterator[pa.Table]:  # fmt: skip
-        """Messages of a range as RECEIVED tables; ends at the end the log has now.
+        """Messages of a range of one topic or several as RECEIVED tables, all of one moment.
+
+        It ends at the end the log has now: of a transaction that commits later it has nothing, in
+        no topic.
 
         isolation: as in reader
-        raises:    TopicNotFound, InvalidArgument, Corruption: behind what can be read
+        follow:    go on for ever, from moment to moment: each transaction whole in one of them; a
+                   table without rows where there is nothing new
+        raises:    TopicNotFound, InvalidArgument; Corruption: behind what can be read;
+                   SnapshotExpired: messages of that moment were trimmed before they were read
         """
         if batch_messages <= 0 or (limit is not None and limit < 0):
             raise InvalidArgument("batch_messages must be positive, limit not negative", code=203)
         wanted = range or Range()
-        if wanted.kind == "range" and wanted.stop is None:
+        if wanted.kind == "range" and wanted.stop is None and not follow:
             wanted = Range(start=wanted.start, stop=END)
-        reader = readers.Reader(self._store, topic, wanted, partitions, isolation)
+        if follow and (wanted.kind != "range" or wanted.stop is not None):
+            raise InvalidArgument("to follow goes on for ever, and the range has an end", code=203)
+        topics = [topic] if isinstance(topic, str) else list(topic)
+        reader = readers.Readers(self._store, topics, wanted, partitions, isolation)
         left = limit
         while left is None or left > 0:
             table = reader.receive_batch(batch_messages if left is None else min(
                 left, batch_messages))  # fmt: skip
-            if not table.num_rows:
+            if not table.num_rows and not follow:
                 return
             if left is not None:
                 left -= table.num_rows

@@ -1,9 +1,15 @@
-"""Owns Reader: reads committed messages without a subscription, changing nothing."""
+"""Owns Reader and Readers: read committed messages without a subscription, changing nothing.
+
+Reading goes in rounds. A round stands at one LSN, which all partitions share, and ends where they
+ended there; only then the next one begins. So a transaction is wholly in one round, in however many
+partitions and topics its messages are. A range with an end is one round.
+Source: spec/transactions 8, Snapshot.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 
@@ -12,6 +18,7 @@ import pyarrow as pa
 from txlog.bounds import Bound, Range
 from txlog.engine.flow.bounds import (
     check_retained,
+    end_of,
     partition_of,
     resolve_bound,
     resolve_range,
@@ -25,13 +32,20 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.preview import START, PreviewPlace, check_isolation, preview
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.folds.cursor import covers
+from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Mark
 from txlog.engine.store import Store
 from txlog.engine.upkeep.quarantine import record_damage
 from txlog.engine.view import View
-from txlog.errors import Corruption, InvalidArgument, MissingFile, TxlogError
+from txlog.errors import (
+    Corruption,
+    InvalidArgument,
+    MessageNotFound,
+    MissingFile,
+    SnapshotExpired,
+    TxlogError,
+)
 from txlog.ids import MessageId, TopicName
 from txlog.message import Message, messages
 from txlog.positions import Where, bound_of, last_ids, only_one
@@ -61,15 +75,17 @@ class Reader:
     """
 
     __slots__ = (
-        "_buffered", "_damage", "_ground", "_grows", "_of_txn", "_places", "_previews", "_session",
-        "_skips", "_stops", "_store", "_through_lsn", "_topic_number", "_turn", "short", "topic",
+        "_buffered", "_damage", "_ends", "_ground", "_grows", "_is_bounded", "_isolation", "_left",
+        "_lsn", "_of_txn", "_partitions", "_places", "_previews", "_session", "_skips", "_stops",
+        "_store", "_topic_number", "_turn", "_wanted", "is_led", "short", "topic",
     )  # fmt: skip
 
     def __init__(
         self, store: Store, topic: str, wanted: Range, partitions: list[int] | None,
         isolation: str = "committed", enable_watermarking: bool = False,
-        listener: WatermarkListener[Reader] | None = None,
+        listener: WatermarkListener[Reader] | None = None, *, is_led: bool = False,
     ) -> None:  # fmt: skip
+        """is_led: its rounds are begun by Readers, the first one too."""
         check_isolation(isolation)
         check_listener(listener, enable_watermarking)
         self._store = store
@@ -80,27 +96,34 @@ class Reader:
         self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
         self._places: dict[int, Mark] = {}
         self._stops: dict[int, Mark | None] = {}
-        self._skips: dict[int, int | None] = {}
+        self._skips: dict[int, tuple[Mark, IdSet] | None] = {}
         self._previews: dict[int, PreviewPlace] = {}
-        self._through_lsn: int | None = None
+        # of the round: its LSN, the first positions that are not of it, what is not read through
+        self._lsn = 0
+        self._ends: dict[int, Mark] = {}
+        self._left: set[int] = set()
         self._topic_number = 0
+        self._wanted, self._partitions, self._isolation = wanted, partitions, isolation
         self._of_txn = wanted.txn
+        self._is_bounded = wanted.stop is not None or wanted.kind != "range"
+        self.is_led = is_led
         of_all = partitions is None and self.topic.partition is None
         self._grows = of_all and wanted.stop is None and wanted.kind == "range" and (
             wanted.start.kind != "id"
         )  # fmt: skip
         self._ground: HandedOut | None = None
         self._session: WatermarkSession | None = None
-        store.settle()
-        store.read(lambda view: self._start(view, wanted, partitions, isolation))
+        if not is_led:
+            store.settle()
+            store.read(self.start)
         if enable_watermarking:
             notify = None if listener is None else partial(listener.received_watermark, self)
             self._ground = HandedOut(self.standing)
             self._session = WatermarkSession(store, self._ground, notify)
 
-    def _start(
-        self, view: View, wanted: Range, partitions: list[int] | None, isolation: str
-    ) -> None:
+    def start(self, view: View) -> None:
+        """Find where it begins, and begin its first round."""
+        wanted, partitions = self._wanted, self._partitions
         found = find_topic(view, self.topic)
         self._topic_number = found.number
         if self.topic.partition is not None:
@@ -111,12 +134,26 @@ class Reader:
         for number, place in resolve_range(view, found, wanted, list(chosen)).items():
             self._places[number] = place.behind
             self._stops[number] = place.stop
-            self._skips[number] = place.subscription
+            self._skips[number] = _skip_of(view, found, number, place.subscription)
         # what is not committed stands behind the end: a range that stops before it has none
-        if isolation == "uncommitted" and (wanted.stop is None or wanted.stop.kind == "end"):
+        if self._isolation == "uncommitted" and (
+            wanted.stop is None or wanted.stop.kind == "end"
+        ):  # fmt: skip
             self._previews = dict.fromkeys(chosen, START)
-            if wanted.stop is not None or wanted.kind != "range":
-                self._through_lsn = view.lsn
+        self._begin(view, found)
+
+    def go_on(self, view: View) -> None:
+        """Begin a round at the LSN of this view; one of a range with an end goes on as it is."""
+        self._notice(view)
+        if self._is_bounded:
+            self._left = {*self._places, *self._previews}
+        else:
+            self._begin(view, self._found(view))
+
+    def _begin(self, view: View, found: Topic) -> None:
+        self._left = {*self._places, *self._previews}
+        self._ends = {partition: end_of(view, found, partition) for partition in self._left}
+        self._lsn = view.lsn
 
     def _notice(self, view: View) -> None:
         """Begin with partitions that were added since, if it reads the whole topic for ever."""
@@ -150,7 +187,8 @@ class Reader:
         self._places, self._stops = dict(places), {index: stops.get(index) for index in places}
         self._skips = dict.fromkeys(places)
         self._buffered.clear()
-        self._previews, self._grows, self._turn = {}, False, 0
+        self._left.clear()
+        self._previews, self._grows, self._is_bounded, self._turn = {}, False, False, 0
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.
@@ -183,35 +221,50 @@ class Reader:
 
     def _take(self, view: View, limit: int, *, is_gone: bool = False) -> pa.Table:
         """One batch. MissingFile leaves nothing behind: the file may have been replaced (R21)."""
-        self._notice(view)
-        places, previews = dict(self._places), dict(self._previews)
+        before = (dict(self._places), dict(self._previews), self._lsn, self._ends, set(self._left))
+        try:
+            is_new = not self._left and not self.is_led
+            if is_new:
+                self.go_on(view)
+            tables, failed = self._take_round(view, limit, is_gone=is_gone)
+            if not (tables or is_new or self.is_led):
+                self.go_on(view)
+                tables, failed = self._take_round(view, limit, is_gone=is_gone)
+        except MissingFile:
+            self._places, self._previews, self._lsn, self._ends, self._left = before
+            self._damage = None
+            raise
+        if failed is not None and not tables:
+            raise failed
+        self._store.tally.handed_out += sum(table.num_rows for table in tables)
+        return pa.concat_tables(tables) if tables else NO_MESSAGES
+
+    def _take_round(
+        self, view: View, limit: int, *, is_gone: bool
+    ) -> tuple[list[pa.Table], TxlogError | None]:
+        """What is next of this round; why a partition gave nothing. Raises MissingFile."""
         tables: list[pa.Table] = []
         failed: TxlogError | None = None
         room_bytes = RECEIVE_BYTES_MAX
-        order = sorted({*self._places, *self._previews})
-        for step in range(len(order)):
-            partition = order[(self._turn + step) % len(order)]
+        for partition in sorted(self._left, key=lambda index: (index < self._turn, index)):
             try:
                 number = self._number(view, partition)
                 table = self._take_of(view, partition, number, limit, is_gone=is_gone)
             except TxlogError as error:
                 if isinstance(error, MissingFile) and not is_gone:
-                    self._places, self._previews, self._damage = places, previews, None
                     raise
                 failed = failed or error  # the other partitions go on
                 continue
             if not table.num_rows:
+                self._left.discard(partition)
                 continue
             tables.append(table)
             limit -= table.num_rows
             room_bytes -= table.column("value").nbytes
             if limit <= 0 or room_bytes <= 0:
-                self._turn = (self._turn + step) % len(order)
+                self._turn = partition
                 break
-        if failed is not None and not tables:
-            raise failed
-        self._store.tally.handed_out += sum(table.num_rows for table in tables)
-        return pa.concat_tables(tables) if tables else NO_MESSAGES
+        return tables, failed
 
     def _take_of(
         self, view: View, partition: int, number: int, limit: int, *, is_gone: bool
@@ -234,10 +287,8 @@ class Reader:
             if not found.messages:
                 raise
             table = received(view, self.short, partition, number, found.pieces)
-        if wall is not None and not found.messages:
-            stop = self._stops[partition]
-            if stop is None or wall < stop:
-                raise damage_error(view, number)
+        if wall is not None and not found.messages and wall < self._stop(partition):
+            raise damage_error(view, number)
         self._places[partition] = found.behind
         if table.num_rows < limit and wall is None and self._damage is None:
             rows = self._preview(view, partition, number, limit - table.num_rows)
@@ -250,9 +301,14 @@ class Reader:
             return NO_MESSAGES
         rows, self._previews[partition] = preview(
             view, self.short, partition, number, self._previews[partition], limit,
-            through_lsn=self._through_lsn, only=self._of_txn,
+            through_lsn=self._lsn, only=self._of_txn, is_strict=self._is_bounded,
         )  # fmt: skip
         return rows
+
+    def _stop(self, partition: int) -> Mark:
+        """The first position that is not read in this round."""
+        stop = self._stops[partition]
+        return self._ends[partition] if stop is None else stop
 
     def _wall(self, view: View, number: int) -> Mark | None:
         """Where a quarantined partition ends for readers. Raises PartitionUnavailable: offline."""
@@ -262,17 +318,31 @@ class Reader:
         return quarantine_wall(view, number)
 
     def _plan(self, view: View, partition: int, number: int, limit: int, wall: Mark | None) -> Plan:
+        """What is next in a partition, in this round."""
+        stop = self._stop(partition)
+        return self._plan_to(
+            view, partition, number, limit, stop if wall is None else min(stop, wall)
+        )
+
+    def _plan_to(
+        self, view: View, partition: int, number: int, limit: int, stop: Mark | None
+    ) -> Plan:
         skip: tuple[IdSet, ...] = ()
-        place, stop = self._places[partition], self._stops[partition]
-        if wall is not None and (stop is None or wall < stop):
-            stop = wall
-        subscription = self._skips[partition]
-        if subscription is not None:
-            cursor = view.cursor(subscription, number)
-            skip = (cursor.acked,)
-            if covers(cursor.mark_delete, place):
-                place = cursor.mark_delete  # what it passed is not in `acked` any more
-        check_retained(view, self._found(view), number, place)
+        place, skipped = self._places[partition], self._skips[partition]
+        if skipped is not None:
+            mark_delete, acked = skipped
+            skip = (acked,)
+            if covers(mark_delete, place):
+                place = mark_delete  # what it passed is not in `acked` any more
+        try:
+            check_retained(view, self._found(view), number, place)
+        except MessageNotFound as error:
+            if not self._is_bounded:
+                raise
+            raise SnapshotExpired(
+                f"{error.message} while they were read", hint="read again", topic=self.short,
+                partition=partition,
+            ) from error  # fmt: skip
         return plan(view, number, place, limit, skip, stop)
 
     def read_next(self) -> Message | None:
@@ -323,7 +393,13 @@ class Reader:
         def look(view: View) -> bool:
             self._notice(view)
             return any(
-                self._plan(view, partition, number, 1, quarantine_wall(view, number)).messages
+                self._plan_to(
+                    view,
+                    partition,
+                    number,
+                    1,
+                    _least(self._stops[partition], quarantine_wall(view, number)),
+                ).messages
                 for partition in self._places
                 if (number := self._number(view, partition)) not in view.catalog.unavailable
                 or view.catalog.unavailable[number].reason == "damage"
@@ -340,6 +416,7 @@ class Reader:
         bound = bound_of(position)
         places = self._store.read(lambda view: self._sought(view, bound))
         self._places.update(places)
+        self._left.clear()
         self._previews.update({index: START for index in places if index in self._previews})
         self._buffered = deque(m for m in self._buffered if m.partition not in places)
         if self._ground is not None:
@@ -392,3 +469,71 @@ class Reader:
 def range_from(start: Where | None) -> Range:
     """The range that begins at a position and has no end."""
     return Range(start=bound_of(start), stop=None)
+
+
+def _least(*stops: Mark | None) -> Mark | None:
+    return min((stop for stop in stops if stop is not None), default=None)
+
+
+class Readers:
+    """Readers of several topics whose rounds are the same: what all hold at one LSN, then more.
+
+    They read their topics one behind the other, each from where `wanted` says.
+    raises: as Reader, for any of the topics, before anything is read
+    """
+
+    __slots__ = ("_at", "_is_bounded", "_readers", "_store")
+
+    def __init__(
+        self, store: Store, topics: Sequence[str], wanted: Range, partitions: list[int] | None,
+        isolation: str = "committed",
+    ) -> None:  # fmt: skip
+        if not topics:
+            raise InvalidArgument("no topic was given", code=203)
+        self._store = store
+        self._at = 0
+        self._is_bounded = wanted.stop is not None or wanted.kind != "range"
+        self._readers = [
+            Reader(store, topic, wanted, partitions, isolation, is_led=True) for topic in topics
+        ]
+        store.settle()
+        self._begin(Reader.start)
+
+    def _begin(self, begin: Callable[[Reader, View], None]) -> None:
+        """Begin a round of all readers, in one view."""
+
+        def each(view: View) -> None:
+            for reader in self._readers:
+                begin(reader, view)
+
+        self._store.read(each)
+        self._at = 0
+
+    def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
+        """The next messages of one topic as RECEIVED, at most so many; no rows: at the end.
+
+        raises: as Reader.receive_batch
+        """
+        table = self._rest_of_round(max_messages)
+        if table.num_rows or self._is_bounded:
+            return table
+        self._begin(Reader.go_on)
+        return self._rest_of_round(max_messages)
+
+    def _rest_of_round(self, max_messages: int) -> pa.Table:
+        while self._at < len(self._readers):
+            table = self._readers[self._at].receive_batch(max_messages)
+            if table.num_rows:
+                return table
+            self._at += 1
+        return NO_MESSAGES
+
+
+def _skip_of(
+    view: View, topic: Topic, partition: int, subscription: int | None
+) -> tuple[Mark, IdSet] | None:
+    """What a subscription has acknowledged, now: it goes on while this is read."""
+    if subscription is None:
+        return None
+    cursor: Cursor = view.cursor(subscription, number_of(topic, partition))
+    return cursor.mark_delete, cursor.acked.copy()

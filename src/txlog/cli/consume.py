@@ -72,6 +72,9 @@ def consume(
 ) -> None:
     """Read messages; with -s take what a subscription may get next, and acknowledge it.
 
+    Without -s all topics are read as they are at one moment: a transaction that commits later is
+    in none of them. With -F they are read from moment to moment, each transaction whole in one.
+
     With --watermarks JSON has a record of kind "watermark" for each new one, where it stands
     between the messages: {kind, topic, subscription, partition, watermark, status}; topic is null
     for the least over several, partition for the least over those read. Messages say by `late`

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from txlog import compute as pc
 from txlog.cli import bars, beside
-from txlog.cli.consume_request import Request
+from txlog.cli.consume_request import Request, Target
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.records import Records
 from txlog.cli.signals import shielded
@@ -101,61 +101,57 @@ class Job:
         if request.grep is not None:
             check_pattern(request.grep)
         self.handles: dict[str, TopicHandle] = {}
+        self._cutoffs: dict[str, int | None] = {}
         self.where: Any = None
         if request.where is not None:  # only then DuckDB is imported
             self.where = importlib.import_module("txlog.cli.where").Where(request.where)
 
     def read(self) -> None:
-        """Read to the end of the log as it is now."""
-        request = self.request
-        for target in request.targets:
+        """Read to the end of the log as it is now: all topics as they are at one moment."""
+        topics = [target.topic for target in self.request.targets]
+        self._cutoffs = {topic: self.client.topic(topic).cutoff() for topic in topics}
+        if self.is_full():
+            return  # the topics exist all the same
+        left = None if self.has_filter() else self.left()
+        for table in self._tables(self._at_once(left), left):
+            self.print(self.filtered(table))
             if self.is_full():
-                # The topic must exist all the same.
-                self.client.describe_topic(target.topic)
-                continue
-            left = None if self.has_filter() else self.left()
-            tables = self.client.read(
-                target.topic,
-                range=request.range,
-                partitions=target.partitions,
-                limit=left if request.include_delayed else None,
-                batch_messages=self._at_once(target.topic, left),
-                isolation=request.isolation or "committed",
-            )
-            for table in tables:
-                self.print(self.filtered(table))
-                if self.is_full():
-                    break
+                break
 
-    def _at_once(self, topic: str, left: int | None) -> int:
+    def _tables(
+        self, at_once: int, left: int | None = None, *, follow: bool = False
+    ) -> Iterator[pa.Table]:
+        request, targets = self.request, self.request.targets
+        several = next((one.partitions for one in targets if len(one.partitions or ()) > 1), None)
+        return self.client.read(
+            [_name_of(target) for target in targets],
+            range=request.range,
+            partitions=several,  # the same of every topic
+            limit=left if request.include_delayed else None,
+            batch_messages=at_once,
+            isolation=request.isolation or "committed",
+            follow=follow,
+        )
+
+    def _at_once(self, left: int | None) -> int:
         """How many to read at once: no more than are wanted, unless some are left out."""
         if left is None or left >= READ_MESSAGES:
             return READ_MESSAGES
-        if self.request.include_delayed or self.client.topic(topic).next_delayed() is None:
+        topics = [one.topic for one in self.request.targets]
+        if self.request.include_delayed or all(
+            self.client.topic(topic).next_delayed() is None for topic in topics
+        ):
             return left
         return READ_MESSAGES
 
     def follow(self) -> None:
         """Read and go on at the end, for ever or until nothing came for --max-wait."""
-        request = self.request
-        readers = [
-            self.client.reader(
-                target.topic, request.range.start, partitions=target.partitions,
-                isolation=request.isolation or "committed",
-            )
-            for target in request.targets
-        ]  # fmt: skip
         idle_since = time.monotonic()
-        while not self.is_full():
-            came = False
-            for reader in readers:
-                table = reader.receive_batch(_BATCH_MESSAGES)
-                if len(table):
-                    came = True
-                    self.print(self.filtered(table))
-                    if self.is_full():
-                        break
-            if came:
+        for table in self._tables(_BATCH_MESSAGES, follow=True):
+            self.print(self.filtered(table))
+            if self.is_full():
+                return
+            if len(table):
                 idle_since = time.monotonic()
                 continue
             self.out.flush()
@@ -320,9 +316,12 @@ class Job:
         if self.request.include_delayed or at.null_count == len(at):
             return table
         topic = table["topic"][0].as_py()
-        if topic not in self.handles:
-            self.handles[topic] = self.client.topic(topic)
-        cutoff = self.handles[topic].cutoff()
+        if topic in self._cutoffs:  # one moment for all that is read
+            cutoff = self._cutoffs[topic]
+        else:
+            if topic not in self.handles:
+                self.handles[topic] = self.client.topic(topic)
+            cutoff = self.handles[topic].cutoff()
         if cutoff is None:
             return table
         is_due = pc.fill_null(pc.less_equal(at.cast(pa.int64()), cutoff), True)
@@ -367,6 +366,13 @@ class Job:
                     f"{row['topic']}: messages not yet due came at once, as {held['type']} "
                     "subscriptions get them; shared and key-shared ones wait"
                 )
+
+
+def _name_of(target: Target) -> str:
+    """A topic, or the one partition of it that is wanted."""
+    if target.partitions is not None and len(target.partitions) == 1:
+        return f"{target.topic}/{target.partitions[0]}"
+    return target.topic
 
 
 def check_pattern(pattern: bytes) -> None:

@@ -17,7 +17,7 @@ from txlog.engine.flow import dispatch
 from txlog.engine.folds import buffer
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.view import View
-from txlog.errors import InvalidArgument
+from txlog.errors import InvalidArgument, SnapshotExpired
 from txlog.ids import TxnId
 from txlog.settings import RECEIVE_BYTES_MAX
 
@@ -61,22 +61,27 @@ START = PreviewPlace()
 def preview(
     view: View, topic: str, partition_number: int, partition: int, place: PreviewPlace,
     limit: int, *, through_lsn: int | None = None, only: TxnId | None = None,
+    is_strict: bool = False,
 ) -> tuple[pa.Table, PreviewPlace]:  # fmt: skip
     """(rows as RECEIVED in append order, at most limit; the place behind the last).
 
     Ends before, but never empty, where the bytes of a batch do.
-    through_lsn: rows written later are left out; only: the rows of one transaction
+    through_lsn: what was written later is not there: neither rows nor markers
+    only:        the rows of one transaction
+    is_strict:   raise SnapshotExpired where rows were moved that may be of that moment
     """
     state = view.buffer(partition)
+    if is_strict and through_lsn is not None:
+        _check_unmoved(view, state, through_lsn, topic)
     out: list[pa.Table] = []
     size = 0
     for large in [*_large(state, place, through_lsn, only), None]:
         stop = _END if through_lsn is None else (through_lsn, _END[1])
         if large is not None:
             stop = (state.chunked[large].lsn, state.chunked[large].index - 1)
-        for rows, behind in _small(view, state, place, limit, stop, only):
+        for rows, behind in _small(view, state, place, limit, stop, through_lsn, only):
             place = behind
-            out.append(_received(state, rows, topic, partition_number))
+            out.append(_received(state, rows, topic, partition_number, through_lsn))
             limit -= rows.num_rows
             size += rows.nbytes
         if large is None or limit <= 0 or size > RECEIVE_BYTES_MAX:
@@ -86,12 +91,30 @@ def preview(
         rows = pa.concat_tables(view.rows([(large, 0, 1)], _READ))
         known = state.chunked[large]
         place = PreviewPlace(known.lsn, known.index, place.ledger, place.row)
-        out.append(_received(state, rows, topic, partition_number))
+        out.append(_received(state, rows, topic, partition_number, through_lsn))
         limit -= 1
         size += known.payload_bytes
         if limit <= 0:
             break
     return (pa.concat_tables(out) if out else dispatch.NO_MESSAGES), place
+
+
+def _check_unmoved(view: View, state: Buffer, through_lsn: int, topic: str) -> None:
+    """Raise SnapshotExpired for rows that a clean file has: it says when they became visible.
+
+    When they were written it does not say, so whether they were open at that LSN is not known.
+    """
+    sealed = {
+        end.ledger for end in state.ledgers
+        if end.sealed and any(ref.clean for ref in view.files.of(end.ledger))
+    }  # fmt: skip
+    for known in state.markers.values():
+        for marker in known:
+            if marker.lsn > through_lsn and any(part[0] in sealed for part in marker.ranges):
+                raise SnapshotExpired(
+                    f"messages of {topic} that were open have been committed and moved while they "
+                    "were read", hint="read again", topic=topic,
+                )  # fmt: skip
 
 
 def _large(
@@ -103,14 +126,14 @@ def _large(
         if (large.lsn, large.index) > (place.lsn, place.txn_index)
         and (through_lsn is None or large.lsn <= through_lsn)
         and (only is None or only == TxnId(large.coordinator, large.sequence))
-        and any(_unmarked(state, ledger, 0, 1))
+        and any(_unmarked(state, ledger, 0, 1, through_lsn))
     ]  # fmt: skip
     return [ledger for _, ledger in sorted(found)]
 
 
 def _small(
     view: View, state: Buffer, place: PreviewPlace, limit: int, through: tuple[int, int],
-    only: TxnId | None,
+    through_lsn: int | None, only: TxnId | None,
 ) -> Iterator[tuple[pa.Table, PreviewPlace]]:  # fmt: skip
     """Rows of the other messages behind the place, each time with the place behind them."""
     ends = [end for end in state.ledgers if end.ledger not in state.chunked]
@@ -121,7 +144,7 @@ def _small(
         known = view.files.of(end.ledger)
         stop = known[0].rows if end.sealed else end.entries
         start = place.row if end.ledger == place.ledger and not end.sealed else 0
-        for low, high in _unmarked(state, end.ledger, start, stop):
+        for low, high in _unmarked(state, end.ledger, start, stop, through_lsn):
             for at in range(low, high, PREVIEW_ROWS):
                 behind = min(high, at + PREVIEW_ROWS)
                 read = pa.concat_tables(view.rows([(end.ledger, at, behind)], _READ))
@@ -141,7 +164,9 @@ def _small(
                     return  # what follows was written later still
 
 
-def _unmarked(state: Buffer, ledger: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _unmarked(
+    state: Buffer, ledger: int, start: int, stop: int, through_lsn: int | None
+) -> Iterator[tuple[int, int]]:
     """Stretches of rows start..stop of a sidecar ledger that no marker makes visible."""
     if start >= stop:
         return
@@ -149,6 +174,7 @@ def _unmarked(state: Buffer, ledger: int, start: int, stop: int) -> Iterator[tup
         (row, row + rows)
         for known in state.markers.values()
         for marker in known
+        if through_lsn is None or marker.lsn <= through_lsn
         for at, row, rows, _ in marker.ranges
         if at == ledger and row + rows > start
     ]
@@ -196,7 +222,13 @@ def _wanted(
     return rows.filter(keep)
 
 
-def _received(state: Buffer, rows: pa.Table, topic: str, partition_number: int) -> pa.Table:
+def _received(
+    state: Buffer, rows: pa.Table, topic: str, partition_number: int, through_lsn: int | None
+) -> pa.Table:
+    since = set[tuple[int, int]]()  # committed later, so it was open
+    if through_lsn is not None:
+        for known in state.markers.values():
+            since.update((m.coordinator, m.sequence) for m in known if m.lsn > through_lsn)
     pairs = zip(
         rows.column("txn_most").to_pylist(), rows.column("txn_least").to_pylist(), strict=True
     )
@@ -206,7 +238,8 @@ def _received(state: Buffer, rows: pa.Table, topic: str, partition_number: int) 
         if pair not in names:
             txn = TxnId.from_halves(*pair)
             held = buffer.find_held(state, txn.coordinator, txn.sequence)
-            names[pair] = "aborted" if held is None else "open"
+            was_open = held is not None or (txn.coordinator, txn.sequence) in since
+            names[pair] = "open" if was_open else "aborted"
         states.append(names[pair])
     total = rows.num_rows
     made = {

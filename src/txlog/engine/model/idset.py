@@ -173,6 +173,12 @@ class IdSet:
                 total += inner.rank(index)
         return total
 
+    def copy(self) -> IdSet:
+        """The same ids; bitmaps are copied when one of the two is changed."""
+        made = IdSet({ledger: known.copy() for ledger, known in self.entries.items()})
+        made.inner = {key: known.copy() for key, known in self.inner.items()}
+        return made
+
     def dump(self) -> tuple[dict[int, bytes], list[tuple[int, int, bytes]]]:
         """Plain values, for msgpack."""
         return (
