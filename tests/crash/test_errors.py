@@ -340,3 +340,53 @@ def test_a_read_error_behind_a_commit_does_not_deny_it() -> None:
     disk.step = disk.look = lambda op, path, **info: None
     again = open_client(disk.process(), ManualClock(START_MS))
     assert again.commit(txn)["already"] is True
+
+
+def test_the_number_of_a_failed_checkpoint_is_not_used_again() -> None:
+    """R16: kills a look at states alone; whatever is left of a pass, the next takes another."""
+    disk = new_disk()
+    client = open_client(disk)
+    client.create_topic(TOPIC, 2)
+    for partition in range(2):
+        client.producer(TOPIC).send(b"v", partition=partition)
+
+    def fail(op: str, path: str, **info: int) -> None:
+        if op == "link" and path.startswith("manifest/"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk.step = fail
+    with pytest.raises(DiskFailed):
+        client.checkpoint()
+    disk.step = lambda op, path, **info: None
+    left = [path for path in disk.files() if path.endswith(".arrow")]
+    assert len(left) >= 2
+    for path in [path for path in disk.files() if path.endswith(".state")]:
+        disk.damage(path, None)  # as a sweep does that was cut short
+    assert client.checkpoint()["generation"] == 2
+    assert len(read_messages(client, TOPIC)) == 2
+
+
+@pytest.mark.parametrize("kind", ["manifest/", "journal/", "topics/"])
+def test_a_checkpoint_that_is_there_does_not_fail_over_old_files(kind: str) -> None:
+    """R4: what stays is a note; kills an answer of 6 or 1 behind the published manifest."""
+    disk = new_disk()
+    client = open_client(disk)
+    client.create_topic(TOPIC, 1)
+    for _ in range(3):
+        client.producer(TOPIC).send(b"v")
+        client.checkpoint(roll_all=True)
+    client.reports()
+
+    def fail(op: str, path: str, **info: int) -> None:
+        if op == "unlink" and path.startswith(kind) and ".tmp-" not in path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk.step = fail
+    client.producer(TOPIC).send(b"v")
+    before = client.status()["checkpoint"]["generation"]
+    assert not client.checkpoint(roll_all=True)["skipped"]
+    assert client.status()["checkpoint"]["generation"] > before
+    assert any("cannot remove" in line and kind in line for line in client.reports())
+    disk.step = lambda op, path, **info: None
+    assert len(read_messages(client, TOPIC)) == 4
+    assert len(read_messages(open_client(disk.process()), TOPIC)) == 4

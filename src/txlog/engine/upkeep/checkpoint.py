@@ -15,7 +15,8 @@ the dumps as well. Source: ARCHITECTURE 6, R15-R18.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -46,7 +47,7 @@ from txlog.engine.upkeep import history
 from txlog.engine.upkeep.paths import ledger_dir, part_path
 from txlog.engine.upkeep.unlinking import unlink_free
 from txlog.engine.view import View
-from txlog.errors import StoreFull
+from txlog.errors import MissingFile, StoreFull, TxlogError
 
 # A state file is rewritten once less than this share of it is still named.
 STATE_LIVE_SHARE_MIN = 0.5
@@ -54,6 +55,8 @@ FRAMES_READ = 1024
 # Rows that are kept from the one reading of the journal until they are in parts; those of frames
 # beyond are read, and checked, a second time.
 ROWS_KEPT_BYTES = 64 << 20
+# A file that carries a generation: of a ledger, of a history, of the states.
+_NUMBERED = re.compile(r"(?:.+\.)?(\d{10})\.(?:arrow|parquet|state)")
 NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
 
 
@@ -117,7 +120,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
     try:
         with _uncollected():
             items = _read_frames(view, cut, cut_lsn)
-        generation = next_generation(disk, old)
+        generation = next_generation(disk, old, cut.directories.values())
         dumps = write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
         files = write_parts(view, cut, generation, report)
         rows = history.table_of(items)
@@ -131,10 +134,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
         manifest = msgspec.structs.replace(manifest, dropped=keep)
         disk.publish(manifest_path(generation), [encode_manifest(manifest, store.identity.salt)])
         report.generation = generation
-        store.locked(lambda live: live.journal.note_generation(generation))
-        _delete(store, old, expired, report)
-        restore_reserve(store)
-        store.refresh()
+        _settle(store, old, expired, report)
         return manifest
     finally:
         view.close()
@@ -194,10 +194,18 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def next_generation(disk: Disk, old: Manifest) -> int:
-    """1 + the highest number in any name, those of a pass that died or of a lost manifest too."""
-    states = [int(name[:10]) for name in disk.listdir("state") if name.endswith(".state")]
-    return max([old.generation, *generations(disk), *states]) + 1
+def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> int:
+    """1 + the highest number in any name, those of a pass that died or of a lost manifest too.
+
+    directories: of the ledgers that are to get a file. A pass burns its number with its state, but
+                 a sweep may have removed that, and not yet the parts made along with it (R16)
+    """
+    highest = max([old.generation, *generations(disk)])
+    for directory in {"state", history.HISTORY_DIR, *directories}:
+        for name in disk.listdir(directory):
+            if found := _NUMBERED.fullmatch(name):
+                highest = max(highest, int(found[1]))
+    return highest + 1
 
 
 def write_parts(
@@ -276,19 +284,47 @@ def _expired(
     return keep, [path for path, _ in manifest.dropped if path not in kept]
 
 
+def _settle(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
+    """Behind the manifest: the checkpoint is there, so what fails now is a note and no failure."""
+    generation = report.generation
+    try:
+        store.locked(lambda live: live.journal.note_generation(generation))
+        _delete(store, old, expired, report)
+        restore_reserve(store)
+        store.refresh()
+    except TxlogError as error:
+        store.note(f"checkpoint {generation} is there, but not all that follows it: {error}")
+
+
 def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
-    """Unlink expired files, manifests before the old one, and journals that it does not need."""
+    """Unlink expired files, manifests before the old one, and journals that it does not need.
+
+    What cannot be removed is reported, and does not keep what comes behind it.
+    """
     disk = store.disk
     report.freed_bytes += unlink_free(store, expired)
     for generation in generations(disk):
         if generation < old.generation:
-            disk.unlink(manifest_path(generation))
+            _unlink(store, manifest_path(generation))
     names = list_journals(disk)
     for name, after in pairwise(names):
         if after.first_lsn <= old.cut_lsn + 1:
-            report.freed_bytes += disk.size(name.path)
-            report.journals_deleted += 1
-            disk.unlink(name.path)
+            size = _unlink(store, name.path)
+            report.journals_deleted += size is not None
+            report.freed_bytes += size or 0
+
+
+def _unlink(store: Store, path: str) -> int | None:
+    """Remove a file and return its bytes; None, with a note, when that fails."""
+    try:
+        size = store.disk.size(path)
+        store.disk.unlink(path)
+    except MissingFile:
+        return 0
+    except TxlogError as error:
+        store.note(f"{error}; it is in nobody's way, remove it by hand")
+        return None
+    return size
 
 
 def crc_of(disk: Disk, generation: int) -> int:

@@ -154,8 +154,8 @@ def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
         view.journal.current.file.datasync()  # R14: a cut flushes the old file
         old, chain_crc = view.manifest, view.journal.chain_crc
         cut_lsn = view.lsn if lost is None else lost.last
-        generation = next_generation(disk, old)
         cut = state_at_cut(view)
+        generation = next_generation(disk, old, cut.directories.values())
         has_frames = view.lsn > old.cut_lsn
         dumps = write_state(view, cut, generation) if has_frames else [*old.dumps]
         files = write_parts(view, cut, generation, CheckpointReport()) if has_frames else old.files

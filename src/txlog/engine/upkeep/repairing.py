@@ -18,6 +18,7 @@ from txlog.engine.liveness import WRITE_LOCK
 from txlog.engine.model.ops import LossAccepted
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk, LockFile
+from txlog.engine.storage.far import is_far
 from txlog.engine.storage.manifest import (
     DumpRef,
     Manifest,
@@ -119,7 +120,8 @@ def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Ac
     """A manifest of the same cut, with dumps and files of new names in the place of bad ones."""
     old, salt, now_ms = known.newest, known.identity.salt, clock.now().wall_ms
     assert old is not None
-    generation = next_generation(disk, old)
+    near = [ref.path for refs in old.files.values() for ref in refs if not is_far(ref.path)]
+    generation = next_generation(disk, old, {path.rpartition("/")[0] for path in near})
     dumps, files = [*old.dumps], {ledger: [*refs] for ledger, refs in old.files.items()}
     dropped = [*old.dropped]
     kinds = {one.action for one in done}

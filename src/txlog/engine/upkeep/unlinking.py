@@ -1,18 +1,17 @@
 """Owns the removal of files that have lost their names, in the store and outside of it.
 
-What a living reader has pinned is left. A file outside that cannot be removed now is reported and
-left to `txlog admin gc`, for nothing names it any more.
+What a living reader has pinned is left. What cannot be removed now is reported and left to
+`txlog admin gc`, for nothing names it any more; it does not keep what comes behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 
 from txlog.engine.pins import unpinned
 from txlog.engine.storage import far
 from txlog.engine.store import Store
-from txlog.errors import DiskFailed, MissingFile
+from txlog.errors import DiskFailed, MissingFile, TxlogError
 
 
 def unlink_free(store: Store, paths: Iterable[str]) -> int:
@@ -28,9 +27,14 @@ def unlink_free(store: Store, paths: Iterable[str]) -> int:
     if near:
         with unpinned(disk, salt, timeout_ms) as is_free:
             for path in filter(is_free, near):
-                with suppress(MissingFile):
-                    freed += disk.size(path)
+                try:
+                    size = disk.size(path)
                     disk.unlink(path)
+                    freed += size
+                except MissingFile:
+                    pass
+                except TxlogError as error:  # it has no name: the next sweep meets it again
+                    store.note(f"{error}; txlog admin gc --apply tries again")
     return freed
 
 
