@@ -516,3 +516,62 @@ def _child(work: Callable[[], object]) -> tuple[int, bytes]:
     told = os.read(read, 4096)
     os.close(read)
     return child, told
+
+
+CALLS: dict[str, tuple[str, Callable[[PosixDisk], object]]] = {
+    "read": ("pread", lambda disk: disk.read("f")),
+    "write": ("pwrite", lambda disk: disk.open("f", write=True).pwrite(0, b"x")),
+    "write pieces": ("pwritev", lambda disk: disk.open("f", write=True).pwrite(0, [b"x", b"y"])),
+    "flush": ("fdatasync", lambda disk: disk.open("f", write=True).datasync()),
+    "publish": ("link", lambda disk: disk.publish("g", [b"x"])),
+    "publish and flush": ("fsync", lambda disk: disk.publish("g", [b"x"])),
+    "flush names": ("fsync", lambda disk: disk.sync_dir("")),
+    "make": ("fsync", lambda disk: disk.make_dirs("d")),
+    "open": ("open", lambda disk: disk.open("f")),
+    "look": ("stat", lambda disk: disk.exists("f")),
+    "list": ("listdir", lambda disk: disk.listdir("")),
+    "remove": ("unlink", lambda disk: disk.unlink("f")),
+    "close": ("close", lambda disk: disk.open("f").close()),
+    "space": ("fstatvfs", lambda disk: disk.free_bytes()),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_a_handler_raises_is_not_the_disks(
+    root: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An OSError without a number passes as it is, whatever call it interrupts; none is lost."""
+    disk = PosixDisk(root)
+    disk.publish("f", [b"data"])
+    function, call = CALLS[name]
+    real = getattr(os, function)
+
+    def interrupted(*given: object, **named: object) -> None:
+        real(*given, **named)
+        monkeypatch.undo()
+        raise TimeoutError("time is up")
+
+    monkeypatch.setattr(os, function, interrupted)
+    with pytest.raises(TimeoutError, match="time is up"):
+        call(disk)
+    disk.publish("h", [b"more"])  # and the disk goes on
+    assert disk.read("h") == b"more"
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+def test_what_a_handler_raises_does_not_mean_that_a_lock_is_held(
+    root: str, is_free: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A BlockingIOError of the system does; one that a handler raised passes."""
+    disk = PosixDisk(root)
+    lock, other = disk.lock_file("lock"), disk.lock_file("lock")
+    if not is_free:
+        lock.acquire(0)
+
+    def interrupted(*given: object) -> None:
+        raise BlockingIOError("the queue is full")
+
+    with monkeypatch.context() as patched, pytest.raises(BlockingIOError):
+        patched.setattr(fcntl, "flock", interrupted)
+        other.try_acquire()
+    assert other.try_acquire() is is_free

@@ -25,6 +25,7 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.buffer import live_rows
 from txlog.engine.folds.catalog import has_partition, index_of, number_of, topic_of
 from txlog.engine.model.schema import MESSAGE
+from txlog.engine.storage.checked import said_by_arrow
 from txlog.engine.storage.far import is_far
 from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.engine.storage.segment import FileRef, arrow_module
@@ -427,5 +428,6 @@ def _of_file(path: str, row_group: int | None) -> Batches:
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
             table = reader.read_all()
     except (pa.ArrowException, OSError) as error:
-        raise Corruption(f"{path} cannot be read: {error}", path=path, offset=0) from error
+        said = said_by_arrow(error)
+        raise Corruption(f"{path} cannot be read: {said}", path=path, offset=0) from error
     return table.schema, iter(table.to_batches(ROWS_AT_ONCE))

@@ -29,9 +29,11 @@ from txlog.engine.storage.disk_file import Handle, PosixFile, write_all
 from txlog.engine.storage.disk_lock import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk_protocol import (
     TEMPORARY_PREFIX,
+    IgnoringFailure,
     Stream,
     compare,
     failure,
+    number_of,
     split,
 )
 from txlog.errors import (
@@ -63,9 +65,9 @@ class _LockDescriptor(Handle):
     def lock(self, wait: bool) -> bool:
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX if wait else _TRY)
-        except BlockingIOError:
-            return False
         except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                return False
             raise failure(error, "lock", self.path) from error
         return True
 
@@ -73,7 +75,7 @@ class _LockDescriptor(Handle):
         try:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
         except OSError as error:
-            if error.errno != errno.EBADF:
+            if number_of(error) != errno.EBADF:
                 raise failure(error, "unlock", self.path) from error
 
     def identity(self) -> Identity:
@@ -177,8 +179,9 @@ class PosixDisk:
                 os.chmod(name, 0o2770 if self._is_shared else 0o700, dir_fd=fd)  # umask or not
             try:
                 os.fsync(fd)  # also when it was there: who made it may have died before this
-            except OSError:
-                with suppress(OSError):
+            except OSError as error:
+                number_of(error)
+                with IgnoringFailure():
                     os.rmdir(name, dir_fd=fd)  # no second flush of the same name (R13)
                 raise
         self._durable.add(path)
@@ -200,7 +203,7 @@ class PosixDisk:
             except OSError as error:
                 raise failure(error, "publish", path) from error
             _sync_published(fd, path)
-            with suppress(OSError):  # what stays is swept
+            with IgnoringFailure():  # what stays is swept
                 os.unlink(own, dir_fd=fd)
             yield
 
@@ -330,7 +333,7 @@ class PosixDisk:
             except OutcomeUnknown:  # it has its name
                 raise
             except BaseException:
-                with suppress(OSError):
+                with IgnoringFailure():
                     os.unlink(name, dir_fd=directory)
                 raise
 
@@ -376,6 +379,7 @@ def _sync_published(directory: int, path: str) -> None:
     try:
         os.fsync(directory)
     except OSError as error:  # R31: the name may or may not survive
+        number_of(error)
         raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
 
 
