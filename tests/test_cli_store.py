@@ -249,7 +249,7 @@ def test_who_has_too_much_in_hand_is_told(tool: Tool, ack: str) -> None:
         error = json.loads(err)["error"]
         assert (code, out.count("\n"), error["code"]) == (2, 2, "TXL-204")
         assert (error["setting"], error["limit"], error["value"]) == ("unacked_max", 2, 3)
-    assert tool.json("sub", "list")["backlog"] == 3  # nothing of it was acknowledged
+    assert tool.json("sub", "list")[0]["backlog"] == 3  # nothing of it was acknowledged
     assert tool.ok(*take, "-n", "2") == "a\nb\n"
     tool.ok("sub", "seek", "s", "--to", "+1", "-y")
     assert tool.ok(*take) == "b\nc\n"  # just as many as may be in hand: that is all of it
