@@ -12,7 +12,9 @@ import pytest
 
 import txlog
 from tests.source_tree import ROOT
+from txlog.cli import dispatch
 from txlog.cli.signals import Interrupted, raise_if_asked, watched
+from txlog.errors import PartlyDone
 
 
 class _Thing:
@@ -89,3 +91,22 @@ def test_an_interrupt_from_the_first_call_on_is_silent(
     assert len(lines) > 8, lines
     assert [line for line in lines if line not in ("130 ", "0 ")] == []
     assert lines[:8] == ["130 "] * 8
+
+
+def test_an_error_that_a_library_makes_of_a_signal_is_the_signals(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Kills: "a bug of txlog: RuntimeError: Query interrupted" for ctrl-c; our own errors stay."""
+
+    def interrupted(words: list[str], report: object) -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except Interrupted:
+            raise raised from None
+        raise AssertionError
+
+    monkeypatch.setattr(dispatch, "_dispatch", interrupted)
+    raised: Exception = RuntimeError("Query interrupted")
+    assert (dispatch.run([]), capfd.readouterr()) == (130, ("", ""))
+    raised = PartlyDone("2 of 3")
+    assert dispatch.run([]) == 7

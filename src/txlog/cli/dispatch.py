@@ -32,8 +32,12 @@ def run(words: list[str]) -> int:
         silence_stdout()
         return 141
     except Exception as error:
-        if isinstance(error.__cause__, signals.Interrupted) and isinstance(error, RuntimeError):
-            return error.__cause__.exit  # Python wraps what interrupts it while it makes a class
+        if not isinstance(error, errors.TxlogError | OSError):
+            # Python and libraries make errors of their own of what interrupts them.
+            cause = error.__cause__
+            asked = cause.exit if isinstance(cause, signals.Interrupted) else signals.asked()
+            if asked is not None:
+                return asked
         if isinstance(error, OSError):
             silence_stdout()
         return report.show(as_ours(error), error)
