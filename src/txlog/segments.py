@@ -416,7 +416,7 @@ def _entry(bound: Bound, ledger: int, rows: int) -> int:
 
 def _of_file(path: str, row_group: int | None) -> Batches:
     if not Path(path).is_file():
-        raise MissingFile(f"{path} is neither a ledger nor a file", path=path)
+        raise NotFound(f"{path} is neither a ledger nor a file", path=path)
     try:
         if is_parquet(path):
             file = arrow_module("pyarrow.parquet").ParquetFile(path)

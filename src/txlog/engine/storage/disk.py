@@ -115,10 +115,10 @@ class PosixDisk:
         """Open the directory of a store; one that cannot be written becomes read-only.
 
         shared_group: the group that shares the store; a root of mode 2770 says so by itself
-        allow_unsafe: a root that is a link will do, and writing to a foreign or public one
+        allow_unsafe: writing to a foreign or public one will do
         raises:       StoreNotFound, NotAllowed, NoResources, DiskFailed
         """
-        fd = open_root(root, follow=allow_unsafe)
+        fd = open_root(root)
         self._root = Handle(fd, root)
         at = os.fstat(fd)
         self.description = os.path.abspath(root)
@@ -297,7 +297,8 @@ class PosixDisk:
 
     def _open(self, path: str, flags: int) -> int:
         parent, name = split(path)
-        with self._directory(parent, "open", path) as directory:
+        action = "open" if not flags & os.O_RDWR else "open for writing"
+        with self._directory(parent, action, path) as directory:
             fd = os.open(name, flags | _OPEN, 0o600, dir_fd=directory)
             try:
                 at = os.fstat(fd)
@@ -359,17 +360,18 @@ class PosixDisk:
                 os.close(own)
 
 
-def open_root(path: str, follow: bool) -> int:
-    """A descriptor of the directory of a store; raises StoreNotFound, NotAllowed (a link)."""
+def open_root(path: str) -> int:
+    """A descriptor of the directory of a store, through links as `cd` goes.
+
+    What matters is whose directory it is in the end, and that the caller looks at.
+    raises: StoreNotFound, DiskFailed
+    """
     try:
-        return os.open(path.rstrip("/") or "/", DIRECTORY & ~(os.O_NOFOLLOW if follow else 0))
+        return os.open(path.rstrip("/") or "/", DIRECTORY & ~os.O_NOFOLLOW)
     except FileNotFoundError as error:
         hint = f"txlog init {path} makes one"
         raise StoreNotFound(f"no store at {path}", hint=hint, path=path) from error
     except NotADirectoryError as error:
-        if os.path.islink(path.rstrip("/")):
-            hint = f"name its target: {os.path.realpath(path)}"
-            raise NotAllowed(f"{path} is a link", hint=hint, path=path) from error
         raise StoreNotFound(f"{path} is not a directory", path=path) from error
     except OSError as error:
         raise failure(error, "open", path) from error

@@ -59,6 +59,9 @@ _ERRORS: dict[int, type[TxlogError]] = {
 }
 
 
+_READING = frozenset(("open", "read", "list", "look at"))
+
+
 class File(Protocol):
     """An open regular file. Offsets and lengths in bytes."""
 
@@ -239,6 +242,8 @@ def failure(error: OSError, action: str, path: str) -> TxlogError:
     reason = error.strerror or str(error)
     name = errno.errorcode.get(number, "")
     kind = _ERRORS.get(number, DiskFailed)
+    if number in (errno.EACCES, errno.EPERM) and action in _READING:
+        kind = DiskFailed  # what cannot be read is no store that may only be read
     if kind is AlreadyClosed:
         reason = "the handle is closed, or of another process"
     elif kind is Corruption:
