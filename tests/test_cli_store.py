@@ -105,7 +105,7 @@ def test_several_targets_go_on_after_a_failure(tool: Tool) -> None:
     assert code == 7
     assert [json.loads(line)["topic"] for line in out.splitlines()] == ["a", "b"]
     error = json.loads(err)["error"]
-    assert error["done"] == ["a", "b"]
+    assert error["done"] == [{"name": "a"}, {"name": "b"}]
     assert [row["code"] for row in error["failed_list"]] == ["TXL-401"]
 
 
@@ -197,7 +197,7 @@ def test_a_bad_record_after_durable_batches_is_partly_done(tool: Tool, tmp_path:
     path.write_text("1\n" * 5 + "x\n")
     error = tool.error("produce", "orders", str(path), "--in", "ndjson", "--batch", "2")
     assert (error["code"], error["line"]) == ("TXL-701", 6)
-    assert error["done"] == [{"topic": "orders", "messages": 4}]
+    assert error["done"] == [{"name": "orders", "messages": 4}]
     assert tool.ok("consume", "orders", "-f", "lines") == "1\n" * 4
     error = tool.error("produce", "orders", str(path), "--in", "ndjson", "--txn-every", "2")
     assert error["code"] == "TXL-701"

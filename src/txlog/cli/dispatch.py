@@ -91,6 +91,10 @@ def _dispatch(words: list[str], report: failures.Report) -> int:
         return 0
     report.json = flags.wants_json("", split.leading) or split.json
     path, used = catalogue.resolve(split.rest)
+    while path in catalogue.NOUNS and len(split.rest) > used:  # flags between noun and verb
+        split = flags.split_on(split, used)
+        report.json = report.json or split.json
+        path, used = catalogue.resolve(split.rest)
     if path in catalogue.NOUNS:
         text = catalogue.noun_help(path)
         if split.help or "-h" in split.rest or "--help" in split.rest:

@@ -54,8 +54,17 @@ def cell(value: object) -> str:
     if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
         return ",".join(str(item) for item in value)
     if isinstance(value, list | dict):
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return as_json(value)
     return str(value)
+
+
+def as_json(value: object) -> str:
+    """Return a value as compact JSON; of a name that is not UTF-8, each odd byte as `\\udcNN`.
+
+    Python gives such a name the same form, so a reader gets back what `open` takes.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def table(
