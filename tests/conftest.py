@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from txlog.engine import identity
 from txlog.engine.storage import journal, journal_file
+from txlog.engine.upkeep import service
 
 settings.register_profile(
     "txlog",
@@ -68,6 +69,12 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let flushes cost nothing, for tests that lose no power: they count, they do not wait."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def checkpoints_inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let automatic checkpoints be over when the call that began them is: no test may race."""
+    monkeypatch.setattr(service, "IN_BACKGROUND", False)
 
 
 @pytest.fixture(autouse=True)

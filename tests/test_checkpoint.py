@@ -5,22 +5,34 @@ Laws 1, 5, 6; I-20; ARCHITECTURE 6.
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import txlog
+from tests.crash.world import new_disk, open_client
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from tests.laws.test_laws import dumps, fresh, live_dumps
+from txlog import Client
+from txlog.clock import ManualClock
 from txlog.engine.model import frame_rows
 from txlog.engine.storage.manifest import newest_manifest
+from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep import checkpoint as checkpoint_module
+from txlog.engine.upkeep import service
 from txlog.engine.upkeep.seal import compare_rows
 from txlog.engine.view import View
 from txlog.errors import Corruption
+from txlog.opening import open_store
+from txlog.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -440,3 +452,211 @@ def test_a_checkpoint_keeps_nothing_that_nobody_uses(tmp_path: Path) -> None:
     again = [ref for ref in other._store._view.manifest.dumps if ref.path not in before]
     assert {(ref.kind, ref.a) for ref in again} == {("topic", 2)}
     assert values(bench.reopen(), "u") == [b"v", b"w"]
+
+
+# --- automatic checkpoints -------------------------------------------------------------------
+
+
+def in_memory(checkpoint_frames: int) -> tuple[MemoryDisk, Client, ManualClock]:
+    """A client with automatic checkpoints on a disk whose calls can fail, with its clock."""
+    disk = new_disk(Settings(coordinators=1, checkpoint_frames=checkpoint_frames))
+    clock = ManualClock(1_700_000_000_000)
+    client = open_client(disk, clock)
+    client.checkpoint_automatically = True
+    return disk, client, clock
+
+
+def frames(client: Client) -> int:
+    """How many frames lie behind the newest checkpoint."""
+    return int(client.status()["journal"]["frames"])
+
+
+def plain_sends(client: Client) -> Iterator[None]:
+    """One message a call."""
+    producer = client.producer("t")
+    while True:
+        producer.send(b"v")
+        yield
+
+
+def batches(client: Client) -> Iterator[None]:
+    """Many messages a call."""
+    producer = client.producer("t")
+    while True:
+        producer.send_batch(pa.table({"value": [b"v"] * 10}))
+        yield
+
+
+def plain_acks(client: Client) -> Iterator[None]:
+    """One acknowledgement a call, of what is there already."""
+    known = send(client, *[b"v"] * 100)
+    for one in known:
+        client.acknowledge("t", "s", [one])
+        yield
+
+
+def leases(client: Client) -> Iterator[None]:
+    """A consumer that only receives: each call leases one message, and none is acknowledged."""
+    send(client, *[b"v"] * 100)
+    with client.consumer("t", "s", receiver_queue_size=1) as consumer:
+        while consumer.receive() is not None:
+            yield
+
+
+@pytest.mark.parametrize("use", [plain_sends, batches, plain_acks, leases])
+def test_the_journal_is_bounded_whoever_writes(use: Callable[[Client], Iterator[None]]) -> None:
+    """2: kills a look behind commits only; memory and time to open follow the journal."""
+    _, client, _ = in_memory(checkpoint_frames=10)
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    longest = 0
+    for _, _ in zip(use(client), range(60), strict=False):
+        longest = max(longest, frames(client))
+    assert client.status()["checkpoint"]["generation"] >= 4
+    assert longest <= 14  # a checkpoint's own frames lie behind its cut
+
+
+def test_who_looks_now_and_then_keeps_no_more_than_the_journal() -> None:
+    """7: ops that wait and rows of frames go with the checkpoint of another process."""
+    disk, client, _ = in_memory(checkpoint_frames=10)
+    client.create_topic("t")
+    other = open_client(disk.process(read_only=True))
+    for _ in range(60):
+        send(client, b"v")
+        other.wait_for_change(0)
+        view = other._store._view
+        waiting = sum(len(items) for _, items in view.waiting("topic"))
+        assert waiting <= 12
+        assert sum(map(len, view.tail.runs.values())) <= 12
+        assert len(view.journal._files) <= 2
+    assert len(read(other)) == 60
+
+
+def test_a_failed_checkpoint_is_a_note_and_waits_before_it_is_tried_again() -> None:
+    """R33, 11: what was decided decides; kills a raise from a send, a commit and from close."""
+    disk, client, clock = in_memory(checkpoint_frames=5)
+    client.create_topic("t")
+    tried: list[str] = []
+
+    def fail(op: str, path: str, **info: int) -> None:
+        if op == "link" and path.startswith("state/"):
+            tried.append(path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk.step = fail
+    disk.damage("reserve", None)
+    send(client, *[b"v"] * 40)
+    send_txn(client, b"w")
+    assert len(tried) == 1  # not with each call
+    for turn in range(2, 5):
+        clock.advance(60_000)
+        send(client, b"v", b"v", b"v")
+        assert len(tried) == turn
+    (note,) = client.reports()
+    assert "a checkpoint failed and is due again" in note
+    clock.advance(60_000)
+    client.close()
+    assert len(tried) == 5
+    (note,) = client.reports()
+    assert "a checkpoint failed and is due again" in note
+    disk.step = lambda op, path, **info: None
+    other = open_client(disk.process(), clock)
+    assert len(read(other)) == 50
+    other.checkpoint()
+    assert frames(other) == 0
+
+
+def test_a_client_that_only_looks_writes_no_checkpoint(tmp_path: Path) -> None:
+    """11.9: kills a checkpoint, an expiry and a trim by a reading command; no file changes."""
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    bench.client.create_subscription("t", "s")
+    bench.client.set_policies("t", ttl_ms=1)
+    send(bench.client, *[b"v"] * 20)
+    bench.client.checkpoint(roll_all=True)
+    bench.client.set_policies("t", retention_bytes=1, ttl_ms=1)
+    bench.client.admin.set_setting("checkpoint_frames", 1)
+    bench.close()
+    bench.clock.advance(60_000)
+
+    def tree() -> dict[str, bytes]:
+        found = sorted(Path(bench.path).rglob("*"))
+        return {os.path.relpath(one, bench.path): one.read_bytes() for one in found
+                if one.is_file()}  # fmt: skip
+
+    before = tree()
+    with open_store(bench.path, clock=bench.clock) as client:
+        assert client.topics()[0]["messages"] == 20
+        assert len(read(client)) == 20
+        client.status()
+    assert tree() == before
+    with open_store(bench.path, clock=bench.clock) as client:  # who changes something does
+        send(client, b"w")
+    assert tree() != before
+    assert frames(bench.another()) <= 4
+
+
+def test_the_caller_goes_on_beside_the_files_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9: kills a checkpoint in the caller; `close` waits for the one under way."""
+    monkeypatch.setattr(service, "IN_BACKGROUND", True)
+    go_on = threading.Event()
+    real = checkpoint_module.write_state
+
+    def held_up(*given: Any) -> Any:
+        assert go_on.wait(60)
+        return real(*given)
+
+    monkeypatch.setattr(checkpoint_module, "write_state", held_up)
+    bench = Bench(tmp_path / "store", checkpoint_frames=10)
+    client = bench.client
+    client.checkpoint_automatically = True
+    client.create_topic("t")
+    send(client, *[b"v"] * 30)  # would wait for ever
+    send_txn(client, b"w")
+    thread = client._checkpoints._thread
+    assert thread is not None
+    assert thread.is_alive()
+    assert client.status()["checkpoint"]["generation"] == 0
+    go_on.set()
+    client.close()
+    assert [one for one in threading.enumerate() if one is thread] == []
+    assert client.reports() == []
+    other = bench.another()
+    assert other.status()["checkpoint"]["generation"] >= 1
+    assert len(read(other)) == 31
+    bench.close()
+    assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
+
+
+def test_maintenance_by_command_waits_for_the_automatic_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R24: a process is not locked out by itself, however short it wants to wait."""
+    monkeypatch.setattr(service, "IN_BACKGROUND", True)
+    bench = Bench(tmp_path / "store", checkpoint_frames=10)
+    client = bench.another(lock_timeout_ms=0)
+    client.checkpoint_automatically = True
+    client.create_topic("t")
+    for _ in range(5):
+        send(client, *[b"v"] * 12)
+        client.checkpoint(roll_all=True)
+        assert frames(client) <= 12
+    assert len(read(client)) == 60
+
+
+def test_a_checkpoint_may_use_the_reserve_of_a_full_disk() -> None:
+    """R30: what gives space back is let through; kills a reserve that only frames may use."""
+    disk = new_disk(Settings(coordinators=1, free_bytes_min=0))
+    client = open_client(disk)
+    client.create_topic("t")
+    send(client, b"v" * 50)
+    disk.machine.free_bytes = 20_000  # the next journal file alone takes 64 KiB here
+    answer = client.checkpoint()
+    assert not answer["skipped"]
+    assert not disk.exists("reserve")
+    assert any("the reserve was given up" in line for line in client.reports())
+    assert values(open_client(disk.process())) == [b"v" * 50]
+    left = [path for path in disk.files() if path.endswith(".state")]
+    assert len(left) == 1  # what the first try had written did not stay

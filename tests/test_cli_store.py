@@ -423,3 +423,32 @@ def test_what_can_be_read_is_printed_before_the_error(tool: Tool) -> None:
     code, out, err = tool("consume", "pair", "-f", "%v\\n")
     assert (code, out) == (5, "in 1\n")
     assert "pair/0 is offline" in err
+
+
+def test_a_failed_checkpoint_is_a_note_of_the_command_behind_it(tool: Tool) -> None:
+    """11: what was decided decides the exit code; a script that repeats would store it twice."""
+    tool.ok("topic", "create", "t")
+    tool.ok("config", "set", "checkpoint_frames", "1")
+    lock = tool.path / "maintenance.lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()  # nobody can take it: every checkpoint fails
+    code, _, err = tool("produce", "t", "-m", "one")
+    assert code == 0, err
+    assert "a checkpoint failed and is due again" in err
+    code, _, err = tool("topic", "delete", "t", "nosuch", "--yes", "--force")
+    assert code == 7, err
+    assert "a checkpoint failed and is due again" in err
+    lock.rmdir()
+    code, _, err = tool("produce", "orders", "-m", "two")
+    assert (code, "checkpoint" in err) == (0, False)
+
+
+def test_a_look_leaves_what_is_due_to_those_who_write(tool: Tool) -> None:
+    """11.9: kills a checkpoint that `topic list` began, and failed over."""
+    tool.ok("topic", "create", "t")
+    tool.ok("produce", "t", "-m", "one")
+    tool.ok("config", "set", "checkpoint_frames", "1")
+    names = sorted((tool.path / "manifest").iterdir())
+    for words in ("topic list", "status", "peek t", "sub list", "doctor", "txn list"):
+        tool(*words.split())
+        assert sorted((tool.path / "manifest").iterdir()) == names

@@ -36,7 +36,7 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.identity import IDENTITY_PATH
 from txlog.engine.upkeep.buckets import tend_due
-from txlog.engine.upkeep.service import due, run_checkpoint
+from txlog.engine.upkeep.service import run_checkpoint
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, StoreNotFound, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId
@@ -109,13 +109,17 @@ class Client(TransactionClient):
         }
 
     def close(self) -> None:
-        """Close it with its consumers; writes a checkpoint first if one is due and nobody does."""
+        """Close it with its consumers.
+
+        A checkpoint under way is waited for, and one that is due behind changes of this client is
+        written if nobody else is at it. If it fails, `reports` says so, and all that was answered
+        stands.
+        """
         for consumer in list(self._consumers):
             with suppress(TxlogError):  # its peers take it for dead
                 consumer.close()
         with suppress(AlreadyClosed):  # by another thread, or it is the parent's
-            if self.checkpoint_automatically and not self._disk.read_only and due(self._store):
-                run_checkpoint(self._store, wait=False)
+            self._checkpoints.close(self._store)
             if self._store.has_written:  # who only reads changes nothing
                 tend_due(self._store, closing=True)
         super().close()
@@ -249,7 +253,7 @@ class Client(TransactionClient):
 
     def bulk_of(self, plan: StagePlan) -> Bulk:
         """The batch of a plan: to commit in another process what was planned in one."""
-        return bulks.Bulk(self._store, plan, self._checkpoint_if_due)
+        return bulks.Bulk(self._store, plan, self._tend)
 
     def plan_stage(self, topic: str, tag: str = "") -> StagePlan:
         """Where tasks stage files of a batch whose key and name are not known yet (`plan.named`).

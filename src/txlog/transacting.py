@@ -13,7 +13,7 @@ from txlog.engine.model.key_ops import NEW_HOLDER
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import tend_due
-from txlog.engine.upkeep.service import due, run_checkpoint
+from txlog.engine.upkeep.service import Checkpoints
 from txlog.engine.view import View
 from txlog.errors import InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import TxnId
@@ -30,13 +30,22 @@ Answer = dict[str, Any]
 class TransactionClient(RelationReader):
     """The part of Client that begins, ends and shows transactions."""
 
-    __slots__ = ("checkpoint_automatically", "epoch", "transaction_key")
+    __slots__ = ("_checkpoints", "epoch", "transaction_key")
 
     def __init__(self, store: Store, disk: Disk) -> None:
         super().__init__(store, disk)
-        self.checkpoint_automatically = not store.dry_run
+        self._checkpoints = store.upkeep = Checkpoints(is_on=not store.dry_run)
         self.transaction_key: str | None = None
         self.epoch: int | None = None  # of the connection of transaction_key
+
+    @property
+    def checkpoint_automatically(self) -> bool:
+        """Whether a write that finds the journal long begins a checkpoint; may be set."""
+        return self._checkpoints.is_on
+
+    @checkpoint_automatically.setter
+    def checkpoint_automatically(self, is_on: bool) -> None:
+        self._checkpoints.is_on = is_on
 
     def connect(
         self, key: str, epoch: int = NEW_HOLDER, *, owner: str | int | None = None
@@ -77,12 +86,10 @@ class TransactionClient(RelationReader):
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
             opened = keyed.begin(self._store, timeout_ms, key, epoch, None)
-            return transaction_handle.Transaction(
-                self._store, opened.txn_id, self._checkpoint_if_due
-            )
+            return transaction_handle.Transaction(self._store, opened.txn_id, self._tend)
         self._store.need_writable()
         return transaction_handle.Transaction(
-            self._store, self._new(timeout_ms, coordinator), self._checkpoint_if_due
+            self._store, self._new(timeout_ms, coordinator), self._tend
         )
 
     def begin(
@@ -156,7 +163,7 @@ class TransactionClient(RelationReader):
 
     def _end(self, txn_id: TxnId, commit: bool) -> EndAnswer:
         answer = ending.end(self._store, txn_id, commit=commit)
-        self._checkpoint_if_due()
+        self._tend()
         return answer
 
     def transactions(self, all: bool = False, states: Sequence[str] | None = None) -> list[Answer]:
@@ -178,12 +185,7 @@ class TransactionClient(RelationReader):
         """
         return ending.expire(self._store)
 
-    def _checkpoint_if_due(self) -> None:
-        if self.checkpoint_automatically and due(self._store):
-            try:
-                run_checkpoint(self._store, wait=False)
-            except TxlogError as error:  # the call before it was done and must say so
-                self._store.reports.append(f"a checkpoint failed and is due again: {error}")
+    def _tend(self) -> None:
         tend_due(self._store)
 
     def _tell(self, txn_id: TxnId, question: Callable[[View], Answer]) -> Answer:

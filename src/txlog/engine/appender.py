@@ -97,13 +97,19 @@ class Appender:
         """Drop what has joined: the folds it was applied to are thrown away."""
         self._joined, self._rows = [], NO_ROWS
 
+    def release_reserve(self) -> bool:
+        """Give the blocks of the reserve back, and say so; False when it has none."""
+        released = self._space.release_reserve()
+        if released:
+            self._report("the disk is full: the reserve was given up to finish this call")
+        return released
+
     def _write(self, view: View, ops: bytes, rows: Rows, time_ms: int) -> RawFrame:
         columns, data = rows
         self.has_written = True
         try:
             return view.journal.append(ops, data, columns, time_ms)
         except StoreFull:
-            if data is not None or not self._space.release_reserve():
+            if data is not None or not self.release_reserve():
                 raise
-            self._report("the disk is full: the reserve was given up to finish this call")
             return view.journal.append(ops, data, columns, time_ms)

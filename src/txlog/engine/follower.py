@@ -168,6 +168,18 @@ class Follower:
             view = self._view
             return view.lsn - view.manifest.cut_lsn, view.journal.end
 
+    @property
+    def is_long(self) -> bool:
+        """True when the journal behind the newest checkpoint has grown past its settings.
+
+        cost: two comparisons; no lock, so it may be of a moment ago
+        """
+        view, settings = self._view, self.settings
+        return (
+            view.lsn - view.manifest.cut_lsn >= settings.checkpoint_frames
+            or view.journal.end >= settings.checkpoint_bytes
+        )
+
     def replayed(self, look: Callable[[View], T]) -> T:
         """Run a reading function over a fresh view: the ops since the checkpoint wait in it."""
         with self._mutex:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from txlog.clock import Clock, Instant
 from txlog.engine import liveness
@@ -34,10 +34,23 @@ T = TypeVar("T")
 MAINTENANCE_PATH = "maintenance.lock"
 
 
+class Upkeep(Protocol):
+    """What looks after a store that its own calls make long."""
+
+    def look(self, store: Store) -> None:
+        """Behind a write, outside of every lock, that found the journal long; raises nothing."""
+
+    def finish(self) -> None:
+        """Wait until no maintenance of this process is under way that nobody asked for."""
+
+
 class Store(Follower):
     """An open store; safe to call from many threads of one process."""
 
-    __slots__ = ("_appender", "_lock", "_queue", "_sweeper", "bucket_ops", "lock_timeout_asked_ms")
+    __slots__ = (
+        "_appender", "_lock", "_queue", "_sweeper", "bucket_ops", "has_changed",
+        "lock_timeout_asked_ms", "upkeep",
+    )  # fmt: skip
 
     def __init__(
         self, disk: Disk, clock: Clock, identity: Identity, *, lock_timeout_ms: int | None,
@@ -46,6 +59,8 @@ class Store(Follower):
         super().__init__(disk, clock, identity, durability=durability, dry_run=dry_run)
         self.lock_timeout_asked_ms = lock_timeout_ms  # None: the setting
         self.bucket_ops = BucketOps()
+        self.has_changed = False  # by a call; a sweep that a look began is none
+        self.upkeep: Upkeep | None = None
         self._queue: deque[Call] = deque()
         self._lock: LockFile | None = None
         self._sweeper = Sweeper()
@@ -64,6 +79,10 @@ class Store(Follower):
                 super().close()
                 if self._lock is not None:
                     self._lock.close()
+
+    def release_reserve(self) -> bool:
+        """Give the blocks of the reserve back to a full disk; False when it has none (R30)."""
+        return self._appender.release_reserve()
 
     @property
     def has_written(self) -> bool:
@@ -116,10 +135,13 @@ class Store(Follower):
                     call.error = error
             return
         self.need_writable()
+        self.has_changed = True
         self._queue.extend(calls)  # in one step: no other thread takes a part of them
         with self._mutex:
             if not calls[-1].done:
                 self._lead()
+        if self.is_long and self.upkeep is not None:
+            self.upkeep.look(self)
 
     def _rehearse(self, call: Call) -> None:
         """Decide as write does, without lock and flush; the view alone takes the frames."""

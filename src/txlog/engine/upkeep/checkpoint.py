@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from threading import current_thread, main_thread
 
 import msgspec
 
@@ -183,15 +184,17 @@ def _read_frames(view: View, cut: Cut, cut_lsn: int) -> list[history.Item]:
 def _uncollected() -> Iterator[None]:
     """Let no garbage be collected: reading makes what stays, and looking through it is a fourth.
 
-    Nothing in it is a cycle, so nothing is kept that would have gone.
+    Nothing in it is a cycle, so nothing is kept that would have gone. Beside a caller who goes on
+    it is collected, for that is not ours to stop.
     """
-    was_enabled = gc.isenabled()
+    if not (gc.isenabled() and current_thread() is main_thread()):
+        yield
+        return
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.enable()
 
 
 def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> int:
@@ -345,6 +348,8 @@ def restore_reserve(store: Store) -> None:
 
 def maintenance_lock(store: Store, *, wait: bool) -> LockFile | None:
     """The held maintenance lock, or None when another process is at it and wait is False."""
+    if wait and store.upkeep is not None:
+        store.upkeep.finish()  # our own must not be taken for somebody else's
     lock = store.disk.lock_file(MAINTENANCE_PATH)
     if wait:
         lock.acquire(store.lock_timeout_ms)

@@ -1,23 +1,36 @@
-"""When a checkpoint is due, and running one with everything that belongs to it.
+"""When a checkpoint is due, running one with everything that belongs to it, and doing so unasked.
 
 policies expire and trim (frames) · delayed indexes are tended
 · checkpoint · sidecars past the ratio are compacted · ledgers are sealed
 · a second checkpoint lets go of what those replaced · files that nobody names are swept, and what
 jobs staged that never ended
+
+An automatic checkpoint has a thread of its own for as long as it takes: whoever writes waits for no
+more than the cut and the dumps. What it answers nobody asked for, so a failure is a note, and the
+next try waits. Nothing rests on it: a process that ends without it leaves files that are swept.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import suppress
 
+from txlog.engine.storage.manifest import Manifest
 from txlog.engine.store import Store
 from txlog.engine.upkeep import adoption, checkpoint, compact, expiry, retention, seal, sweep
 from txlog.engine.upkeep.buckets import tend_held
 from txlog.engine.view import View
+from txlog.errors import AlreadyClosed, StoreFull, TxlogError
 from txlog.values import as_dict
 
 # An automatic checkpoint looks for files that nobody names in so many directories, not in more.
 SWEPT_DIRECTORIES_MAX = 64
+# After the first failure, doubled with each that follows; and when another process is at one.
+REST_MS_MIN, REST_MS_MAX = 1_000, 60_000
+GIVEN_WAY_MS = 100
+# False: the caller does it itself, so that tests are the same every time.
+IN_BACKGROUND = True
 
 
 def due(store: Store) -> bool:
@@ -28,6 +41,101 @@ def due(store: Store) -> bool:
 
 def _changed_sidecars(view: View) -> list[int]:
     return [key[1] for key in view.changed() if key[0] == "buffer"]
+
+
+class Checkpoints:
+    """The automatic checkpoints of one open store, which owns it.
+
+    look()    behind a write that found the journal long: begin one, unless one is under way
+    finish()  wait for the one under way
+    close()   the same, and write the one that is due
+    """
+
+    __slots__ = ("_again_ms", "_failures", "_starting", "_thread", "is_on")
+
+    def __init__(self, *, is_on: bool) -> None:
+        self._again_ms = 0
+        self._failures = 0
+        self._starting = threading.Lock()  # never waited for
+        self._thread: threading.Thread | None = None
+        self.is_on = is_on
+
+    @property
+    def is_running(self) -> bool:
+        """True while the thread is at work."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def look(self, store: Store) -> None:
+        """Begin a checkpoint; raises nothing, and waits for nothing but the start of a thread."""
+        if not self.is_on or self.is_running or self._is_resting(store):
+            return
+        if not self._starting.acquire(blocking=False):
+            return  # another thread is here, or a write of the checkpoint itself
+        try:
+            if not IN_BACKGROUND:
+                self._run(store)
+            elif not self.is_running:
+                self._thread = threading.Thread(
+                    target=self._run, args=(store,), name="txlog-checkpoint"
+                )
+                self._thread.start()
+        except RuntimeError:  # no more threads, or the interpreter ends: `close` does it
+            self._rest(store, REST_MS_MIN)
+        finally:
+            self._starting.release()
+
+    def finish(self) -> None:
+        """Wait for the checkpoint under way, if this is not its own thread."""
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join()
+
+    def close(self, store: Store) -> None:
+        """Wait for the checkpoint under way, and write one that is due behind changes of ours."""
+        is_on, self.is_on = self.is_on, False
+        self.finish()
+        if is_on and store.has_changed and due(store) and not self._is_resting(store):
+            self._run(store)
+
+    def _run(self, store: Store) -> None:
+        try:
+            answer = run_checkpoint(store, wait=False)
+        except AlreadyClosed:
+            return
+        except Exception as error:  # what the calls before it decided is decided
+            self._failures += 1
+            self._rest(store, min(REST_MS_MIN << min(self._failures - 1, 16), REST_MS_MAX))
+            said = str(error) if isinstance(error, TxlogError) else repr(error)
+            line = f"a checkpoint failed and is due again: {said}"
+            if line not in store.reports:
+                store.note(line)
+            return
+        self._failures = 0
+        if answer["skipped"]:
+            self._rest(store, GIVEN_WAY_MS)
+
+    def _rest(self, store: Store, ms: int) -> None:
+        self._again_ms = store.clock.now().boot_ms + ms
+
+    def _is_resting(self, store: Store) -> bool:
+        return bool(self._again_ms) and store.clock.now().boot_ms < self._again_ms
+
+
+def _with_reserve(
+    store: Store, report: checkpoint.CheckpointReport, *, far: bool
+) -> Manifest:  # fmt: skip
+    """Write a checkpoint; on a full disk once more, in the room of the reserve (R30).
+
+    A checkpoint is what gives space back, so it may use what is kept for that.
+    """
+    try:
+        return checkpoint.checkpoint(store, report, far=far)
+    except StoreFull:
+        with suppress(TxlogError):  # what it has written has no name and takes the room
+            sweep.sweep_unnamed(store)
+        if not store.release_reserve():
+            raise
+        return checkpoint.checkpoint(store, report, far=far)
 
 
 def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
@@ -51,7 +159,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
             retention.trim_by_policies(store)
             report.freed_bytes += sweep.free_gone(store)
             tend_held(store)
-            manifest = checkpoint.checkpoint(store, report, far=wait)
+            manifest = _with_reserve(store, report, far=wait)
             ratio = store.settings.sidecar_garbage_ratio
             compacted = compact.compact_sidecars(
                 store, changed, compact.CompactReport(), ratio=ratio
