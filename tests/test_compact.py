@@ -109,11 +109,13 @@ def test_nothing_visible_changes_and_bytes_are_given_back(tmp_path: Path) -> Non
     assert buffer_of(bench.client).dead_bytes == 0
     assert answer["aborted_dropped"] == 30
     assert (answer["transactions"], answer["messages"]) == (3, 5)
-    assert answer["size_after_bytes"] == sidecar_files(bench) < answer["size_before_bytes"] == size
+    assert answer["size_after_bytes"] < answer["size_before_bytes"] == size
     for client in (bench.client, other, bench.another()):
         assert seen(client) == before
     put(bench.client, open_one, b"o4")
     bench.client.commit(open_one)
+    bench.client.checkpoint()  # the one before needs no longer what the new file was made of
+    assert sidecar_files(bench) < size / 2
     assert values(bench.client)[-4:] == [b"o1", b"o2", b"o3", b"o4"]
     assert values(bench.reopen())[-4:] == [b"o1", b"o2", b"o3", b"o4"]
 

@@ -22,6 +22,7 @@ from tests.crash.world import TOPIC, open_client, read_messages
 from tests.engine_kit import Bench, read, send, send_txn, values
 from tests.source_tree import ROOT
 from txlog import Client
+from txlog.bounds import Bound
 from txlog.clock import ManualClock
 from txlog.engine.storage.memory_disk import Killed, MemoryDisk
 from txlog.engine.upkeep.repair import make_plan
@@ -94,6 +95,65 @@ def test_a_file_that_was_sealed_since_is_made_from_its_parts(tmp_path: Path) -> 
     assert (actions(done)[0], done["messages_lost"]) == ("rebuild-file", 0)
     assert values(bench.reopen()) == [b"a", b"b", b"x", b"y"]
     assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
+    bench.close()
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_the_newest_state_is_led_to_after_a_trim_and_a_sweep(tmp_path: Path, idle: bool) -> None:
+    """Rebuilt before any checkpoint, which would push out what it is made from; gc spares that."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    client.create_topic("t")
+    send(client, b"a", b"b", b"c")
+    client.checkpoint(roll_all=True)
+    send(client, b"d")
+    client.admin.trim("t", Bound("end"))
+    send(client, b"kept")
+    client.checkpoint()
+    if idle:
+        bench.clock.advance(2 * 3_600_000)
+        client.checkpoint()
+        client.admin.gc(apply=True)
+    else:
+        client.admin.gc(apply=True, keep_ms=0)
+    client.close()
+    assert not list(Path(bench.path, "topics").rglob("ledger-*.parquet")), (
+        "trimmed: nobody needs it"
+    )
+    assert txlog.verify(bench.path, deep=True, clock=bench.clock)["problem_list"] == []
+    max(Path(bench.path, "state").iterdir()).unlink()
+    plan = txlog.repair(bench.path, clock=bench.clock)
+    assert actions(plan) == ["rebuild-state"]
+    done = txlog.repair(bench.path, apply=True, clock=bench.clock)
+    assert (actions(done), done["messages_lost"]) == (["rebuild-state"], 0)
+    assert values(bench.reopen()) == [b"kept"]
+    assert txlog.verify(bench.path, deep=True, clock=bench.clock)["problem_list"] == []
+    bench.close()
+
+
+def test_no_checkpoint_is_written_over_a_dump_that_is_missing(tmp_path: Path) -> None:
+    """It would be the second that names it, and the one that leads to it would go."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    client.create_topic("t")
+    send(client, b"a")
+    client.checkpoint()
+    send(client, b"b")
+    client.checkpoint()
+    newest = max(Path(bench.path, "state").iterdir())
+    before = {path.name for path in Path(bench.path, "manifest").iterdir()}
+    data = newest.read_bytes()
+    send(client, b"c")
+    for damaged_one in (None, data[:-1]):
+        newest.unlink()
+        if damaged_one is not None:
+            newest.write_bytes(damaged_one)
+        with pytest.raises(txlog.errors.IntegrityError, match="no checkpoint is written") as caught:
+            client.checkpoint()
+        assert "admin repair" in (caught.value.hint or "")
+        newest.write_bytes(data)
+    assert {path.name for path in Path(bench.path, "manifest").iterdir()} == before
+    assert client.checkpoint()["generation"] > 2
     bench.close()
 
 

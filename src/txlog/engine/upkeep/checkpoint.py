@@ -46,9 +46,9 @@ from txlog.engine.storage.segment import FileRef, encode_part, make_ref
 from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep import history
 from txlog.engine.upkeep.paths import ledger_dir, part_path
-from txlog.engine.upkeep.unlinking import unlink_free
+from txlog.engine.upkeep.unlinking import STATE_DIR, needed_before, unlink_free
 from txlog.engine.view import View
-from txlog.errors import MissingFile, StoreFull, TxlogError
+from txlog.errors import Corruption, MissingFile, StoreFull, TxlogError
 
 # A state file is rewritten once less than this share of it is still named.
 STATE_LIVE_SHARE_MIN = 0.5
@@ -101,8 +101,10 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
     far:     also remove files outside of the store that no longer have a name: calls over a network
     returns: the new manifest, or the old one when no frame came since
     raises:  StoreFull, DiskFailed: nothing changed, the numbers used are burnt (R3)
+             Corruption: dumps are missing, and what they could be made from would be let go
     """
     disk = store.disk
+    store.read(lambda view: need_states(disk, view.dumped().values()))
     cut_lsn, chain_crc, cut = store.cut(state_at_cut)
     if cut.manifest.generation < max(generations(disk), default=0):
         store.reload()  # it had not heard of the newest manifest; one that is damaged stays so
@@ -197,6 +199,27 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
+def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
+    """Raise Corruption unless the state files of dumps are there, as long as they have to be.
+
+    A manifest without them would push out the one from which they can be made again.
+    """
+    ends: dict[str, int] = {}
+    for ref in dumps:
+        ends[ref.path] = max(ends.get(ref.path, 0), ref.offset + ref.length)
+    for path, end in sorted(ends.items()):
+        try:
+            size = disk.size(path)
+        except MissingFile:
+            size = -1
+        if size < end:
+            what = "is missing" if size < 0 else f"has {size} bytes in place of {end}"
+            raise Corruption(
+                f"{path} {what}, so no checkpoint is written",
+                hint="txlog admin repair makes it again from the checkpoint before", path=path,
+            )  # fmt: skip
+
+
 def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> int:
     """1 + the highest number in any name, those of a pass that died or of a lost manifest too.
 
@@ -271,17 +294,18 @@ def _expired(
 ) -> tuple[list[tuple[str, int]], list[str]]:
     """(dropped files to keep, files to unlink), by the grace of readers; none on a full disk (R18).
 
-    What a reader has pinned stays, on a full disk too: it dies without.
-    The manifest before this one still needs its state, so that is spared for one generation. Rows
-    it does not need: the frames behind it tell where they are now, or that they are gone.
+    What a reader has pinned stays, on a full disk too: it dies without. What leads from the
+    manifest before to this one is spared for one generation; of that only its state on a full disk,
+    for frames tell where rows are now.
     """
     full = store.disk.free_bytes() < store.settings.free_bytes_min
     grace = 0 if full else store.settings.reader_grace_ms
     is_free = pinned(store.disk, store.identity.salt)
+    spared = needed_before(store.disk, store.identity.salt, manifest)
     keep = [
         (path, since) for path, since in manifest.dropped
-        if now_ms - since < grace or (path.startswith("state/") and since >= manifest.time_ms)
-        or not is_free(path) or (is_far(path) and not far)
+        if now_ms - since < grace or not is_free(path) or (is_far(path) and not far)
+        or (path in spared and (not full or path.startswith(STATE_DIR)))
     ]  # fmt: skip
     kept = {path for path, _ in keep}
     return keep, [path for path, _ in manifest.dropped if path not in kept]

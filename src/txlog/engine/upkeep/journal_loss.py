@@ -12,6 +12,7 @@ transactions are skipped, every key gets a newer epoch, open transactions are ab
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,7 @@ from txlog.engine.model.ops import (
     encode_ops,
 )
 from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.far import is_far
 from txlog.engine.storage.frame import (
     HEADER_BYTES,
     MAGIC,
@@ -57,6 +59,7 @@ from txlog.engine.upkeep.checkpoint import (
     CheckpointReport,
     crc_of,
     dropped_files,
+    need_states,
     next_generation,
     state_at_cut,
     write_parts,
@@ -65,7 +68,7 @@ from txlog.engine.upkeep.checkpoint import (
 from txlog.engine.upkeep.verify import Known
 from txlog.engine.upkeep.verify_journal import Chain
 from txlog.engine.view import View
-from txlog.errors import TxlogError
+from txlog.errors import Corruption, TxlogError
 from txlog.settings import Settings
 
 # A frame that cannot be read may have taken some ledgers; far more than any frame takes.
@@ -144,17 +147,20 @@ def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
     """Write a checkpoint of what can be read, with nobody's help; returns its generation.
 
     The caller holds both locks. lost: what is behind the damage; None: nothing is
-    raises: Corruption (a file that it needs), StoreFull, DiskFailed: nothing was changed
+    raises: Corruption (a file that it needs or would name), StoreFull, DiskFailed: nothing was
+            changed
     """
     now, salt = clock.now(), known.identity.salt
     base = known.newest.generation if known.newest else 0
     view = View.open(disk, salt, now.boot_id, generation=base)
     try:
+        need_states(disk, view.manifest.dumps)
         view.take(view.journal.read_valid())
         view.journal.current.file.datasync()  # R14: a cut flushes the old file
         old, chain_crc = view.manifest, view.journal.chain_crc
         cut_lsn = view.lsn if lost is None else lost.last
         cut = state_at_cut(view)
+        need_files(disk, old, gone={*cut.sealed, *cut.gone})
         generation = next_generation(disk, old, cut.directories.values())
         has_frames = view.lsn > old.cut_lsn
         dumps = write_state(view, cut, generation) if has_frames else [*old.dumps]
@@ -179,6 +185,21 @@ def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
         return generation
     finally:
         view.close()
+
+
+def need_files(disk: Disk, manifest: Manifest, gone: Collection[int] = ()) -> None:
+    """Raise Corruption unless the files that a manifest names are there, with their lengths.
+
+    gone: ledgers whose files a newer one names no more. Files outside of the store are not asked
+    for: what is missing there may be back with the next mount.
+    """
+    sizes = {ref.path: ref.bytes for ref in manifest.history}
+    for ledger, refs in manifest.files.items():
+        if ledger not in gone:
+            sizes |= {ref.path: ref.bytes for ref in refs if not is_far(ref.path)}
+    for path, size in sorted(sizes.items()):
+        if disk.size(path) != size:
+            raise Corruption(f"{path} has {disk.size(path)} bytes in place of {size}", path=path)
 
 
 def forget_before(disk: Disk, generation: int) -> None:

@@ -22,6 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.engine.flow.upcoming import columns_of, later_in
 from txlog.engine.folds.buffer import Held, Marker, live_rows
 from txlog.engine.model.ops import Compacted, LedgerSealed, decode_ops
 from txlog.engine.model.routes import Component
@@ -45,7 +46,7 @@ from txlog.engine.upkeep.compact import moved_rows
 from txlog.engine.upkeep.paths import ledger_dir, part_path, sealed_path
 from txlog.engine.upkeep.seal import clean_rows
 from txlog.engine.view import View
-from txlog.errors import TxlogError
+from txlog.errors import IntegrityError, TxlogError
 
 LOST_PROPERTY: Final = "txlog.lost"
 FRAMES_AT_ONCE: Final = 1024
@@ -288,6 +289,7 @@ def _stand_ins(view: View, ref: FileRef, start: int, stop: int, reason: str) -> 
     ends = view.topic(partition).ledgers if role == "p" else []
     end = next((one for one in ends if one.ledger == ref.ledger), None)
     time_ms = view.manifest.time_ms if end is None else end.first_ms
+    later = _known_delays(view, partition)
     made: dict[str, list[object]] = {name: [None] * count for name in MESSAGE.names}
     made["kind"] = [KIND_DATA] * count
     made["entry"] = [*rows]
@@ -295,8 +297,10 @@ def _stand_ins(view: View, ref: FileRef, start: int, stop: int, reason: str) -> 
     made["properties"] = [[(LOST_PROPERTY, reason)]] * count
     if role == "p":
         _known_markers(view, partition, ref.ledger, rows, made)
+        for at, row in enumerate(rows):
+            made["deliver_at"][at] = later.get((ref.ledger, row, 0))
     else:
-        _known_messages(view, partition, ref, rows, made)
+        _known_messages(view, partition, ref, rows, made, later)
     arrays = [
         pa.array(made[field.name], pa.int64()).cast(INSTANT) if field.type == INSTANT
         else pa.array(made[field.name], PROPERTY_MAP if field.name == "properties" else field.type)
@@ -329,9 +333,25 @@ def _known_markers(
                 made["value"][at] = msgspec.msgpack.encode([])
 
 
+def _known_delays(view: View, partition: int) -> dict[tuple[int, int, int], int]:
+    """When the index says that messages are due, by (ledger, entry, index); of the damaged none."""
+    state = view.delayed(partition)
+    tables = [columns_of(state.mutable)]
+    for bucket in state.buckets:
+        try:
+            tables.append(later_in(view, bucket, state.passed_ms))
+        except IntegrityError:
+            continue  # it is dropped, and made again from what is there then
+    return {
+        (row["ledger"], row["entry"], row["index"]): row["deliver_at"]
+        for table in tables for row in table.to_pylist()
+    }  # fmt: skip
+
+
 def _known_messages(
-    view: View, partition: int, ref: FileRef, rows: list[int], made: dict[str, list[object]]
-) -> None:
+    view: View, partition: int, ref: FileRef, rows: list[int], made: dict[str, list[object]],
+    later: dict[tuple[int, int, int], int],
+) -> None:  # fmt: skip
     """Which transaction and index a row of a sidecar had; a row of none was dead or an end."""
     places = {row: at for at, row in enumerate(rows)}
     for one in _in_ledger(view, partition, ref.ledger):
@@ -343,6 +363,7 @@ def _known_messages(
         made["txn_index"][at] = index
         if isinstance(held[1], Marker):
             made["publish_time"][at] = held[1].time_ms
+            made["deliver_at"][at] = later.get((held[0], held[1].entry, index))
             if ref.clean:
                 made["marker_ledger"][at], made["marker_entry"][at] = held[0], held[1].entry
                 made["visible_time"][at], made["lsn"][at] = held[1].time_ms, held[1].lsn

@@ -1,14 +1,14 @@
 """Repair: what a damaged store can be made to be again, as a plan, and doing it step by step.
 
-    1 new-checkpoint   a manifest is bad, or the checkpoint before the newest is: one is written
-      rebuild-journal  only the header of the journal is bad: its frames behind another one
+    1 rebuild-state    dumps that a replay leads to
+      forget-history   a damaged part of the transaction log's history
+    2 rebuild-journal  only the header of the journal is bad: its frames behind another one
       cut-journal      the same before damaged frames; what is behind them is lost
-    2 rebuild-state    dumps that a replay leads to
     3 rebuild-file     parts and sealed files whose rows older files or frames still have
       salvage-file     what is left of the others; each message in it that is not is lost, and a
                        large one of which a byte is
-      forget-history   a damaged part of the transaction log's history
-    4 rebuild-delayed  buckets, from the log
+    4 new-checkpoint   a manifest is bad, or the checkpoint before the newest is: one is written
+    5 rebuild-delayed  buckets, from the log
       bring-online     a quarantined partition whose files are good
       settle           an unfinished frame, a damaged witness: what every writer does
       sweep            what nobody names, and what jobs left
@@ -17,8 +17,9 @@
 
 Each round looks at the whole store, does the first group that has something to do, and looks again.
 Every step makes new files first and then names them, by one manifest or one frame; so a death
-anywhere leaves a store that the next repair goes on with. Two steps lose messages, and want a
-consent: cut-journal and salvage-file; both leave a LossAccepted.
+anywhere leaves a store that the next repair goes on with. No step lets go of what a later one
+needs: a checkpoint comes last, and none is written over a dump that is missing. Two steps lose
+messages, and want a consent: cut-journal and salvage-file; both leave a LossAccepted.
 Source: RELIABILITY 2.3; R3, R13, R14.
 """
 
@@ -32,6 +33,7 @@ import pyarrow as pa
 
 from txlog.clock import Clock
 from txlog.engine.folds.catalog import index_of, topic_of
+from txlog.engine.model.routes import Component
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.manifest import (
     manifest_path,
@@ -75,6 +77,7 @@ class Plan:
     findings: Findings
     actions: list[Action] = field(default_factory=list)
     lost: Lost | None = None
+    dumps: dict[Component, bytes] = field(default_factory=dict)
     rows: dict[str, pa.Table] = field(default_factory=dict)
     left: dict[str, Salvaged] = field(default_factory=dict)
 
@@ -106,8 +109,8 @@ def make_plan(
         return plan
     try:
         if ledger is None:
-            _plan_chain(disk, plan, known)
             _plan_state(disk, clock, plan, known, "state" in rebuild)
+            _plan_chain(disk, plan, known)
         _plan_files(disk, clock, plan, known, ledger)
         if ledger is None:
             _plan_rest(plan, known, "delayed" in rebuild)
@@ -118,6 +121,8 @@ def make_plan(
 
 
 def _plan_chain(disk: Disk, plan: Plan, known: Known) -> None:
+    if any(one.action == "restore" for one in plan.actions):
+        return  # a checkpoint without a dump would let go of what is left of it
     if known.chain.is_broken:
         if known.chain.name is None:
             plan.actions.append(_without_journal(disk, known))
@@ -155,12 +160,14 @@ def _without_journal(disk: Disk, known: Known) -> Action:
 
 def _plan_state(disk: Disk, clock: Clock, plan: Plan, known: Known, everything: bool) -> None:
     newest = known.newest
-    if newest is None or known.chain.is_broken:
+    if newest is None:
         return
+    everything = everything and not known.chain.is_broken
     wanted = [*newest.dumps] if everything else [r for r in newest.dumps if r in known.bad_dumps]
     if not wanted:
         return
     found = led_to(disk, known.identity.salt, clock.now().boot_id, known.manifests, wanted)
+    plan.dumps = found
     for ref in wanted:
         name = f"{ref.kind} {ref.a}" + (f" {ref.b}" if ref.b else "")
         if (ref.kind, ref.a, ref.b) in found:

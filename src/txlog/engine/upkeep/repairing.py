@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from txlog.clock import Clock
 from txlog.engine.dumps import STATE_HEAD, STATE_MAGIC
@@ -30,13 +31,18 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep.adoption import sweep_stages
 from txlog.engine.upkeep.buckets import rebuild_now
-from txlog.engine.upkeep.checkpoint import crc_of, next_generation, restore_reserve
+from txlog.engine.upkeep.checkpoint import (
+    crc_of,
+    need_states,
+    next_generation,
+    restore_reserve,
+)
 from txlog.engine.upkeep.journal_loss import (
     cut_off,
     forget_before,
     rewrite_header,
 )
-from txlog.engine.upkeep.mending import led_to, publish_like
+from txlog.engine.upkeep.mending import publish_like
 from txlog.engine.upkeep.quarantine import check_files
 from txlog.engine.upkeep.repair import Action, Plan
 from txlog.engine.upkeep.sweep import sweep_unnamed
@@ -44,6 +50,14 @@ from txlog.engine.upkeep.verify import Known
 from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.ids import TopicName
+
+_OF_JOURNAL: Final = ("rebuild-journal", "cut-journal")
+_AT_LAST: Final = ("new-checkpoint",)
+# One group a round. What the newest checkpoint names is made again before another is written: that
+# one would push out the older, from which it is made.
+_GROUPS: Final = (
+    ("rebuild-state", "forget-history"), _OF_JOURNAL, ("rebuild-file", "salvage-file"), _AT_LAST,
+)  # fmt: skip
 
 
 @contextmanager
@@ -71,35 +85,29 @@ def perform(disk: Disk, clock: Clock, plan: Plan, timeout_ms: int) -> list[Actio
     known = plan.known
     if known is None:
         return []
-    by = {name: [a for a in plan.actions if a.action == name] for name in _order(plan)}
-    done = by.get("rebuild-journal", [])
-    if known.chain.name is None and (done or by.get("cut-journal")):
+    for names in _GROUPS:
+        done = [a for name in names for a in plan.actions if a.action == name]
+        if not done:
+            continue
+        if known.chain.name is None and done[0].action in _OF_JOURNAL:
+            with _locked(disk, timeout_ms, writing=True):
+                if _is_past(disk, known):
+                    return None
+                path = rewrite_header(disk, known).path  # the next round sees what is behind it
+            return ([a for a in done if a.action == "rebuild-journal"]
+                    or [Action("rebuild-journal", "an empty one", path)])  # fmt: skip
+        _note_losses(disk, clock, known, done, timeout_ms)  # before: never lost unrecorded
         with _locked(disk, timeout_ms, writing=True):
             if _is_past(disk, known):
                 return None
-            path = rewrite_header(disk, known).path  # the next round sees what is behind it
-        return done or [Action("rebuild-journal", "an empty one", path)]
-    for name in ("cut-journal", "new-checkpoint"):
-        done = by.get(name, [])
-        if done:
-            with _locked(disk, timeout_ms, writing=True):
-                if _is_past(disk, known):
-                    return None
-                cut_off(disk, clock, known, plan.lost if name == "cut-journal" else None)
+            if names in (_OF_JOURNAL, _AT_LAST):
+                cut_off(disk, clock, known, plan.lost if names is _OF_JOURNAL else None)
                 for generation in known.bad:
                     _set_aside(disk, manifest_path(generation))
-            _flush(disk, clock, known, timeout_ms)
-            return done
-    for names in (("rebuild-state", "forget-history"), ("rebuild-file", "salvage-file")):
-        done = [a for name in names for a in by.get(name, [])]
-        if done:
-            _note_losses(disk, clock, known, done, timeout_ms)  # before: never lost unrecorded
-            with _locked(disk, timeout_ms, writing=True):
-                if _is_past(disk, known):
-                    return None
+            else:
                 _republish(disk, clock, plan, known, done)
-            _flush(disk, clock, known, timeout_ms)
-            return done
+        _flush(disk, clock, known, timeout_ms)
+        return done
     done = [a for a in plan.actions
             if a.action in ("rebuild-delayed", "bring-online", "settle", "sweep")]  # fmt: skip
     if done:
@@ -112,12 +120,13 @@ def _is_past(disk: Disk, known: Known) -> bool:
     return generations(disk) != known.generations
 
 
-def _order(plan: Plan) -> list[str]:
-    return list(dict.fromkeys(one.action for one in plan.actions))
-
-
 def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Action]) -> None:
-    """A manifest of the same cut, with dumps and files of new names in the place of bad ones."""
+    """A manifest of the same cut, with dumps and files of new names in the place of bad ones.
+
+    It takes the place of the newest: the one before that, which leads to it, stays. Without one the
+    newest itself stays, until the next checkpoint.
+    raises: Corruption: what it would go on naming is missing since the look; nothing was changed
+    """
     old, salt, now_ms = known.newest, known.identity.salt, clock.now().wall_ms
     assert old is not None
     near = [ref.path for refs in old.files.values() for ref in refs if not is_far(ref.path)]
@@ -125,11 +134,11 @@ def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Ac
     dumps, files = [*old.dumps], {ledger: [*refs] for ledger, refs in old.files.items()}
     dropped = [*old.dropped]
     kinds = {one.action for one in done}
+    # what nothing leads to is as bad in the manifest before: naming it on loses nothing
+    bad_dumps = {*known.bad_dumps}
+    need_states(disk, [ref for ref in old.dumps if ref not in bad_dumps])
     if "rebuild-state" in kinds:
-        paths = {one.path for one in done if one.action == "rebuild-state"}
-        wanted = [ref for ref in old.dumps if ref.path in paths]
-        found = led_to(disk, salt, clock.now().boot_id, known.manifests, wanted)
-        dumps = _state(disk, salt, generation, old, found)
+        dumps = _state(disk, salt, generation, old, plan.dumps)
     else:
         assert known.view is not None
         disk.publish(f"state/{generation:010d}.state", [STATE_HEAD.pack(STATE_MAGIC, salt)])
@@ -147,12 +156,16 @@ def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Ac
     bad = {ref.path for ref in known.bad_history} if "forget-history" in kinds else set()
     history = [ref for ref in old.history if ref.path not in bad]
     dropped += [(path, now_ms) for path in sorted(bad)]
+    older = known.manifests[:-1]
+    # 0: of which one it is the successor is not said, for there are three until one is unlinked
+    follows = 0 if older else crc_of(disk, old.generation)
     manifest = Manifest(
-        generation, crc_of(disk, old.generation), old.cut_lsn, old.chain_crc, now_ms, files, dumps,
-        dropped, history,
+        generation, follows, old.cut_lsn, old.chain_crc, now_ms, files, dumps, dropped, history,
     )  # fmt: skip
     disk.publish(manifest_path(generation), [encode_manifest(manifest, salt)])
-    forget_before(disk, old.generation)
+    forget_before(disk, (older or [old])[-1].generation)
+    if older:
+        disk.unlink(manifest_path(old.generation))
 
 
 def _state(

@@ -25,14 +25,18 @@ from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import delayed_partitions
 from txlog.engine.upkeep.history import HISTORY_DIR
 from txlog.engine.upkeep.paths import DELAYED_DIR, delayed_dir, ledger_dir
-from txlog.engine.upkeep.unlinking import unlink_free
+from txlog.engine.upkeep.unlinking import (
+    SIDECAR_DIR,
+    STATE_DIR,
+    needed_before,
+    unlink_free,
+)
 from txlog.engine.view import View
 from txlog.errors import Corruption, IntegrityError, MissingFile
 
 CONSUMERS_DIR = "consumers"
 FIXED_DIRECTORIES = ("", "journal", "manifest", "state", "quarantine", CONSUMERS_DIR, HISTORY_DIR)
 SEGMENT_SUFFIXES = (".arrow", ".parquet", ".state")
-SIDECAR_DIR = "/_txnlog/"
 
 
 def sweep_unnamed(store: Store, *, directories_max: int | None = None) -> int:
@@ -105,12 +109,17 @@ def _gone_paths(view: View) -> list[str]:
 
 
 def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str]]:
-    """Files that lost their name at least so long ago; the predecessor's state is spared."""
+    """Files that lost their name at least so long ago; what the checkpoint before needs is spared.
+
+    On a full disk only its state is (R18).
+    """
     manifest = store.read(lambda view: view.manifest)
     is_free = pinned(store.disk, store.identity.salt)
+    is_full = store.disk.free_bytes() < store.settings.free_bytes_min
+    spared = needed_before(store.disk, store.identity.salt, manifest)
     for path, since in manifest.dropped:
-        spared = path.startswith("state/") and since >= manifest.time_ms
-        is_due = now_ms - since >= keep_ms and not spared and is_free(path)
+        is_needed = path in spared and not (is_full and not path.startswith(STATE_DIR))
+        is_due = now_ms - since >= keep_ms and not is_needed and is_free(path)
         if is_due and (is_far(path) or store.disk.exists(path)):
             yield path, "replaced"
 

@@ -38,6 +38,7 @@ from txlog.engine.storage.witness import Witness, Witnessed
 from txlog.engine.upkeep.buckets import delayed_partitions
 from txlog.engine.upkeep.findings import Findings
 from txlog.engine.upkeep.sweep import paths_of
+from txlog.engine.upkeep.unlinking import leading
 from txlog.engine.upkeep.verify_files import (
     check_history,
     check_segment,
@@ -268,8 +269,10 @@ def _check_files(
     _check_states(disk, known, findings, is_wanted, deep=deep)
     history = {ref.path: ref for manifest in known.manifests for ref in manifest.history}
     for one in history.values():
-        if not check_history(disk, one, findings, is_wanted, deep=deep):
-            known.bad_history.append(one)
+        is_newest = known.newest is not None and one in known.newest.history
+        with findings.lowered(not is_newest):
+            if not check_history(disk, one, findings, is_wanted, deep=deep) and is_newest:
+                known.bad_history.append(one)
     if partitions is not None:
         return
     check_fixed(disk, findings)
@@ -408,5 +411,8 @@ class _Wanted:
         self.named = {path for manifest in manifests for path in paths_of(manifest)}
         self._let_go = set()
         if len(manifests) == 2:
-            rows = {ref.path for refs in manifests[0].files.values() for ref in refs}
-            self._let_go = rows - paths_of(manifests[1])
+            before, newest = manifests
+            rows = {ref.path for refs in before.files.values() for ref in refs}
+            self._let_go = rows - paths_of(newest)
+            # trimmed or deleted since: these may go at once
+            self._let_go |= rows & {path for path, _ in newest.dropped} - leading(before, newest)
