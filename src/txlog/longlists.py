@@ -98,10 +98,7 @@ def frame_rows(found: list[RawFrame], durable_lsn: int | None) -> pa.Table:
 
 
 def kept_frames(view: View) -> list[RawFrame]:
-    """Frames up to the view's LSN, from the oldest checkpoint whose journal is still there.
-
-    raises: MissingFile when checkpoints since have taken that of the view as well
-    """
+    """Frames up to the view's LSN, from the oldest checkpoint whose journal is still there."""
     for generation in generations(view.disk):
         if generation >= view.manifest.generation:
             break
@@ -109,11 +106,7 @@ def kept_frames(view: View) -> list[RawFrame]:
             return _behind(view, read_manifest(view.disk, generation, view.salt))
         except (JournalMoved, MissingFile, Corruption):
             continue  # on its way out
-    try:
-        return _behind(view, view.manifest)
-    except JournalMoved as error:
-        name = f"journal behind manifest {view.manifest.generation}"
-        raise MissingFile(f"the {name} is gone", path="journal") from error
+    return _behind(view, view.manifest)
 
 
 def _behind(view: View, manifest: Manifest) -> list[RawFrame]:

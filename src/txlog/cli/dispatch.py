@@ -32,12 +32,8 @@ def run(words: list[str]) -> int:
         silence_stdout()
         return 141
     except Exception as error:
-        if not isinstance(error, errors.TxlogError | OSError):
-            # Python and libraries make errors of their own of what interrupts them.
-            cause = error.__cause__
-            asked = cause.exit if isinstance(cause, signals.Interrupted) else signals.asked()
-            if asked is not None:
-                return asked
+        if isinstance(error.__cause__, signals.Interrupted) and isinstance(error, RuntimeError):
+            return error.__cause__.exit  # Python wraps what interrupts it while it makes a class
         if isinstance(error, OSError):
             silence_stdout()
         return report.show(as_ours(error), error)
@@ -91,10 +87,6 @@ def _dispatch(words: list[str], report: failures.Report) -> int:
         return 0
     report.json = flags.wants_json("", split.leading) or split.json
     path, used = catalogue.resolve(split.rest)
-    while path in catalogue.NOUNS and len(split.rest) > used:  # flags between noun and verb
-        split = flags.split_on(split, used)
-        report.json = report.json or split.json
-        path, used = catalogue.resolve(split.rest)
     if path in catalogue.NOUNS:
         text = catalogue.noun_help(path)
         if split.help or "-h" in split.rest or "--help" in split.rest:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 
-from txlog.cli import tables
 from txlog.cli.saying import marked, say
 from txlog.errors import InternalError, TxlogError, printable
 from txlog.values import record
@@ -29,7 +29,11 @@ class Report:
         fields = error.as_dict()
         if self.store is not None:
             fields.setdefault("store", self.store)
-        text = tables.as_json({"error": fields}) if self.json else _text(fields, self.color)
+        text = (
+            json.dumps({"error": fields}, ensure_ascii=False)
+            if self.json
+            else _text(fields, self.color)
+        )
         say(text + "\n")  # whoever listens: the exit code says it too
         return error.exit if self.always is None else self.always
 

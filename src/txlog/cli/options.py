@@ -265,7 +265,7 @@ class Call:
                 value, origin = ("never" if name == "color" else os.environ[variable]), variable
             if given and name not in self.taken:
                 value, origin = given, f"--{name.replace('_', '-')}"
-            shown = str(value).lower() if isinstance(value, bool) else str(value or "")
+            shown = str(value).lower() if isinstance(value, bool) else value
             rows.append({"name": name, "value": shown, "origin": origin})
         return rows
 

@@ -23,8 +23,10 @@ IN_FORMATS = ("lines", "ndjson", "envelope", "csv", "tsv", "raw", "null")
     "produce",
     examples=(
         "seq 3 | txlog produce orders",
-        "txlog produce orders -m 'pay the bill' -k ana -H lang=en --deliver-after 90s",
-        "printf 'ana:hello\\nbob:bye\\n' | txlog produce orders --in '%k:%v\\n' --txn",
+        "txlog produce orders -m hello -k ana -H lang=en",
+        "txlog produce orders lines.ndjson --in ndjson --txn",
+        "txlog produce orders -m 'pay the bill' --deliver-after 90s",
+        "printf 'ana:hello\\nbob:bye\\n' | txlog produce orders --in '%k:%v\\n' --rate 100/s",
         "txlog produce orders in.ndjson --in envelope --watermark-from event-time "
         "--watermark-lag 5m",
     ),

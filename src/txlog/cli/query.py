@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.bars import Words
@@ -16,9 +17,6 @@ from txlog.errors import InvalidArgument, NotFound, Usage
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from txlog.engine.store import Store
-    from txlog.engine.view import View
 
 
 @command(
@@ -50,7 +48,7 @@ def query(
     ] = None,
     force: Annotated[bool, Option("--force", help="replace the file of --out")] = False,
 ) -> None:
-    """Run one SELECT of DuckDB over committed messages and over lists, all of one moment.
+    """Run one SELECT of DuckDB over committed messages, all of one moment, and over lists.
 
     Relations: messages, one a topic by its name; messages_all, with rows of all kinds; topics
     subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets watermarks
@@ -69,7 +67,7 @@ def query(
     text = _sql(sql, file)
     parameters = _parameters(param or [])
     with importlib.import_module("txlog.sqlquery").SqlQuery(
-        call.relations(), _listed, text, parameters, isolation,
+        call.relations(), partial(_listed, call), text, parameters, isolation,
         skip_unavailable=skip_unavailable,
     ) as asked:  # fmt: skip
         if show_sql:
@@ -93,9 +91,9 @@ def query(
     )
 
 
-def _listed(view: View, store: Store, name: str) -> pa.Table:
-    """A relation that is no messages: only these need the code of reports."""
-    return importlib.import_module("txlog.listings").listed(view, store, name)
+def _listed(call: Call, name: str) -> pa.Table:
+    """A relation that is no messages: only these need a whole client."""
+    return importlib.import_module("txlog.listings").listed(call.client(), name)
 
 
 def _sql(text: str | None, path: str | None) -> str:

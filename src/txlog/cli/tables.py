@@ -54,17 +54,8 @@ def cell(value: object) -> str:
     if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
         return ",".join(str(item) for item in value)
     if isinstance(value, list | dict):
-        return as_json(value)
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return str(value)
-
-
-def as_json(value: object) -> str:
-    """Return a value as compact JSON; of a name that is not UTF-8, each odd byte as `\\udcNN`.
-
-    Python gives such a name the same form, so a reader gets back what `open` takes.
-    """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def table(

@@ -29,11 +29,9 @@ from txlog.engine.storage.disk_file import Handle, PosixFile, write_all
 from txlog.engine.storage.disk_lock import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk_protocol import (
     TEMPORARY_PREFIX,
-    IgnoringFailure,
     Stream,
     compare,
     failure,
-    number_of,
     split,
 )
 from txlog.errors import (
@@ -65,9 +63,9 @@ class _LockDescriptor(Handle):
     def lock(self, wait: bool) -> bool:
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX if wait else _TRY)
+        except BlockingIOError:
+            return False
         except OSError as error:
-            if error.errno == errno.EWOULDBLOCK:
-                return False
             raise failure(error, "lock", self.path) from error
         return True
 
@@ -75,7 +73,7 @@ class _LockDescriptor(Handle):
         try:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
         except OSError as error:
-            if number_of(error) != errno.EBADF:
+            if error.errno != errno.EBADF:
                 raise failure(error, "unlock", self.path) from error
 
     def identity(self) -> Identity:
@@ -115,10 +113,10 @@ class PosixDisk:
         """Open the directory of a store; one that cannot be written becomes read-only.
 
         shared_group: the group that shares the store; a root of mode 2770 says so by itself
-        allow_unsafe: writing to a foreign or public one will do
+        allow_unsafe: a root that is a link will do, and writing to a foreign or public one
         raises:       StoreNotFound, NotAllowed, NoResources, DiskFailed
         """
-        fd = open_root(root)
+        fd = open_root(root, follow=allow_unsafe)
         self._root = Handle(fd, root)
         at = os.fstat(fd)
         self.description = os.path.abspath(root)
@@ -179,9 +177,8 @@ class PosixDisk:
                 os.chmod(name, 0o2770 if self._is_shared else 0o700, dir_fd=fd)  # umask or not
             try:
                 os.fsync(fd)  # also when it was there: who made it may have died before this
-            except OSError as error:
-                number_of(error)
-                with IgnoringFailure():
+            except OSError:
+                with suppress(OSError):
                     os.rmdir(name, dir_fd=fd)  # no second flush of the same name (R13)
                 raise
         self._durable.add(path)
@@ -203,7 +200,7 @@ class PosixDisk:
             except OSError as error:
                 raise failure(error, "publish", path) from error
             _sync_published(fd, path)
-            with IgnoringFailure():  # what stays is swept
+            with suppress(OSError):  # what stays is swept
                 os.unlink(own, dir_fd=fd)
             yield
 
@@ -297,8 +294,7 @@ class PosixDisk:
 
     def _open(self, path: str, flags: int) -> int:
         parent, name = split(path)
-        action = "open" if not flags & os.O_RDWR else "open for writing"
-        with self._directory(parent, action, path) as directory:
+        with self._directory(parent, "open", path) as directory:
             fd = os.open(name, flags | _OPEN, 0o600, dir_fd=directory)
             try:
                 at = os.fstat(fd)
@@ -334,7 +330,7 @@ class PosixDisk:
             except OutcomeUnknown:  # it has its name
                 raise
             except BaseException:
-                with IgnoringFailure():
+                with suppress(OSError):
                     os.unlink(name, dir_fd=directory)
                 raise
 
@@ -360,18 +356,17 @@ class PosixDisk:
                 os.close(own)
 
 
-def open_root(path: str) -> int:
-    """A descriptor of the directory of a store, through links as `cd` goes.
-
-    What matters is whose directory it is in the end, and that the caller looks at.
-    raises: StoreNotFound, DiskFailed
-    """
+def open_root(path: str, follow: bool) -> int:
+    """A descriptor of the directory of a store; raises StoreNotFound, NotAllowed (a link)."""
     try:
-        return os.open(path.rstrip("/") or "/", DIRECTORY & ~os.O_NOFOLLOW)
+        return os.open(path.rstrip("/") or "/", DIRECTORY & ~(os.O_NOFOLLOW if follow else 0))
     except FileNotFoundError as error:
         hint = f"txlog init {path} makes one"
         raise StoreNotFound(f"no store at {path}", hint=hint, path=path) from error
     except NotADirectoryError as error:
+        if os.path.islink(path.rstrip("/")):
+            hint = f"name its target: {os.path.realpath(path)}"
+            raise NotAllowed(f"{path} is a link", hint=hint, path=path) from error
         raise StoreNotFound(f"{path} is not a directory", path=path) from error
     except OSError as error:
         raise failure(error, "open", path) from error
@@ -381,7 +376,6 @@ def _sync_published(directory: int, path: str) -> None:
     try:
         os.fsync(directory)
     except OSError as error:  # R31: the name may or may not survive
-        number_of(error)
         raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
 
 
