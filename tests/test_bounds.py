@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import txlog
 from txlog.bounds import (
     END,
     INSTANT_MS_MIN,
@@ -246,3 +247,13 @@ def test_printed_time_is_accepted(instant_ms: int) -> None:
     text = format_time(instant_ms)
     assert len(text) == len("2026-11-20T09:12:04.123Z")
     assert parse_time(text, NOW) == instant_ms
+
+
+def test_positions_are_parsed_from_their_text_as_the_guide_says() -> None:
+    """PYTHON.md: without an instant of its own, times are relative to the wall clock."""
+    assert str(txlog.Bound.parse("-100")) == "-100"
+    assert txlog.Range.parse("17:4..end") == parse_range("17:4..end", 0)
+    assert txlog.Range.parse("@-1h..end", 7_200_000) == parse_range("@-1h..end", 7_200_000)
+    assert str(txlog.Bound.parse("@2026-11-20")) == "@2026-11-20T00:00:00.000Z"
+    with pytest.raises(InvalidArgument):
+        txlog.Bound.parse("nonsense")

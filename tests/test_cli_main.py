@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import txlog
 from txlog.cli import catalogue, dispatch
 from txlog.cli.command import Command
 from txlog.cli.main import main
@@ -399,37 +398,52 @@ def test_field_help_needs_no_store(
         assert all(line.count("\t") == 2 for line in lines)
 
 
-@pytest.mark.parametrize("encoding", ["latin1", "ascii"])
-def test_text_is_utf8_in_any_locale(tmp_path: Path, encoding: str) -> None:
-    """CLI.md 4: help, which Typer prints, and arguments: bytes that are UTF-8 are text."""
-    environment = {
-        "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": encoding, "LC_ALL": "C",
-        "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "TXLOG_STORE": str(tmp_path / "s"),
-    }  # fmt: skip
-    txlog.init(str(tmp_path / "s"))
-    with txlog.open(str(tmp_path / "s")) as client:
-        client.create_topic("t")
-
-    def run(*words: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "txlog", *words], capture_output=True, env=environment,
-            timeout=60,
-        )  # fmt: skip
-        return done.returncode, done.stdout.decode()
-
-    code, text = run("produce", "--help")
-    assert (code, "…" in text) == (0, True)
-    assert run("produce", "t", "-m", "x", "-H", "name=é", "-q") == (0, "")
-    code, text = run("consume", "t", "-H", "name=é", "-f", "%h{%v}\n")
-    assert (code, text) == (0, "é\n")
-
-
-def test_a_name_of_thousands_of_levels_is_an_error(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_global_flags_stand_between_noun_and_verb_too(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """os.makedirs calls itself for each level; a store may lie as deep as the system allows."""
-    monkeypatch.chdir(tmp_path)
-    assert main(["init", "d/" * 3000]) == 1
-    assert "name too long" in capfd.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-    assert main(["init", "d/" * 1200, "-q"]) == 0
+    """CLI.md 2: arguments and flags mix freely."""
+    store = str(tmp_path / "s")
+    assert main(["init", store]) == main(["-S", store, "topic", "create", "t"]) == 0
+    capfd.readouterr()
+    for words in (
+        ["topic", "-S", store, "--json", "list"],
+        ["topics", "--store", store, "-fjson", "list"],
+        ["topic", "--json", "--", "list", "-S", store],
+    ):
+        assert main(words) == 0
+        assert json.loads(capfd.readouterr().out)[0]["topic"] == "t"
+    assert main(["policy", "-S", store, "delayed", "--json", "get"]) == 0
+    assert main(["topic", "--partitions", "2", "create", "u", "-S", store]) == 2
+    assert main(["topic", "--json"]) == 2
+    assert main(["topic", "-q", "-h"]) == 0
+
+
+def test_what_is_not_there_or_cannot_be_made_has_its_own_exit_code(tmp_path: Path) -> None:
+    """CLI.md 5: no such file is 3; a place that takes no directory is 1, never corruption."""
+    store = str(tmp_path / "s")
+    assert main(["init", store]) == 0
+    for verb in ("show", "cat"):
+        assert main(["-S", store, "segment", verb, "nosuch"]) == 3
+    assert main(["-S", store, "inspect", "file:nosuch"]) == 3
+    assert main(["init", "/proc/txlog"]) == 1
+
+
+def test_a_path_that_is_not_utf8_is_json_all_the_same(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """CLI.md 11.2: each odd byte is escaped as Python names it, so what is read back opens."""
+    (tmp_path / os.fsdecode(b"\xff")).mkdir()
+    store = str(tmp_path / os.fsdecode(b"\xff") / "s")
+    assert main(["init", store, "--json"]) == 0
+    assert json.loads(capfdbinary.readouterr().out.decode())["path"] == store
+    assert main(["-S", f"{store}-no", "status", "--json"]) == 3
+    assert json.loads(capfdbinary.readouterr().err.decode())["error"]["path"] == f"{store}-no"
+
+
+def test_nothing_stuck_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    store = str(tmp_path / "s")
+    assert main(["init", store]) == 0
+    capfd.readouterr()
+    assert main(["-S", store, "txn", "abort", "--all-stuck"]) == 0
+    out, err = capfd.readouterr()
+    assert (out, "nothing to abort" in err) == ("", True)

@@ -70,8 +70,8 @@ class Tool:
 
     def words(self, name: str, *args: str) -> list[str]:
         return [
-            "-S", str(self.path), "run", f"{self.folder}/f.py:{name}", "--input", "in", "--output",
-            "out", "-s", "s", "--txn-size", "40", *args,
+            "-S", str(self.path), "--log-format", "json", "run", f"{self.folder}/f.py:{name}",
+            "--input", "in", "--output", "out", "-s", "s", "--txn-size", "40", *args,
         ]  # fmt: skip
 
     def run(self, name: str, *args: str) -> tuple[int, str, str]:

@@ -71,6 +71,8 @@ def deadly(message):
 class Tool:
     """txlog on one store, in this process or another."""
 
+    log_format = "json"
+
     def __init__(self, path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         self.path = path / "shop"
         self.file = str(path / "f.py")
@@ -78,7 +80,7 @@ class Tool:
         (path / "f.py").write_text(FUNCTIONS)
 
     def __call__(self, *args: str) -> tuple[int, str, str]:
-        code = main(["-S", str(self.path), *args])
+        code = main(["-S", str(self.path), "--log-format", self.log_format, *args])
         out, err = self.capfd.readouterr()
         assert "Traceback" not in err
         return code, out, err
@@ -102,7 +104,10 @@ class Tool:
 
     def spawn(self, *args: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "txlog", "-S", str(self.path), *args],
+            [
+                sys.executable, "-m", "txlog", "-S", str(self.path), "--log-format",
+                self.log_format, *args,
+            ],
             env={"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
         )  # fmt: skip
@@ -157,8 +162,18 @@ def test_run_says_what_was_done(tool: Tool) -> None:
     assert json.loads(tool.run("up", "--json")[1])["transactions"] == 0
 
 
-def test_off_a_terminal_the_log_is_json_lines(tool: Tool) -> None:
-    """Guards the log: started, what the function says, the end with its figures."""
+def test_the_log_is_text_unless_json_lines_are_asked_for(tool: Tool) -> None:
+    """CLI.md 2: `--log-format` is text, off a terminal too; lines of JSON have the figures."""
+    tool.log_format = "text"
+    tool.ok("sub", "create", "other", "-t", "in", "--position", "-1")
+    _, _, err = tool("run", f"{tool.file}:keep", "--input", "in", "--output", "out", "-s", "other")
+    assert [line.partition(": ")[2].partition(":")[0] for line in err.splitlines()] == [
+        "started", "finished",
+    ]  # fmt: skip
+    tool.ok("sub", "delete", "other", "-t", "in", "--yes")
+    tool.ok("topic", "delete", "out", "--yes")
+    tool.ok("topic", "create", "out")
+    tool.log_format = "json"
     code, out, err = tool.run("keep", "--name", "copy")
     assert (code, out) == (0, "")
     started, finished = lines(err)
@@ -182,8 +197,8 @@ def test_off_a_terminal_the_log_is_json_lines(tool: Tool) -> None:
 
 def test_on_a_terminal_there_is_a_bar(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     """CLI.md 4: only there, and taken away at the end."""
-    for module in (joblog, bars):
-        monkeypatch.setattr(module, "is_terminal", lambda number: number == 2)
+    tool.log_format = "text"
+    monkeypatch.setattr(bars, "is_terminal", lambda number: number == 2)
     monkeypatch.setattr(bars, "AFTER_S", 0)
     monkeypatch.setattr(bars, "EVERY_S", 0)
     _, _, err = tool.run("keep", "--txn-size", "3")
@@ -205,6 +220,7 @@ def test_a_long_run_off_a_terminal_says_how_far_it_is(
 
 def test_stderr_of_a_real_terminal(tool: Tool) -> None:
     """Guards: text for people, and no JSON, when stderr is a terminal."""
+    tool.log_format = "text"
     primary, secondary = pty.openpty()
     words = ["run", f"{tool.file}:keep", "--input", "in", "--output", "out", "-s", "s"]
     child = tool.spawn(*words, stderr=secondary)

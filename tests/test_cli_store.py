@@ -105,7 +105,7 @@ def test_several_targets_go_on_after_a_failure(tool: Tool) -> None:
     assert code == 7
     assert [json.loads(line)["topic"] for line in out.splitlines()] == ["a", "b"]
     error = json.loads(err)["error"]
-    assert error["done"] == ["a", "b"]
+    assert error["done"] == [{"name": "a"}, {"name": "b"}]
     assert [row["code"] for row in error["failed_list"]] == ["TXL-401"]
 
 
@@ -197,7 +197,7 @@ def test_a_bad_record_after_durable_batches_is_partly_done(tool: Tool, tmp_path:
     path.write_text("1\n" * 5 + "x\n")
     error = tool.error("produce", "orders", str(path), "--in", "ndjson", "--batch", "2")
     assert (error["code"], error["line"]) == ("TXL-701", 6)
-    assert error["done"] == [{"topic": "orders", "messages": 4}]
+    assert error["done"] == [{"name": "orders", "messages": 4}]
     assert tool.ok("consume", "orders", "-f", "lines") == "1\n" * 4
     error = tool.error("produce", "orders", str(path), "--in", "ndjson", "--txn-every", "2")
     assert error["code"] == "TXL-701"
@@ -249,7 +249,7 @@ def test_who_has_too_much_in_hand_is_told(tool: Tool, ack: str) -> None:
         error = json.loads(err)["error"]
         assert (code, out.count("\n"), error["code"]) == (2, 2, "TXL-204")
         assert (error["setting"], error["limit"], error["value"]) == ("unacked_max", 2, 3)
-    assert tool.json("sub", "list")["backlog"] == 3  # nothing of it was acknowledged
+    assert tool.json("sub", "list")[0]["backlog"] == 3  # nothing of it was acknowledged
     assert tool.ok(*take, "-n", "2") == "a\nb\n"
     tool.ok("sub", "seek", "s", "--to", "+1", "-y")
     assert tool.ok(*take) == "b\nc\n"  # just as many as may be in hand: that is all of it

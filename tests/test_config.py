@@ -219,3 +219,14 @@ def test_the_variable_of_diagnostics_is_as_the_flags(
     monkeypatch.setenv("TXLOG_NO_INPUT", "1")
     capfd.readouterr()
     assert rows(capfd, "config", "show")["no_input"]["origin"] == "TXLOG_NO_INPUT"
+
+
+def test_every_value_is_a_string(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """CLI.md 8.8: {name, value:s, origin:s}; what is not set is an empty one."""
+    store = str(tmp_path / "s")
+    assert main(["init", store]) == 0
+    capfd.readouterr()
+    assert main(["-S", store, "config", "show", "--json"]) == 0
+    rows = json.loads(capfd.readouterr().out)
+    assert [row for row in rows if not isinstance(row["value"], str)] == []
+    assert [row for row in rows if not isinstance(row["origin"], str)] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,3 +111,31 @@ def test_absent_parquet_file_is_an_error(tmp_path: Path) -> None:
     """Guards: a session that cannot see its files is not opened."""
     with pytest.raises(SqlError, match="absent"):
         Session({"numbers": str(tmp_path / "absent.parquet")})
+
+
+class Stop(BaseException):
+    """What the handler of a signal raises."""
+
+
+@pytest.mark.parametrize("call", ["stream", "arrow", "execute"])
+def test_a_signal_ends_a_statement_at_once_by_the_handlers_exception(
+    session: Session, call: str
+) -> None:
+    """DuckDB by itself says RuntimeError, and of a stream so late that this test would not end."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Stop
+
+    endless = "SELECT count(*) FROM range(100000000000000) t"
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Stop):
+            if call == "stream":
+                session.stream(endless).read_all()
+            else:
+                getattr(session, call)(endless)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert session.row("SELECT 1 AS one") == {"one": 1}  # the session can go on

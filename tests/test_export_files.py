@@ -181,6 +181,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (out / "mine.txt").write_text("mine")
     with pytest.raises(AlreadyExists):
         export_directory(bench.client, "t", str(out), resume=True)
+    assert [one.name for one in out.iterdir()] == ["mine.txt"]  # no lock of a refused one
     (out / "mine.txt").unlink()
     export_directory(bench.client, "t", str(out))
     for options in ({"topic": "u"}, {"form": "csv"}, {"partition_by": ["key"]}):

@@ -516,6 +516,14 @@ def test_only_the_owner_and_root_use_a_transaction(
             operation()
 
 
+def test_an_abort_tells_whether_its_owner_or_root_asked_for_it(bench: Bench, users: Users) -> None:
+    """CLI 8.5: the reason is `user` or `admin`."""
+    for who, reason in ((bench.client, "user"), (users.let(bench.another(), ROOT), "admin")):
+        txn = bench.client.begin()["txn"]
+        who.abort(txn)
+        assert bench.client.show_transaction(txn)["reason"] == reason
+
+
 def test_a_name_of_two_users_must_be_a_number(bench: Bench, users: Users) -> None:
     """2: the name is a label only."""
     bench.client.connect("k")

@@ -418,9 +418,9 @@ def test_a_time_out_begins_again_with_the_next_hand_out(bench: Bench) -> None:
 def test_redeliver_gives_the_whole_hand_back(bench: Bench) -> None:
     send(bench.client, *letters(3))
     with bench.client.consumer("t", "s", type="shared", receiver_queue_size=3) as consumer:
-        assert consumer.receive() is not None
+        assert [consumer.receive() is not None for _ in range(2)] == [True, True]
         assert consumer.redeliver_unacknowledged_messages().returned == 3
-        assert counts(consumer) == [(b"a", 1), (b"b", 0), (b"c", 0)]
+        assert counts(consumer) == [(b"a", 1), (b"b", 1), (b"c", 0)]
 
 
 def test_buffered_messages_that_were_taken_away_are_not_received(bench: Bench) -> None:

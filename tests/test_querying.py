@@ -18,10 +18,14 @@ import txlog
 from tests.tiers import graded
 from txlog import Client, MessageId, TxnId
 from txlog.bounds import Bound
+from txlog.engine.store import Store
+from txlog.engine.view import View
 from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError
+from txlog.listings import listed
 from txlog.messagesql import Messages, path_below
 from txlog.querying import Query
 from txlog.relation import Content, Relation
+from txlog.sqlquery import LISTS
 from txlog.transaction import Transaction
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -324,9 +328,11 @@ def test_files_that_go_meanwhile_are_looked_up_again(
     client.checkpoint(roll_all=True)
     [source] = client.relation("orders").direct
     file = Path(client.path, source.ref.path)
-    known, tries = Client.contents, 0
+    known, tries = Client.moment, 0
 
-    def overtaken(self: Client, words: list[str], isolation: str, **how: bool) -> list[Content]:
+    def overtaken(
+        self: Client, words: list[str], isolation: str, **how: Any
+    ) -> tuple[list[Content], dict[str, pa.Table]]:
         nonlocal tries
         found = known(self, words, isolation, **how)
         tries += 1
@@ -337,7 +343,7 @@ def test_files_that_go_meanwhile_are_looked_up_again(
             file.with_suffix(".away").rename(file)
         return found
 
-    monkeypatch.setattr(Client, "contents", overtaken)
+    monkeypatch.setattr(Client, "moment", overtaken)
     assert asked(client, "SELECT count(*) AS n FROM orders") == [{"n": 2}]
     file.unlink()
     tries = 3
@@ -603,3 +609,69 @@ def test_a_file_is_read_once_for_its_checksum(client: Client) -> None:
     file.write_bytes(data)
     with pytest.raises(Corruption):
         client.check_files([source])
+
+
+def test_all_relations_of_a_statement_are_of_one_moment(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ANALYTICS 4: somebody writes whenever the next relation is made, and none of it is seen."""
+    other = txlog.open(client.path)
+
+    def write() -> None:
+        other.create_topic(f"t{len(other.topics())}")
+        with other.transaction() as txn:
+            other.producer("orders").send(b"x", partition=0, txn=txn)
+        first = other.producer("orders").send(b"x", partition=0).message_id
+        row = other.producer("orders").send(b"y", partition=1)
+        other.producer("orders").send(b"z", partition=1, deliver_after=3_600_000)
+        assert row.message_id is not None and first is not None
+        other.topic("orders").watermarks.set(1_700_000_000_000 + len(other.topics()), "till")
+        name = f"s{len(other.topics())}"
+        other.create_subscription("orders", name, type="shared")
+        other.acknowledge("orders", name, [row.message_id])
+        other.connect(name)
+        held = other.begin()["txn"]
+        other.acknowledge("orders", name, [first], txn=held)
+
+    def hooked(view: View, store: Store, name: str) -> pa.Table:
+        write()
+        return listed(view, store, name)
+
+    write()
+    other.checkpoint()
+    write()
+    names = ["messages", "messages_all", *sorted(LISTS)]
+    counts = ", ".join(f"(SELECT count(*) FROM {name}) AS {name}" for name in names)
+    [before] = asked(client, f"SELECT {counts}")
+    assert 0 not in before.values()
+    [lsn] = asked(client, "SELECT max(lsn) AS lsn FROM frames")
+    monkeypatch.setattr("txlog.querying.listed", hooked)
+    assert asked(client, f"SELECT {counts}") == [before]
+    other.close()
+    monkeypatch.undo()
+    [after] = asked(client, f"SELECT {counts}")
+    assert after["messages"] > before["messages"]
+    assert asked(client, "SELECT max(lsn) AS lsn FROM frames")[0]["lsn"] > lsn["lsn"]
+
+
+def test_frames_that_checkpoints_take_meanwhile_are_looked_up_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R21: the whole statement stands on a newer view then, the lists made before as well."""
+    moved = [3]
+
+    def hooked(view: View, store: Store, name: str) -> pa.Table:
+        if name == "frames" and moved[0]:
+            moved[0] -= 1
+            with txlog.open(client.path) as other:
+                for _ in range(3):
+                    other.create_subscription("orders", f"s{len(other.subscriptions())}")
+                    other.checkpoint()
+        return listed(view, store, name)
+
+    monkeypatch.setattr("txlog.querying.listed", hooked)
+    [row] = asked(
+        client, "SELECT count(*) AS n, (SELECT count(*) FROM watermarks) AS w FROM frames"
+    )
+    assert row["n"] > 0
+    assert row["w"] == 2 * (1 + 9)

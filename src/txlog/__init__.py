@@ -15,11 +15,15 @@ Names are loaded when first used, so that importing txlog costs nothing.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from txlog import lazy
 
+# Not from typing, which takes longer than all the rest here: until the program `txlog` has its
+# handler of interrupts, one ends in a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from txlog.administration import Admin as Admin
     from txlog.asserting import WatermarkBuilder as WatermarkBuilder
     from txlog.asserting import WatermarkId as WatermarkId

@@ -14,6 +14,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from txlog.clock import SystemClock
 from txlog.errors import InvalidArgument
 from txlog.ids import MessageId, TxnId, check_name
 from txlog.settings import DAY_MS, HOUR_MS, INSTANT_MS_MAX, MINUTE_MS, SECOND_MS
@@ -65,6 +66,15 @@ class Bound:
     kind: str
     value: int | str | MessageId | None = None
 
+    @classmethod
+    def parse(cls, text: str, now_ms: int | None = None) -> Bound:
+        """The bound that text writes.
+
+        now_ms: the instant that times are relative to; None: the wall clock
+        raises: InvalidArgument (203; 202 for the name of a subscription)
+        """
+        return parse_bound(text, _now_ms() if now_ms is None else now_ms)
+
     def __str__(self) -> str:
         if self.kind in ("start", "end"):
             return self.kind
@@ -98,6 +108,15 @@ class Range:
     kind: str = "range"
     subscription: str | None = None
     txn: TxnId | None = None
+
+    @classmethod
+    def parse(cls, text: str, now_ms: int | None = None) -> Range:
+        """The range that text writes; a bound alone runs to the end.
+
+        now_ms: the instant that times are relative to; None: the wall clock
+        raises: InvalidArgument (203; 202 for the name of a subscription)
+        """
+        return parse_range(text, _now_ms() if now_ms is None else now_ms)
 
     def __str__(self) -> str:
         if self.kind == "unacked":
@@ -264,6 +283,10 @@ def _read_time(text: str, now_ms: int) -> int | None:
     except (ValueError, OverflowError):
         return None
     return whole // _MILLISECOND + int(fraction[:3].ljust(3, "0"))
+
+
+def _now_ms() -> int:
+    return SystemClock().now().wall_ms
 
 
 def _bad(what: str, text: str, hint: str) -> InvalidArgument:

@@ -82,5 +82,7 @@ def _read_boot_id() -> str:
     try:
         with open(_BOOT_ID_PATH, encoding="ascii") as file:
             return file.read().strip()
-    except OSError:
+    except OSError as error:
+        if error.errno is None:
+            raise  # of a handler of a signal: it says nothing of the file
         return ""  # no boot id: every process is a boot of its own, and deadlines use the wall

@@ -7,7 +7,6 @@ or lets an acknowledgement time-out run out.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from threading import Event
@@ -23,24 +22,19 @@ from txlog.acknowledging import (
     ids_of,
     runs_of,
 )
+from txlog.ahead import Ahead
 from txlog.clock import Instant
-from txlog.engine.flow import acknowledge
 from txlog.engine.flow.acknowledge import AckAnswer
 from txlog.engine.flow.deadletter import Moved, Postponed
 from txlog.engine.flow.dispatch import NO_MESSAGES
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import (
-    SHARED_TYPES,
     Back,
     negative_acknowledge,
 )
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
-from txlog.engine.flow.place import Place
-from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.folds.cursor import Cursor, covers
-from txlog.engine.model.idset import Id
 from txlog.engine.model.ops import Run
 from txlog.engine.mutex import Mutex
 from txlog.engine.store import Store
@@ -48,7 +42,7 @@ from txlog.engine.view import View
 from txlog.errors import InvalidArgument, NotAllowed
 from txlog.ids import MessageId, TopicName, TxnId, check_name
 from txlog.membership import Membership, check_options
-from txlog.message import Message, messages
+from txlog.message import Message
 from txlog.moving import reconsume_later
 from txlog.positions import Where, chosen_partitions, last_ids, only_one, seek_to
 from txlog.receiving import Guard, Receiving
@@ -78,8 +72,8 @@ class Consumer:
     """
 
     __slots__ = (
-        "__weakref__", "_buffered", "_member", "_nack_delay_ms", "_queue_size", "_receiving",
-        "_session", "_store", "_turns", "name", "short",
+        "__weakref__", "_ahead", "_member", "_nack_delay_ms", "_receiving", "_session",
+        "_store", "_turns", "name", "short",
     )  # fmt: skip
 
     def __init__(
@@ -97,10 +91,8 @@ class Consumer:
             self.name = f"{store.disk.owner()[1]}-{store.disk.pid()}"
         else:
             self.name = check_name("consumer", name)
-        self._queue_size = receiver_queue_size
         self._nack_delay_ms = nack_delay_ms
         self._turns = Mutex(store.disk.pid)
-        self._buffered: deque[Message] = deque()
         found = store.read(lambda view: self._find(view, wanted, subscription))
         held = found[1]
         if isolation not in (None, held.isolation):
@@ -113,6 +105,7 @@ class Consumer:
             raise InvalidArgument("a list of partitions names at least one")
         self._member = Membership(store, held, self.short, self.name, type, priority)
         self._receiving = Receiving(store, self.short, found, self._member, chosen, ack_timeout_ms)
+        self._ahead = Ahead(store, self._member, self._receiving, receiver_queue_size)
         self._session: WatermarkSession | None = None
         if enable_watermarking:
             notify = None if listener is None else partial(listener.received_watermark, self)
@@ -166,9 +159,10 @@ class Consumer:
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None when none came within timeout_ms (None: wait for ever).
 
-        It takes up to receiver_queue_size messages in hand at once, and gives those back uncounted
-        that were not received when it closes. With watermarks also None, at once, when there is a
-        new one: get_last_watermark tells. Raises as receive_batch.
+        It takes a few messages in hand at once, as many as the last ones took a moment, and at most
+        receiver_queue_size. What was not received counts as not delivered: no time-out runs for it,
+        and it goes back uncounted when the consumer closes or dies. With watermarks also None, at
+        once, when there is a new one: get_last_watermark tells. Raises as receive_batch.
         """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         pause = POLL_SECONDS_MIN
@@ -176,9 +170,9 @@ class Consumer:
             with self._turns:  # not while it waits: another thread may close it
                 session = self._session
                 if session is None:
-                    message, has_moved = self.next_of_queue(), False
+                    message, has_moved = self._ahead.next(), False
                 else:
-                    take = partial(self.next_of_queue, session.is_current)
+                    take = partial(self._ahead.next, session.is_current)
                     message, has_moved = session.turn(take, self.is_refused)
                 if message is not None:
                     return message if session is None else session.judged(message)
@@ -192,8 +186,12 @@ class Consumer:
         """One turn, and whether there is a new watermark instead of messages."""
         receiving, session = self._receiving, self._session
         if session is None:
-            return receiving.take(limit), False
-        take = partial(self.batch, limit, session.is_current)
+            return self._table(limit), False
+
+        def take() -> pa.Table | None:
+            table = self._table(limit, session.is_current)
+            return table if table.num_rows else None
+
         found, has_moved = session.turn(take, self.is_refused)
         table = session.marked(NO_MESSAGES if found is None else found)
         receiving.stands_for(table)
@@ -202,17 +200,21 @@ class Consumer:
     def batch(self, limit: int, guard: Guard | None = None) -> pa.Table | None:
         """One turn; None when there is nothing, or when the guard refused it under the lock."""
         with self._turns:
-            table = self._receiving.take(limit, guard)
+            table = self._table(limit, guard)
             return table if table.num_rows else None
+
+    def _table(self, limit: int, guard: Guard | None = None) -> pa.Table:
+        self._ahead.look()
+        self._ahead.give_back()  # it comes in its order
+        table = self._receiving.take(limit, guard, seen=self._ahead.spoken())
+        if table.num_rows:
+            self._ahead.said()
+        return table
 
     def next_of_queue(self, guard: Guard | None = None) -> Message | None:
         """The next message, of a batch taken in hand if need be; guard: as in batch."""
         with self._turns:
-            self._drop_lost()
-            if not self._buffered:
-                table = self._receiving.take(max(1, self._queue_size), guard)
-                self._buffered.extend(messages(table))
-            return self._buffered.popleft() if self._buffered else None
+            return self._ahead.next(guard)
 
     def is_refused(self) -> bool:
         """True when the guard of the last turn said no."""
@@ -221,37 +223,6 @@ class Consumer:
     def assigned(self, view: View) -> list[tuple[int, int]]:
         """(subscription, partition) of what it may be handed messages of; raises when closed."""
         return self._receiving.assigned(view)
-
-    def _drop_lost(self) -> None:
-        """Drop buffered messages before the first that is still to be handed out.
-
-        Lost are those that are in this hand no more, or that will come again in order. Only the
-        first is looked at for sure: those behind it are when it is their turn.
-        """
-        if self._buffered:
-            lost = self._store.read(self._count_lost)
-            for _ in range(lost):
-                self._buffered.popleft()
-
-    def _count_lost(self, view: View) -> int:
-        numbers = catalogs.numbers(self._receiving.topic)
-        for at, message in enumerate(self._buffered):
-            one = message.message_id
-            if one is None:
-                return at
-            number = numbers[message.partition]
-            cursor = view.cursor(self._member.subscription, number)
-            lease = cursor.hands.leases.get(self._member.number)
-            place, what = self._receiving.place(number), (one.ledger, one.entry, one.index)
-            is_here = lease is not None and what in lease.ids
-            if is_here and (place is None or not self._is_to_come_again(cursor, place, what)):
-                return at
-        return len(self._buffered)
-
-    def _is_to_come_again(self, cursor: Cursor, place: Place, one: Id) -> bool:
-        if self.kind in SHARED_TYPES:
-            return False  # in hand is in hand
-        return not covers(cursor.rewound(place.round, place.mark), one)
 
     def get_last_watermark(self) -> Watermark | None:
         """What it was handed last as its watermark, in this epoch; None without watermarks."""
@@ -270,8 +241,8 @@ class Consumer:
     def has_message_available(self) -> bool:
         """True when a message can be received now."""
         with self._turns:
-            self._drop_lost()
-            return bool(self._buffered) or self._store.read(self._receiving.has_next)
+            self._ahead.look()
+            return bool(self._ahead) or self._store.read(self._receiving.has_next)
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition, None for an empty one."""
@@ -349,10 +320,19 @@ class Consumer:
             return negative_acknowledge(
                 view, store.settings, now, self._receiving.target, runs, delay_ms,
                 consumer=self._member.number, nack_delay_ms=self._nack_delay_ms,
+                seen={self._member.number: self._ahead.seen},
             )  # fmt: skip
 
-        answer = store.write(decide)
+        made = Decision([])
+
+        def noted(view: View, now: Instant) -> Decision:
+            nonlocal made
+            made = decide(view, now)
+            return made
+
+        answer = store.write(noted)
         assert isinstance(answer, Back)
+        self._ahead.returned(made.ops)
         self._receiving.is_idle = False
         return answer
 
@@ -378,19 +358,10 @@ class Consumer:
         """Give back what was received and not acknowledged; it comes again at once, counted."""
         with self._turns:
             self._receiving.check_open()
-            unseen = self._unseen()
-            self._buffered.clear()
+            unseen = self._ahead.unseen()
+            self._ahead.clear()
             self._receiving.is_idle = False
             return self._member.give_back(unseen, detach=False)
-
-    def _unseen(self) -> dict[int, list[Run]]:
-        """What lies in the queue and was never received, by partition."""
-        out: dict[int, list[MessageId]] = {}
-        numbers = catalogs.numbers(self._receiving.topic)
-        for message in self._buffered:
-            if message.message_id is not None:
-                out.setdefault(numbers[message.partition], []).append(message.message_id)
-        return {number: acknowledge.runs_of_ids(ids) for number, ids in out.items()}
 
     def seek(self, to: Where) -> None:
         """Stand before a message, an instant or a bound; as SubscriptionHandle.seek."""
@@ -398,21 +369,21 @@ class Consumer:
             receiving = self._receiving
             receiving.check_open()
             seek_to(self._store, receiving.target, to, receiving.partitions)
-            self._buffered.clear()
+            self._ahead.clear()
             self._receiving.begin_again()
 
     def unsubscribe(self) -> None:
         """Delete the subscription and close; raises ConsumerBusy when it has other consumers."""
         with self._turns:
             self._member.unsubscribe(self._receiving.target)
-            self._buffered.clear()
+            self._ahead.clear()
 
     def close(self) -> None:
         """Leave the subscription; what is in hand goes back, counted if it was received."""
         with self._turns:
             if self._member.is_open:
-                self._member.leave(self._unseen())
-                self._buffered.clear()
+                self._member.leave(self._ahead.unseen())
+                self._ahead.clear()
 
     def __enter__(self) -> Consumer:
         return self

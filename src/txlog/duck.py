@@ -12,9 +12,10 @@ of allowed paths by itself lets COPY overwrite what is on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -26,6 +27,8 @@ _READING = frozenset(
     ["SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE", "STATEMENT_NODE"]
 )
 _PARSE = "SELECT json_serialize_sql($query)"
+T = TypeVar("T")
+_AGAIN_S: Final = 0.02  # a statement that has just begun may miss being interrupted
 BATCH_ROWS = 20_480  # ten of DuckDB's vectors: large messages must fit in memory
 VERSION: str = duckdb.__version__
 
@@ -40,21 +43,27 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 class Rows:
     """The rows of a SELECT, computed as they are asked for; raises SqlError when that fails."""
 
-    __slots__ = ("_reader", "schema")
+    __slots__ = ("_connection", "_reader", "schema")
 
-    def __init__(self, reader: pa.RecordBatchReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: pa.RecordBatchReader, connection: duckdb.DuckDBPyConnection) -> None:
+        self._reader, self._connection = reader, connection
         self.schema: pa.Schema = reader.schema
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while True:
             try:
-                batch = self._reader.read_next_batch()
-            except StopIteration:
-                return
+                batch = _interruptible(self._connection, self._next)
             except (duckdb.Error, pa.ArrowException, OSError) as error:
                 raise _sql_error(error) from error  # Arrow hands on what DuckDB said, as OSError
+            if batch is None:
+                return
             yield batch
+
+    def _next(self) -> pa.RecordBatch | None:
+        try:
+            return self._reader.read_next_batch()
+        except StopIteration:
+            return None
 
     def read_all(self) -> pa.Table:
         """All rows as one table."""
@@ -123,9 +132,8 @@ class Session:
         """
         made = cls.__new__(cls)
         try:
-            path.encode()  # DuckDB takes paths that are UTF-8
             made._connection = duckdb.connect(path, config=_CONFIG)
-        except (duckdb.Error, UnicodeEncodeError) as error:
+        except duckdb.Error as error:
             raise _sql_error(error) from error
         return made
 
@@ -154,23 +162,30 @@ class Session:
     def execute(self, statement: str, parameters: list[object] | None = None) -> None:
         """Run a statement that has no rows to give."""
         try:
-            self._connection.execute(statement, parameters)
+            _interruptible(
+                self._connection, lambda: self._connection.execute(statement, parameters)
+            )
         except duckdb.Error as error:
             raise _sql_error(error) from error
 
     def arrow(self, query: str) -> pa.Table:
         """Return the rows of a SELECT as one Arrow table, in the order of the query."""
         try:
-            relation = self._connection.sql(query)
-            return relation.to_arrow_table()
+            return _interruptible(
+                self._connection, lambda: self._connection.sql(query).to_arrow_table()
+            )
         except duckdb.Error as error:
             raise _sql_error(error) from error
 
     def stream(self, query: str, parameters: Mapping[str, str] | None = None) -> Rows:
         """Return the rows of a SELECT batch by batch; read it before the session is used again."""
-        try:
+
+        def begun() -> pa.RecordBatchReader:
             relation = self._connection.sql(query, params=dict(parameters or {}) or None)
-            return Rows(relation.to_arrow_reader(BATCH_ROWS))
+            return relation.to_arrow_reader(BATCH_ROWS)
+
+        try:
+            return Rows(_interruptible(self._connection, begun), self._connection)
         except duckdb.Error as error:
             raise _sql_error(error) from error
 
@@ -206,6 +221,43 @@ class Session:
         if len(rows) != 1:
             raise SqlError(f"the query gave {len(rows)} rows where one was asked for")
         return rows[0]
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
+    """Do work on the connection so that a signal's exception in this thread ends it at once.
+
+    DuckDB looks for signals seldom, some statements after a minute only, and then says "Query
+    interrupted" in place of the handler's exception. So a thread of its own has the statement, and
+    this one, if it is the main thread, to which signals come, waits as Python waits.
+    raises: what work raises
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    done = threading.Event()
+    outcome: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            done.set()
+
+    worker = threading.Thread(target=run, daemon=True)
+    try:
+        worker.start()
+        done.wait()
+    except BaseException:
+        while worker.is_alive() and not done.is_set():
+            connection.interrupt()
+            done.wait(_AGAIN_S)
+        raise
+    worker.join()
+    if failed:
+        raise failed[0]
+    return outcome[0]
 
 
 def _tables_of(parsed: dict[str, Any]) -> list[str]:

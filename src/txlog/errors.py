@@ -323,6 +323,14 @@ class Corruption(IntegrityError):
 
     codes: Codes = (601, 602, 604)
 
+    def __init__(
+        self, message: str, *, hint: str | None = None, code: int | None = None, **fields: object
+    ) -> None:
+        # of a file of the journal it is 602, whoever finds it
+        if code is None and str(fields.get("path", "")).startswith("journal/"):
+            code = 602
+        super().__init__(message, hint=hint, code=code, **fields)
+
 
 class MissingFile(Corruption):
     """A file that is named by another one is absent; field path."""
@@ -335,7 +343,7 @@ class FormatMismatch(IntegrityError):
 
 
 class PartlyDone(TxlogError):
-    """Some targets were done, the rest is listed; fields done and failed_list."""
+    """Some targets were done, the rest is listed; fields done [{name, …}] and failed_list."""
 
     codes: Codes = (701,)
     kind = "partial"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from txlog.engine.storage.checked import said_by_arrow
 from txlog.engine.storage.segment import arrow_module
 from txlog.engine.upkeep.dump import journal_frames, manifest_files
 from txlog.errors import Corruption, InvalidArgument
@@ -40,7 +41,9 @@ def rows_of(path: str) -> pa.Table:
         if data.startswith(b"TXLOGMAN"):
             return pa.Table.from_pylist(manifest_files(data))
     except (pa.ArrowException, OSError, ValueError) as exc:
-        raise Corruption(f"{path} cannot be read: {exc}", path=path, offset=0) from exc
+        raise Corruption(
+            f"{path} cannot be read: {said_by_arrow(exc)}", path=path, offset=0
+        ) from exc
     if data.startswith(b"TXLOGJNL"):
         return frame_rows(journal_frames(data)[0], None)
     raise InvalidArgument(f"{path} has no rows", path=path)

@@ -27,7 +27,7 @@ from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.space import Space
 from txlog.engine.storage.chunks import ChunkFile, cut
-from txlog.engine.storage.disk_protocol import Stream
+from txlog.engine.storage.disk_protocol import Stream, is_of_handler
 from txlog.engine.store import Store
 from txlog.engine.upkeep.paths import ledger_dir, sealed_path
 from txlog.engine.upkeep.sweep import unlink_unnamed
@@ -259,6 +259,8 @@ def _pieces(value: BinaryIO | Iterable[bytes], size: int) -> Iterator[Piece]:
             if piece:
                 yield piece
     except OSError as error:
+        if is_of_handler(error):
+            raise
         raise DiskFailed(f"cannot read the message: {error.strerror}") from error
 
 

@@ -15,11 +15,14 @@ library's. Whoever needs a module loaded before a point of no return imports a n
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from _thread import RLock
 from importlib.machinery import ModuleSpec, PathFinder
-from threading import RLock
 from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # as in txlog itself
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 PREFIX = "txlog."
 # What the import system asks of a module that is there.

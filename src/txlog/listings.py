@@ -1,7 +1,7 @@
 """Owns the relations of SQL that are no messages: what the lists answer, as Arrow tables.
 
 A column has the name and meaning of the field of the matching list; ids are text there, instants
-are instants. Each is asked for on its own, at the moment it is named.
+are instants. They are functions of a view: what one statement names is all of the same.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from txlog.client import Client
+from txlog import delayreport, keyreport, report, views, watermarkreport
+from txlog.bucketreport import buckets
+from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.model.schema import INSTANT
+from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.longlists import ACKS, FRAMES, PENDING_ACKS, acks, frames, pending_acks
 from txlog.sqlquery import LISTS
@@ -35,13 +38,22 @@ def _columns(text: str) -> pa.Schema:
     return pa.schema([(name, _TYPES[letter]) for name, letter in pairs])
 
 
-def _delayed(client: Client) -> Iterable[Row]:
-    for topic in client.topics():
-        table = client.topic(topic["topic"]).delayed()
+def _topics(view: View) -> list[Topic]:
+    return sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+
+
+def _scope(topic: Topic, store: Store) -> delayreport.Scope:
+    now_ms = store.clock.now().wall_ms
+    return delayreport.Scope(topic, range(topic.partitions), now_ms, store.note)
+
+
+def _delayed(view: View, store: Store) -> Iterable[Row]:
+    for topic in _topics(view):
+        table = delayreport.listed(view, _scope(topic, store))
         for row in table.cast(_of_instants(table.schema)).to_pylist():
             index = row["index"]
             at = f"{row['ledger']}:{row['entry']}" + ("" if index is None else f":{index}")
-            yield {**row, "topic": topic["topic"], "message_id": at}
+            yield {**row, "topic": report.short(topic), "message_id": at}
 
 
 def _of_instants(schema: pa.Schema) -> pa.Schema:
@@ -49,48 +61,49 @@ def _of_instants(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(f.name, pa.int64() if f.type == INSTANT else f.type) for f in schema])
 
 
-def _delayed_buckets(client: Client) -> Iterable[Row]:
-    for topic in client.topics():
-        yield from client.topic(topic["topic"]).buckets()
+def _delayed_buckets(view: View, store: Store) -> Iterable[Row]:
+    for topic in _topics(view):
+        yield from buckets(view, _scope(topic, store))
 
 
-def _watermarks(client: Client) -> Iterable[Row]:
+def _watermarks(view: View, store: Store) -> Iterable[Row]:
     """Of each topic where event time is at the end of its log, and where subscriptions are."""
-    held: dict[str, list[str | None]] = {row["topic"]: [None] for row in client.topics()}
-    for row in client.subscriptions():
-        held.setdefault(row["topic"], []).append(row["subscription"])
-    for topic, subscriptions in held.items():
-        watermarks = client.topic(topic).watermarks
-        for subscription in subscriptions:
-            shown = watermarks.show(subscription, lateness=False)["partition_list"]
+    now_ms = store.clock.now().wall_ms
+    for topic in _topics(view):
+        indexes = range(topic.partitions)
+        known = (view.catalog.subscriptions[number] for number in topic.subscriptions)
+        held: list[Subscription | None] = [None, *sorted(known, key=lambda one: one.name)]
+        for one in held:
+            found = [*watermarkreport.standings(view, topic, indexes, one)]
+            shown = watermarkreport.show(view, topic, found, now_ms, one)["partition_list"]
             places = {row["partition"]: row for row in shown}
-            producers = watermarks.producers(subscription)
+            producers = watermarkreport.producers(view, topic, indexes, one)
             without = places.keys() - {row["partition"] for row in producers}
-            of = {"topic": topic, "subscription": subscription}
+            of = {"topic": report.short(topic), "subscription": None if one is None else one.name}
             for row in [*producers, *({"partition": index} for index in sorted(without))]:
                 at = places[row["partition"]]
-                known = {"watermark": at["watermark"], "emitted": at["emitted"]}
-                yield {**row, **of, **known, "status": at["status"]}
+                emitted = {"watermark": at["watermark"], "emitted": at["emitted"]}
+                yield {**row, **of, **emitted, "status": at["status"]}
 
 
 _TABLES: Final[dict[str, Callable[[View], pa.Table]]] = {
     "acks": acks, "pending_acks": pending_acks, "frames": frames,
 }  # fmt: skip
 _TABLE_SCHEMAS: Final = {"acks": ACKS, "pending_acks": PENDING_ACKS, "frames": FRAMES}
-_LISTS: Final[dict[str, tuple[pa.Schema, Callable[[Client], Iterable[Row]]]]] = {
+_LISTS: Final[dict[str, tuple[pa.Schema, Callable[[View, Store], Iterable[Row]]]]] = {
     "topics": (
         _columns(
             "topic:s partitions:i messages:i size_bytes:i open_txns:i delayed:i subscriptions:i "
             "backlog:i internal:b created_time:t last_publish_time:t"
         ),
-        lambda client: client.topics(internal=True),
+        report.topics,
     ),
     "subscriptions": (
         _columns(
             "topic:s subscription:s type:s backlog:i delayed:i pending_acks:i consumers:i "
             "isolation:s mark_delete:s last_ack_time:t created_time:t backlog_no_delayed:i"
         ),
-        lambda client: client.subscriptions(),
+        lambda view, store: report.subscriptions(view, None, store),
     ),
     "transactions": (
         _columns(
@@ -98,14 +111,14 @@ _LISTS: Final[dict[str, tuple[pa.Schema, Callable[[Client], Iterable[Row]]]]] = 
             "acks:i owner:s owner_uid:i epoch:i coordinator:i overdue:b reason:s "
             "subscription_list:l size_bytes:i begin_time:t timeout_at:t end_time:t waiting_list:l"
         ),
-        lambda client: client.transactions(all=True),
+        lambda view, store: report.transactions(view, store, True, None),
     ),
     "transaction_keys": (
         _columns(
             "transaction_key:s owner:s epoch:i txn:s txn_state:s coordinator:i last_used_time:t "
             "owner_uid:i age_ms:i connected_time:t deleted:b topic_list:l"
         ),
-        lambda client: client.admin.transaction_keys(deleted=True),
+        lambda view, store: keyreport.transaction_keys(view, store, True, None),
     ),
     "delayed": (
         _columns("topic:s partition:i message_id:s deliver_at:t key:x size_bytes:i"),
@@ -124,7 +137,7 @@ _LISTS: Final[dict[str, tuple[pa.Schema, Callable[[Client], Iterable[Row]]]]] = 
             "topic:s partition:i ledger:i role:s state:s form:s clean:b file:s rows:i markers:i "
             "bytes:i crc:i first_entry:i last_entry:i first_lsn:i last_lsn:i"
         ),
-        lambda client: client.segments(),
+        lambda view, store: views.segments(view),
     ),
     "watermarks": (
         _columns(
@@ -143,13 +156,13 @@ def columns(name: str) -> dict[str, str]:
     return {field.name: _SQL[field.type] for field in schema}
 
 
-def listed(client: Client, name: str) -> pa.Table:
-    """The rows of a relation of LISTS. Cost: that of the list."""
+def listed(view: View, store: Store, name: str) -> pa.Table:
+    """The rows of a relation of LISTS, as the view has it. Cost: that of the list."""
     if name in _TABLES:
-        return client.ask(_TABLES[name])
+        return _TABLES[name](view)
     schema, rows = _LISTS[name]
     columns: dict[str, list[object]] = {field.name: [] for field in schema}
-    for row in rows(client):
+    for row in rows(view, store):
         for field in schema:
             columns[field.name].append(_plain(row.get(field.name), field.type))
     arrays = [pa.array(columns[field.name], field.type) for field in schema]

@@ -98,7 +98,10 @@ def frame_rows(found: list[RawFrame], durable_lsn: int | None) -> pa.Table:
 
 
 def kept_frames(view: View) -> list[RawFrame]:
-    """Frames up to the view's LSN, from the oldest checkpoint whose journal is still there."""
+    """Frames up to the view's LSN, from the oldest checkpoint whose journal is still there.
+
+    raises: MissingFile when checkpoints since have taken that of the view as well
+    """
     for generation in generations(view.disk):
         if generation >= view.manifest.generation:
             break
@@ -106,7 +109,11 @@ def kept_frames(view: View) -> list[RawFrame]:
             return _behind(view, read_manifest(view.disk, generation, view.salt))
         except (JournalMoved, MissingFile, Corruption):
             continue  # on its way out
-    return _behind(view, view.manifest)
+    try:
+        return _behind(view, view.manifest)
+    except JournalMoved as error:
+        name = f"journal behind manifest {view.manifest.generation}"
+        raise MissingFile(f"the {name} is gone", path="journal") from error
 
 
 def _behind(view: View, manifest: Manifest) -> list[RawFrame]:

@@ -2,13 +2,14 @@
 
 A consumer is alive while it holds the flock on consumers/<id>.lock; the kernel frees it on any
 death. Nobody is judged by age or process number, so a stopped process is alive, and one that was
-killed is seen at the next look. Source: spec/transactions 9.1.
+killed is seen at the next look. How far its application came in what it took ahead is in the same
+file. Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Event
 
 from txlog.clock import Instant
@@ -17,11 +18,19 @@ from txlog.engine.flow.acknowledge import Find
 from txlog.engine.flow.admin import check_type
 from txlog.engine.flow.deletion import delete_subscription
 from txlog.engine.flow.draft import Decision
-from txlog.engine.flow.lease import Back, give_back, reap_ops
+from txlog.engine.flow.lease import ALL, Back, give_back, reap_ops
+from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, consumers_of
-from txlog.engine.liveness import consumer_lock, dead_consumers
+from txlog.engine.liveness import (
+    consumer_lock,
+    dead_consumers,
+    read_all_seen,
+    read_seen,
+    write_seen,
+)
+from txlog.engine.model.hands import NOTHING_SEEN, Seen
 from txlog.engine.model.ops import ConsumerAttached, Op, Run, SubscriptionTypeSet
-from txlog.engine.storage.disk_protocol import LockFile
+from txlog.engine.storage.disk_protocol import File, LockFile
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import (
@@ -29,6 +38,7 @@ from txlog.errors import (
     ConsumerBusy,
     InvalidArgument,
     SubscriptionNotFound,
+    TxlogError,
 )
 
 ACK_TIMEOUT_MS_MIN = 1000
@@ -40,7 +50,7 @@ LOOK_SECONDS = 0.1  # a busy consumer looks after its peers so often, an idle on
 class Membership:
     """One consumer's place in the registry of the catalog; `number` is its id, `kind` its type."""
 
-    __slots__ = ("_last_look", "_lock", "_store", "kind", "number", "subscription")
+    __slots__ = ("_last_look", "_lock", "_note", "_store", "kind", "number", "subscription")
 
     def __init__(
         self, store: Store, subscription: Subscription, topic: str, name: str, kind: str | None,
@@ -49,6 +59,7 @@ class Membership:
         self._store = store
         self.subscription = subscription.number
         self._last_look = 0.0
+        self._note: File | None = None
         self.number, self.kind = 0, ""
         self._lock: LockFile | None = self._attach(subscription, topic, name, kind, priority)
 
@@ -105,6 +116,23 @@ class Membership:
         known = consumers_of(view.catalog, self.subscription)
         return [one.number for one in known], view.catalog.next_consumer
 
+    # --- what the application has seen -------------------------------------------------------
+
+    def open_note(self) -> bool:
+        """Make ready to note what is seen; False where the lock file cannot be written."""
+        if self._note is None:
+            try:
+                self._note = self._store.disk.open(consumer_lock(self.number), write=True)
+                write_seen(self._note, NOTHING_SEEN)  # it has its block now, however full the disk
+            except TxlogError:
+                return False
+        return True
+
+    def note(self, seen: Seen) -> None:
+        """Note how far the application comes with the message that it is about to get."""
+        assert self._note is not None
+        write_seen(self._note, seen)
+
     def _joining(self, dead: list[int], asked: ConsumerAttached) -> Decide:
         """Answers the type, None (again: another one joined), or (type, who lives) when busy."""
 
@@ -120,7 +148,7 @@ class Membership:
             kind = asked.kind or held.type
             if alive and (kind != held.type or kind == "exclusive"):
                 return Decision([], answer=(held.type, alive))
-            ops: list[Op] = reap_ops(view, held, dead, now)
+            ops: list[Op] = reap_ops(view, held, read_all_seen(self._store.disk, dead), now)
             if kind != held.type:
                 ops.append(SubscriptionTypeSet(held.number, kind))
             ops.append(
@@ -142,19 +170,46 @@ class Membership:
         known, _ = self._store.read(self._look, fresh=False)
         disk = self._store.disk
         dead = dead_consumers(disk, (one for one in known if one != self.number))
-        if not dead:
+        late = [
+            one for one in known if one not in dead and one != self.number and self._is_late(one)
+        ]
+        if late:
+            late = self._store.read(lambda view: self._with_ahead(view, late), fresh=False)
+        if not dead and not late:
             return False
-        self.take_back(dead)
+        self.take_back(dead, late)
         for one in dead:
             disk.unlink(consumer_lock(one))
         return True
 
-    def take_back(self, dead: list[int]) -> None:
-        """Write what dead consumers had, and hand-outs that ran out, back to the subscription."""
+    def _with_ahead(self, view: View, numbers: Sequence[int]) -> list[int]:
+        """Those of some consumers that have something in hand of what they took ahead."""
+        held = view.catalog.subscriptions.get(self.subscription)
+        if held is None:
+            return []
+        every = catalogs.numbers(view.catalog.topics[held.topic])
+        hands = [view.cursor(self.subscription, number).hands for number in every]
+        return [one for one in numbers if any(any(has.apart(one, ALL)) for has in hands)]
+
+    def _is_late(self, number: int) -> bool:
+        """True when the time-out of what a consumer handed out last is over: it may hang there."""
+        due_ms = read_seen(self._store.disk, number).due_ms
+        return 0 < due_ms <= self._store.clock.now().boot_ms
+
+    def take_back(self, dead: Sequence[int] = (), late: Sequence[int] = ()) -> None:
+        """Write what dead consumers had, and hand-outs that ran out, back to the subscription.
+
+        late: consumers that let the time-out of what they handed out last run out
+        """
 
         def decide(view: View, now: Instant) -> Decision:
             held = view.catalog.subscriptions.get(self.subscription)
-            return Decision([] if held is None else reap_ops(view, held, dead, now))
+            if held is None:
+                return Decision([])
+            disk = self._store.disk
+            still = [one for one in late if self._is_late(one)]
+            gone, hanging = read_all_seen(disk, dead), read_all_seen(disk, still)
+            return Decision(reap_ops(view, held, gone, now, hanging))
 
         self._store.write(decide)
 
@@ -193,6 +248,8 @@ class Membership:
             self.give_back(unseen, detach=True)
             self._store.disk.unlink(consumer_lock(self.number))
         finally:
+            if self._note is not None:
+                self._note.close()
             lock.close()  # if it could not leave, it is taken for dead and gives back like that
 
 

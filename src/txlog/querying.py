@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from txlog.client import Client
 from txlog.listings import listed
@@ -18,6 +17,6 @@ class Query(SqlQuery):
         isolation: str = "committed", *, skip_unavailable: bool = False, this: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            client, partial(listed, client), sql, parameters, isolation,
-            skip_unavailable=skip_unavailable, this=this,
+            client, listed, sql, parameters, isolation, skip_unavailable=skip_unavailable,
+            this=this,
         )  # fmt: skip

@@ -24,7 +24,8 @@ from txlog.engine.flow.timeparts import BucketLost
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import BEFORE_ALL, covers
-from txlog.engine.model.ops import Mark, Run
+from txlog.engine.model.idset import Id, before, each
+from txlog.engine.model.ops import Due, Mark, Run
 from txlog.engine.store import Store
 from txlog.engine.sweeper import is_sweep_due
 from txlog.engine.upkeep.buckets import drop_lost, rebuild_if_free
@@ -33,10 +34,12 @@ from txlog.engine.view import View
 from txlog.errors import AlreadyClosed
 from txlog.handing import read_handed
 from txlog.membership import Membership
+from txlog.message import Message
 from txlog.moving import DeadLetters
 
 WAIT_MS_MIN = 1
 Guard: TypeAlias = Callable[[View], bool]
+Ahead: TypeAlias = tuple[int, int, Sequence[tuple[int, list[Run], Due]]]  # of Wants
 INDEX_TRIES_MAX = 3  # so often an index is asked for before rows are looked at instead
 
 
@@ -48,12 +51,15 @@ class Receiving:
     is_idle:    the last turn found nothing
     due_ms:     if it found nothing: when the next message is due
     is_refused: the last turn handed out nothing because its guard said no
+    batches:    of what the last turn took ahead: partition, number of its batch
+    timeout_ms: the ack time-out at the last turn, 0 for none
+    first:      partitions that are asked before the others at the next turn
     """
 
     __slots__ = (
         "__weakref__", "_ack_timeout_ms", "_dead", "_highest", "_last", "_member", "_places",
-        "_previews", "_short", "_store", "_turn", "blocked", "due_ms", "is_idle", "is_refused",
-        "partitions", "subscription", "topic",
+        "_previews", "_seen", "_short", "_store", "_turn", "batches", "blocked", "due_ms", "first",
+        "is_idle", "is_refused", "partitions", "subscription", "timeout_ms", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +78,10 @@ class Receiving:
         self.due_ms: int | None = None
         self._places: dict[int, Place] = {}
         self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
+        self._seen: dict[int, Mark] = {}  # where its application stands, if that is not its place
+        self.batches: dict[int, int] = {}
+        self.first: set[int] = set()
+        self.timeout_ms = 0
         self._previews: dict[int, PreviewPlace] = {}
         self._turn = 0
         self._last: tuple[Callable[[], pa.Table | None], list[Run]] = (lambda: None, [])
@@ -110,20 +120,32 @@ class Receiving:
         if not self._member.is_open:
             raise AlreadyClosed("the consumer is closed")
 
-    def take(self, limit: int, guard: Guard | None = None) -> pa.Table:
+    def take(
+        self, limit: int, guard: Guard | None = None, *, ahead: int | None = None, most: int = 1,
+        seen: Sequence[tuple[int, list[Run], Due]] = (),
+    ) -> pa.Table:  # fmt: skip
         """One turn: the next messages, at most limit, as RECEIVED.
 
         guard: asked under the lock before any is handed out
+        ahead: None: the application gets the table; else `handed_over` tells what it gets. ahead,
+               most, seen: as of Wants
         """
         self.check_open()
         self.is_refused = False
-        handed = self._hand(limit, guard)
+        handed = self._hand(limit, guard, (ahead or 0, most, seen))
+        self.timeout_ms = handed.timeout_ms
+        self.batches = {part.partition: part.ahead for part in handed.parts if part.runs}
         self.blocked, self.due_ms = handed.blocked, handed.due_ms
         table, runs = read_handed(self._store, self.topic, self._member, handed)
         self._stand(handed)
         for part in handed.parts:
-            highest = self._highest.get(part.partition, BEFORE_ALL)
-            if part.runs and not covers(highest, part.place.mark):
+            if not part.runs:
+                continue
+            if ahead is not None:
+                self._seen[part.partition] = before(next(each(part.runs[0])))
+                continue
+            self._seen.pop(part.partition, None)
+            if not covers(self._highest.get(part.partition, BEFORE_ALL), part.place.mark):
                 self._highest[part.partition] = part.place.mark
         tally = self._store.bucket_ops.delivered
         tally.note(table, self._store.clock.now().wall_ms)
@@ -134,16 +156,29 @@ class Receiving:
         self._last = (weakref.ref(table), runs)
         return table
 
-    def _hand(self, limit: int, guard: Guard | None) -> Handed:
+    def number_of(self, message: Message) -> int:
+        """The partition of a message that came from here."""
+        return catalogs.numbers(self.topic)[message.partition]
+
+    def handed_over(self, number: int, one: Id) -> None:
+        """The application gets this message of what was taken ahead."""
+        self._seen[number] = one
+        if not covers(self._highest.get(number, BEFORE_ALL), one):
+            self._highest[number] = one
+
+    def _hand(self, limit: int, guard: Guard | None, ahead: Ahead) -> Handed:
         """Have messages leased; one that found nothing before looks first, without the lock."""
         store = self._store
         self.topic, self.subscription = store.read(self.target, fresh=self.is_idle)
         expire_due(store, [(self.topic.number, self.subscription.number)], fresh=False)
         numbers = self.numbers()
         order = [*numbers[self._turn :], *numbers[: self._turn]]
+        if self.first:
+            order.sort(key=lambda number: number not in self.first)
+            self.first.clear()
         subscription = self.subscription.number
         uses = Uses(cursors=tuple((subscription, number) for number in numbers))
-        wants = self._wants(order, limit)
+        wants = self._wants(order, limit, ahead)
 
         def look(view: View) -> Handed | None:
             now = store.clock.now()
@@ -177,10 +212,10 @@ class Receiving:
             self._turn = (self._turn + last + 1) % len(order)
         return handed
 
-    def _wants(self, order: Sequence[int], limit: int, *, make_do: bool = False) -> Wants:
+    def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:
         return Wants(
             self.subscription.number, self._member.number, order, limit, self._places,
-            self._ack_timeout_ms, make_do,
+            self._ack_timeout_ms, False, *ahead,
         )  # fmt: skip
 
     def _lease(self, wants: Wants, uses: Uses, guard: Guard | None) -> Handed:
@@ -201,7 +236,7 @@ class Receiving:
                 store.read(self.target, fresh=False)  # deleted: this says so
                 raise
             if answer is None:
-                self._member.take_back([])
+                self._member.take_back()
                 continue
             if answer is wants:
                 self._dead.sweep(wants.partitions)
@@ -210,7 +245,7 @@ class Receiving:
             if answer.wanting is not None:
                 tries += 1
                 if tries > INDEX_TRIES_MAX or not self._mend(answer.wanting):
-                    wants = self._wants(wants.partitions, wants.limit, make_do=True)
+                    wants = wants.making_do()
                 continue
             if not answer.is_more:
                 return answer
@@ -278,7 +313,7 @@ class Receiving:
     @property
     def standing(self) -> Standing:
         """Through which consumer an acknowledgement comes, and where that stands."""
-        return Standing(self._member.number, self._places, self._highest)
+        return Standing(self._member.number, self._places, self._highest, self._seen)
 
     @property
     def strays(self) -> int:
@@ -294,6 +329,7 @@ class Receiving:
         """Forget where it stands: somebody moved the subscription."""
         self._places.clear()
         self._highest.clear()
+        self._seen.clear()
 
     def stands_for(self, table: pa.Table) -> None:
         """Another table has the messages of the batch that came last."""

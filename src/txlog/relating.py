@@ -5,7 +5,7 @@ It is the lightest handle there is: a command that only asks SQL loads no more t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -111,16 +111,10 @@ class RelationReader:
         isolation: str = "committed",
     ) -> Content:  # fmt: skip
         """The relation of a topic with the rows of its parts; raises as relation."""
-        name = TopicName.parse(topic, allow_partition=True)
-        return self.ask(
-            lambda view: views.content(
-                view,
-                name,
-                wanted or relation.ALL,
-                skip_unavailable=skip_unavailable,
-                isolation=isolation,
-            )
+        [found] = self.content_of_each(
+            [topic], wanted or relation.ALL, skip_unavailable=skip_unavailable, isolation=isolation
         )
+        return found
 
     def contents(
         self, words: Collection[str] | None = None, isolation: str = "committed", *,
@@ -135,6 +129,36 @@ class RelationReader:
             lambda view: views.contents(
                 view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
             )
+        )
+
+    def moment(
+        self, words: Collection[str] | None, isolation: str, *, everything: bool,
+        skip_unavailable: bool, lists: Mapping[str, Callable[[View, Store], pa.Table]],
+    ) -> tuple[list[Content], dict[str, pa.Table]]:  # fmt: skip
+        """What contents gives, and these tables by their names, all of one view."""
+
+        def together(view: View) -> tuple[list[Content], dict[str, pa.Table]]:
+            found = views.contents(
+                view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
+            )
+            return found, {name: made(view, self._store) for name, made in lists.items()}
+
+        if "transaction_keys" in lists:
+            self._store.sweep_if_due()
+        return self.ask(together)
+
+    def content_of_each(
+        self, topics: Sequence[str], wanted: Wanted, *, skip_unavailable: bool, isolation: str
+    ) -> list[Content]:
+        """What content gives of each topic, all of one view."""
+        names = [TopicName.parse(topic, allow_partition=True) for topic in topics]
+        return self.ask(
+            lambda view: [
+                views.content(
+                    view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+                )
+                for name in names
+            ]
         )
 
     @property

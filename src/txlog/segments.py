@@ -25,6 +25,7 @@ from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.buffer import live_rows
 from txlog.engine.folds.catalog import has_partition, index_of, number_of, topic_of
 from txlog.engine.model.schema import MESSAGE
+from txlog.engine.storage.checked import said_by_arrow
 from txlog.engine.storage.far import is_far
 from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.engine.storage.segment import FileRef, arrow_module
@@ -220,7 +221,7 @@ def _found(client: RelationReader, what: str) -> tuple[list[FileRef], Answer | N
         return [], None
 
     refs, row = client.ask(question)
-    if row is None and what.isdecimal() and len(what) < 20:
+    if row is None and what.isdecimal():
         raise NotFound(f"no ledger {what} has rows here", hint="txlog segment list TOPIC")
     return refs, row
 
@@ -415,7 +416,7 @@ def _entry(bound: Bound, ledger: int, rows: int) -> int:
 
 def _of_file(path: str, row_group: int | None) -> Batches:
     if not Path(path).is_file():
-        raise MissingFile(f"{path} is neither a ledger nor a file", path=path)
+        raise NotFound(f"{path} is neither a ledger nor a file", path=path)
     try:
         if is_parquet(path):
             file = arrow_module("pyarrow.parquet").ParquetFile(path)
@@ -427,5 +428,6 @@ def _of_file(path: str, row_group: int | None) -> Batches:
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
             table = reader.read_all()
     except (pa.ArrowException, OSError) as error:
-        raise Corruption(f"{path} cannot be read: {error}", path=path, offset=0) from error
+        said = said_by_arrow(error)
+        raise Corruption(f"{path} cannot be read: {said}", path=path, offset=0) from error
     return table.schema, iter(table.to_batches(ROWS_AT_ONCE))

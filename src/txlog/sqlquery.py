@@ -1,6 +1,7 @@
 """Owns SQL over a store: which relations a query names, the views that show them, its rows.
 
-The relations that are no messages are asked for by name: who wants none of them loads no client.
+All that a statement names is of one view. The relations that are no messages are asked for by name:
+who wants none of them does not load their code.
 
 A view is made only if the query names it, and its files are checked before it is. What the views
 say is `Relation` written as SQL: nothing is decided here.
@@ -8,9 +9,10 @@ say is `Relation` written as SQL: nothing is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
@@ -22,6 +24,10 @@ from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.messagesql import Messages, files_of, name, path_below, text, unglobbed
 from txlog.relating import RelationReader
 from txlog.relation import Content
+
+if TYPE_CHECKING:
+    from txlog.engine.store import Store
+    from txlog.engine.view import View
 
 _MESSAGES: Final = "messages"
 _EVERYTHING: Final = "messages_all"
@@ -36,12 +42,19 @@ _MACROS: Final = (
 )
 
 
+class Lists(Protocol):
+    """What gives the relations of LISTS, as listings.listed."""
+
+    def __call__(self, view: View, store: Store, name: str) -> pa.Table:
+        """The rows of one, as the view has them."""
+
+
 class SqlQuery:
-    """One SELECT over a store; a context manager. All messages it reads are of one LSN.
+    """One SELECT over a store; a context manager. All relations that it names are of one LSN.
 
     Its files stay until it is closed, whatever checkpoints, compactions and trims do meanwhile; but
     with a client that is read-only they go after the grace of readers.
-    lists:      gives the relations of LISTS by name
+    lists:      gives the relations of LISTS by name, of a view
     sql:        over `messages`, `messages_all`, topics by their names, short or in full, and LISTS
     parameters: values of $name
     isolation:  uncommitted: messages have a txn_state, and those of open and of aborted
@@ -52,7 +65,7 @@ class SqlQuery:
     """
 
     def __init__(
-        self, client: RelationReader, lists: Callable[[str], pa.Table], sql: str,
+        self, client: RelationReader, lists: Lists, sql: str,
         parameters: Mapping[str, str] | None = None, isolation: str = "committed", *,
         skip_unavailable: bool = False, this: str | None = None,
     ) -> None:  # fmt: skip
@@ -65,6 +78,7 @@ class SqlQuery:
         self._skip_unavailable = skip_unavailable
         self._pin: Pin | None = None
         self._contents: list[Content] = []
+        self._tables: dict[str, pa.Table] = {}
         self.statements: list[str] = []
         self._session: Session | None = Session(is_open=True)
         try:
@@ -80,9 +94,10 @@ class SqlQuery:
         wanted = None if words & {_MESSAGES, _EVERYTHING} else named
         stood: list[tuple[int, int]] | None = None
         for _ in range(_TRIES):
-            self._contents = self._client.contents(
+            self._contents, self._tables = self._client.moment(
                 wanted, self._isolation, everything=_EVERYTHING in words,
                 skip_unavailable=self._skip_unavailable,
+                lists={name: partial(self._lists, name=name) for name in sorted(words & LISTS)},
             )  # fmt: skip
             before, stood = stood, [
                 (content.relation.generation, content.relation.lsn) for content in self._contents
@@ -157,8 +172,8 @@ class SqlQuery:
         self.statements = [*_MACROS, *self._views(words, Messages(self._contents, path), session)]
         if self._this is not None:
             self.statements.append(f"CREATE TEMP VIEW this AS {self._this}")
-        for listing in sorted(words & LISTS):
-            session.register(listing, self._lists(listing))
+        for listing, table in self._tables.items():
+            session.register(listing, table)
         for statement in self.statements:
             session.execute(statement)
 

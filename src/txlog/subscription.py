@@ -24,7 +24,8 @@ from txlog.engine.flow.seek import SeekAnswer, seek
 from txlog.engine.flow.skip import ALL, Amount, past_ttl, skip
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Subscription, Topic, consumers_of, number_of
-from txlog.engine.liveness import consumer_lock, dead_consumers
+from txlog.engine.liveness import consumer_lock, dead_consumers, read_all_seen
+from txlog.engine.model.hands import Seen
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.errors import ConsumerBusy, InvalidArgument
@@ -223,7 +224,9 @@ class SubscriptionHandle:
 
         def decide(view: View, now: Instant) -> Decision:
             return _durable(
-                negative_acknowledge(view, store.settings, now, self._find, runs, delay_ms)
+                negative_acknowledge(
+                    view, store.settings, now, self._find, runs, delay_ms, seen=self._seen(view)
+                )
             )
 
         answer = self._decided(decide, dry_run=dry_run)
@@ -239,11 +242,17 @@ class SubscriptionHandle:
         runs, store = None if ids is None else runs_of_ids(list(ids)), self._store
 
         def decide(view: View, now: Instant) -> Decision:
-            return _durable(redeliver(view, store.settings, now, self._find, runs))
+            seen = self._seen(view)
+            return _durable(redeliver(view, store.settings, now, self._find, runs, seen))
 
         answer = self._decided(decide, dry_run=dry_run)
         assert isinstance(answer, Back)
         return {"topic": self.short, "subscription": self.name, "redelivered": answer.returned}
+
+    def _seen(self, view: View) -> dict[int, Seen]:
+        """How far the application of each consumer has come in what it took ahead."""
+        known = consumers_of(view.catalog, self._find(view)[1].number)
+        return read_all_seen(self._store.disk, (one.number for one in known))
 
     # --- the subscription itself -------------------------------------------------------------
 

@@ -33,6 +33,8 @@ from txlog.settings import DAY_MS, HOUR_MS, Settings
 from txlog.throughput import throughput
 from txlog.watermarktopic import TopicWatermarks
 
+NEVER_MERGED = 1 << 31  # buckets that may stay where max_num_buckets says that none are merged
+
 Answer = dict[str, Any]
 Ask = Callable[[View, Settings, Instant, Find, Which], Decision]
 
@@ -243,13 +245,17 @@ class TopicHandle:
 
     # --- upkeep of the index -----------------------------------------------------------------
 
-    def merge(self, to: int = 1, *, dry_run: bool = False) -> Answer:
+    def merge(self, to: int | None = None, *, dry_run: bool = False) -> Answer:
         """Merge the buckets of each partition until there are at most so many.
 
+        to:      None: max_num_buckets of the store, as upkeep does; where that is 0 or -1, no merge
         returns: {topic, buckets_before, buckets_after, messages}; messages: ids in them then
         raises:  InvalidArgument, StoreLocked, PartitionUnavailable
         """
-        if to < 1:
+        if to is None:
+            most = self._store.settings.max_num_buckets
+            to = most if most > 0 else NEVER_MERGED
+        elif to < 1:
             raise InvalidArgument(f"to is {to}, at least 1", code=203)
         answer = indexing.merge(self._store, self._numbers(), to, dry_run=dry_run)
         return {"topic": self.short, **answer}

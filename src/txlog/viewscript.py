@@ -8,7 +8,7 @@ row of an unclean file whose marker is in no such file is not covered either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -116,11 +116,13 @@ def comments(client: Client, contents: Sequence[Content], lacking: int, now_ms: 
 
 
 def statements(
-    client: Client, contents: Sequence[Content], path: Callable[[Source], str],
-    complete: Sequence[str] = (), *, uncommitted: bool = False, temporary: bool = True,
+    contents: Sequence[Content], segments: Sequence[Mapping[str, object]],
+    path: Callable[[Source], str], complete: Sequence[str] = (), *, uncommitted: bool = False,
+    temporary: bool = True,
 ) -> list[str]:  # fmt: skip
     """The views, one statement each.
 
+    segments:  the rows of views.segments, of the same view
     path:      what is written for a file
     complete:  files with what is not covered
     temporary: they are of the session, and not of a database
@@ -150,14 +152,14 @@ def statements(
             if word.casefold() not in taken:
                 taken.add(word.casefold())
                 out.append(f"{made} VIEW {name(word)} AS FROM messages WHERE topic = {text(topic)}")
-    out.append(f"{made} VIEW segments AS {_segments(client, contents)}")
+    out.append(f"{made} VIEW segments AS {_segments(contents, segments)}")
     return out
 
 
-def _segments(client: Client, contents: Sequence[Content]) -> str:
+def _segments(contents: Sequence[Content], segments: Sequence[Mapping[str, object]]) -> str:
     """The segments of the topics as a SELECT of values."""
     topics = {content.relation.topic for content in contents}
-    rows = [row for row in client.segments() if row["topic"] in topics]
+    rows = [row for row in segments if row["topic"] in topics]
     columns = ", ".join(f"c{at}::{kind} AS {word}" for at, (word, kind) in
                         enumerate(SEGMENTS.items()))  # fmt: skip
     values = ", ".join(

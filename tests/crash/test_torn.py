@@ -256,6 +256,60 @@ def test_a_failed_flush_poisons_and_the_next_handle_rolls_forward() -> None:
         assert values(open_client(image, after_reboot()))[:2] == ["v0", "mine"]
 
 
+class Alarm:
+    """A handler of a signal that raises before the nth effect, counted from one."""
+
+    def __init__(self, disk: MemoryDisk, nth: int) -> None:
+        self.left = nth
+        self.at = ""
+        disk.step = self
+
+    def __call__(self, op: str, path: str, **info: int) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.at = f"{op} {path}"
+            raise TimeoutError("time is up")
+
+
+# lock, append, flush of the names, mark, flush, raise
+@pytest.mark.parametrize("nth", range(1, 7))
+@pytest.mark.parametrize("call", ["send", "commit"])
+def test_a_handler_that_raises_within_a_call_says_nothing_of_the_disk(nth: int, call: str) -> None:
+    """R13: a flush that was cut short did not fail. Nothing is poisoned, nobody's work aborted."""
+    disk = store_with(1)
+    client, other = open_client(disk.process()), open_client(disk.process())
+    theirs, mine = other.begin()["txn"], client.begin()["txn"]
+    for name, owner, txn in (("theirs", other, theirs), ("mine", client, mine)):
+        owner.producer(TOPIC).send(name.encode(), partition=0, txn=txn)
+    producer = client.producer(TOPIC)
+    alarm = Alarm(process_of(client), nth)
+    with pytest.raises(TimeoutError):
+        if call == "send":
+            producer.send(b"plain", partition=0)
+        else:
+            client.commit(mine)
+    assert alarm.at
+    other.commit(theirs)
+    producer.send(b"next", partition=0)
+    client.commit(mine)
+    found = values(other)
+    assert found.count("plain") <= (call == "send")
+    assert sorted(set(found) - {"plain"}) == ["mine", "next", "theirs", "v0"]
+    assert len(found) == len(set(found))
+    for line in (*client.reports(), *other.reports()):
+        assert "aborted" not in line
+        assert "poison" not in line
+    for image in disk.images(random.Random(nth), 10):
+        assert values(open_client(image, after_reboot())) == found
+
+
+def process_of(client: Client) -> MemoryDisk:
+    """The disk as the process of a client has it."""
+    disk = client._store.disk
+    assert isinstance(disk, MemoryDisk)
+    return disk
+
+
 @pytest.mark.parametrize("length", [1, 8, 63, 64, 300])
 @pytest.mark.parametrize("is_reboot", [False, True])
 def test_a_torn_tail_is_quarantined_and_zeroed(length: int, is_reboot: bool) -> None:

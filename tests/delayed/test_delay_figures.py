@@ -57,7 +57,7 @@ def test_steps_of_upkeep_are_counted_in_their_process(tmp_path: Path) -> None:
         later(client, 1000 + n, 2000 + n)
         seal(client, 0, 2)
     assert figures(client)[f"{INDEX}_bucket_op_count merge succeeded"] == 0
-    client.topic("t").merge()
+    client.topic("t").merge(1)
     found = figures(client)
     assert found[f"{INDEX}_bucket_op_count merge succeeded"] == 2
     assert found[f"{INDEX}_bucket_op_count merge failed"] == 0

@@ -393,3 +393,31 @@ def test_what_is_not_committed_has_a_state(spark: SparkSession, client: Client) 
         (b"open", "open", True), (b"in", "committed", False), (b"plain", None, False),
     }  # fmt: skip
     assert read(spark, client.path, "orders", isolation="uncommitted", end="-1").count() == 1
+
+
+def test_several_topics_are_as_of_one_moment(
+    spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spec 8: somebody commits in both whenever the frame of the next topic is made."""
+    client.create_topic("bills")
+
+    def write() -> None:
+        with client.transaction() as txn:
+            for topic in ("orders", "bills"):
+                client.producer(topic).send(b"x", partition=0, txn=txn)
+
+    class Hooked(reading._Plan):
+        def frame(self) -> DataFrame:
+            write()
+            client.checkpoint(roll_all=True)
+            return super().frame()
+
+    write()
+    monkeypatch.setattr(reading, "_Plan", Hooked)
+    frame = read(spark, client.path, ["orders", "bills"])
+    rows = frame.groupBy("topic").count().orderBy("topic").collect()
+    assert [tuple(row) for row in rows] == [("bills", 1), ("orders", 1)]
+    monkeypatch.undo()
+    assert read(spark, client.path, ["orders", "bills"]).count() == 6
+    with pytest.raises(InvalidArgument, match="no topic"):
+        read(spark, client.path, [])

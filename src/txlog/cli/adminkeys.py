@@ -61,7 +61,10 @@ def list_keys(
 
 @command(
     "admin get-transaction-key",
-    examples=("txlog admin get-transaction-key nightly",),
+    examples=(
+        "txlog admin get-transaction-key nightly",
+        "txlog admin get-transaction-key nightly --json",
+    ),
     fields=f"{LIST_FIELDS} txn_list",
 )
 def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
@@ -72,7 +75,10 @@ def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
 
 @command(
     "admin delete-transaction-key",
-    examples=("txlog admin delete-transaction-key nightly",),
+    examples=(
+        "txlog admin delete-transaction-key nightly",
+        "txlog admin delete-transaction-key nightly --dry-run",
+    ),
     fields="transaction_key owner owner_uid epoch deleted aborted_list",
     changes=True,
     dry_run=True,
@@ -91,7 +97,10 @@ def delete_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
 
 @command(
     "admin scale-transaction-coordinators",
-    examples=("txlog admin scale-transaction-coordinators 64",),
+    examples=(
+        "txlog admin scale-transaction-coordinators 64",
+        "txlog admin scale-transaction-coordinators 32 --dry-run",
+    ),
     fields="before after",
     changes=True,
     dry_run=True,

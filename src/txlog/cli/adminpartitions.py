@@ -35,7 +35,7 @@ def offline(
 
 @command(
     "admin online",
-    examples=("txlog admin online orders/2",),
+    examples=("txlog admin online orders/2", "txlog admin online orders/2 --json"),
     fields=_FIELDS,
     changes=True,
     dry_run=True,

@@ -19,7 +19,7 @@ _Internal = Annotated[bool, Option("--internal", help="the ledger behind it, too
 
 @command(
     "admin coordinators",
-    examples=("txlog admin coordinators",),
+    examples=("txlog admin coordinators", "txlog admin coordinators -f names"),
     fields="coordinator state ongoing_txn_size keys",
 )
 def coordinators(call: Call) -> None:
@@ -45,7 +45,10 @@ def coordinator_stats(
 
 @command(
     "admin transaction-metadata",
-    examples=("txlog admin transaction-metadata 0:42 --json",),
+    examples=(
+        "txlog admin transaction-metadata 0:42 --json",
+        "txlog admin transaction-metadata 0:42",
+    ),
     fields=(
         "txn status open_time timeout_at timeout_ms owner owner_uid transaction_key epoch reason "
         "overdue end_time decision_lsn waiting_list skipped_list produced_partitions "
@@ -61,7 +64,10 @@ def transaction_metadata(
 
 @command(
     "admin slow-transactions",
-    examples=("txlog admin slow-transactions --time 10m",),
+    examples=(
+        "txlog admin slow-transactions --time 10m",
+        "txlog admin slow-transactions --time 1h -c 3 --json",
+    ),
     fields=LIST_FIELDS,
 )
 def slow_transactions(
@@ -76,7 +82,10 @@ def slow_transactions(
 
 @command(
     "admin transaction-buffer-stats",
-    examples=("txlog admin transaction-buffer-stats orders",),
+    examples=(
+        "txlog admin transaction-buffer-stats orders",
+        "txlog admin transaction-buffer-stats orders --txn 0:42",
+    ),
     fields=(
         "topic partition state ongoing_txn_size total_aborted_transactions sidecar_live_bytes "
         "sidecar_garbage_bytes | max_read_position low_water_marks last_snapshot_time "
@@ -96,7 +105,10 @@ def transaction_buffer_stats(
 
 @command(
     "admin pending-ack-stats",
-    examples=("txlog admin pending-ack-stats orders billing",),
+    examples=(
+        "txlog admin pending-ack-stats orders billing",
+        "txlog admin pending-ack-stats orders billing -p 0 --json",
+    ),
     fields=(
         "topic partition subscription state ongoing_txn_size pending_messages | low_water_marks "
         "recover_start_time recover_end_time log_stats cumulative_ack_position individual_acks"
@@ -121,7 +133,10 @@ def pending_ack_stats(
 
 @command(
     "admin position-in-pending-ack",
-    examples=("txlog admin position-in-pending-ack orders billing 17:4",),
+    examples=(
+        "txlog admin position-in-pending-ack orders billing 17:4",
+        "txlog admin position-in-pending-ack orders billing 17:4 --json",
+    ),
     fields="topic subscription position state txn",
 )
 def position_in_pending_ack(
@@ -140,7 +155,7 @@ def position_in_pending_ack(
 
 @command(
     "admin locks",
-    examples=("txlog admin locks",),
+    examples=("txlog admin locks", "txlog admin locks --json"),
     fields="name path held pid command since_time subscription",
 )
 def locks(call: Call) -> None:

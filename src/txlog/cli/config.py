@@ -117,7 +117,7 @@ def _rows(call: Call) -> list[Row]:
     try:
         store, origin = call.found_store()
     except StoreNotFound:
-        return [{"name": "store", "value": None, "origin": None}, *rows]
+        return [{"name": "store", "value": "", "origin": "none found"}, *rows]
     rows = [{"name": "store", "value": os.path.abspath(store), "origin": origin}, *rows]
     listed = call.client().admin.settings()
     durability = os.environ.get("TXLOG_DURABILITY")

@@ -24,7 +24,10 @@ Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 def merge(
     call: Call,
     topic: Topic,
-    to: Annotated[int, Option("--to", min=1, metavar="N", help="so many stay in a partition")] = 1,
+    to: Annotated[
+        int | None,
+        Option("--to", min=1, metavar="N", help="so many stay; else max_num_buckets"),
+    ] = None,
 ) -> None:
     """Merge the buckets of the index; nothing waits for it, it saves memory and files."""
     handle = call.client(write=True).topic(topic)

@@ -19,7 +19,6 @@ from txlog.cli.output import PipeGone, Stdout, silence_stdout
 def run(words: list[str]) -> int:
     """Run one command line; return its exit code and raise nothing."""
     report = failures.Report(json=False, store=None)
-    _print_utf8()
     try:
         with signals.watched():
             code = _dispatch(words, report)
@@ -33,19 +32,15 @@ def run(words: list[str]) -> int:
         silence_stdout()
         return 141
     except Exception as error:
-        if isinstance(error.__cause__, signals.Interrupted) and isinstance(error, RuntimeError):
-            return error.__cause__.exit  # Python wraps what interrupts it while it makes a class
+        if not isinstance(error, errors.TxlogError | OSError):
+            # Python and libraries make errors of their own of what interrupts them.
+            cause = error.__cause__
+            asked = cause.exit if isinstance(cause, signals.Interrupted) else signals.asked()
+            if asked is not None:
+                return asked
         if isinstance(error, OSError):
             silence_stdout()
         return report.show(as_ours(error), error)
-
-
-def _print_utf8() -> None:
-    """Let `print` of libraries and user code write UTF-8, as all our text is, in any locale."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    change = getattr(sys.stdout, "reconfigure", None)
-    if change is not None and encoding.lower() not in ("utf-8", "utf8"):
-        change(encoding="utf-8", errors="surrogateescape")
 
 
 def _flush_printed(code: int) -> None:
@@ -96,6 +91,10 @@ def _dispatch(words: list[str], report: failures.Report) -> int:
         return 0
     report.json = flags.wants_json("", split.leading) or split.json
     path, used = catalogue.resolve(split.rest)
+    while path in catalogue.NOUNS and len(split.rest) > used:  # flags between noun and verb
+        split = flags.split_on(split, used)
+        report.json = report.json or split.json
+        path, used = catalogue.resolve(split.rest)
     if path in catalogue.NOUNS:
         text = catalogue.noun_help(path)
         if split.help or "-h" in split.rest or "--help" in split.rest:

@@ -24,6 +24,7 @@ VARIABLES: Final[dict[str, str]] = {
     "NO_COLOR": "no colours; also CLICOLOR=0. CLICOLOR_FORCE and FORCE_COLOR: colours everywhere",
     "COLUMNS": "width of tables on a terminal; also TERMINAL_WIDTH",
     "XDG_CONFIG_HOME": "where txlog/config.toml is (~/.config)",
+    "XDG_CACHE_HOME": "where txlog/ keeps what Spark starts with and can be made again (~/.cache)",
     "XDG_DATA_HOME": "where completions and man pages are installed (~/.local/share)",
     "PAGER": "shows help topics and man pages on a terminal (less)",
     "JAVA_HOME": "the Java of Spark jobs; PYSPARK_PYTHON: their Python",

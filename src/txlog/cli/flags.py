@@ -76,6 +76,18 @@ def split(words: list[str]) -> Split:
     return out
 
 
+def split_on(before: Split, used: int) -> Split:
+    """Take the global flags behind the first `used` words of the rest to those before them.
+
+    raises: Usage (201) as split does
+    """
+    inner = split(before.rest[used:])
+    return Split(
+        [*before.leading, *inner.leading], [*before.rest[:used], *inner.rest],
+        before.json or inner.json, before.help or inner.help, before.version or inner.version,
+    )  # fmt: skip
+
+
 def wants_json(path: str, args: list[str]) -> bool:
     """Tell whether errors of this command line are objects, before it is parsed."""
     if says_json(args):

@@ -1,7 +1,7 @@
-"""Owns what a running function says on stderr: progress on a terminal, else a JSON object a line.
+"""Owns what a running function says on stderr: lines of text, progress on a terminal.
 
 What needs attention is a warning. `-q` leaves only warnings, `-qq` nothing; beside --json there is
-no line of information. `--log-format text` gives lines of text off a terminal, too.
+no line of information. `--log-format json` makes each line a JSON object with its facts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from txlog.bounds import format_time
 from txlog.cli import bars, saying
-from txlog.cli.options import Call, is_terminal
+from txlog.cli.options import Call
 from txlog.cli.tables import counted, duration
 from txlog.errors import printable
 from txlog.functions import Summary
@@ -35,7 +35,7 @@ class JobLog(logging.Handler):
         flags = call.flags
         self._call = call
         self._name, self._instance = name, instance
-        self._as_text = flags.log_format == "text" or (flags.log_format is None and is_terminal(2))
+        self._as_text = flags.log_format != "json"
         self._informs = flags.quiet < 1 and not call.output.as_json
         self._warns = flags.quiet < 2
         # Drawn at commits, not by a thread: functions may fork.

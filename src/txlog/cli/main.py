@@ -4,18 +4,21 @@
          ── global flags, noun, verb ── catalogue ──► load one module, run one command
          ── whatever is raised ─────────────────────► one error on stderr, one exit code (CLI.md 5)
 
-No traceback ever, unless TXLOG_DEBUG=1.
+No traceback ever, unless TXLOG_DEBUG=1. So the program takes interrupts before it loads anything;
+while the interpreter starts, and at the imports here, which are few for that reason, it cannot.
 """
 
 from __future__ import annotations
 
-import atexit
-import gc
+import _signal  # type: ignore[import-not-found]
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import NoReturn
+
+TYPE_CHECKING = False  # typing takes longer than what is imported here
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+    from typing import NoReturn
 
 # New objects before the collector looks: imports make thousands, and none of them is garbage.
 OBJECTS_MAX = 20_000
@@ -38,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if argv is not None:
         return run(words)
+    import gc
+
     gc.set_threshold(OBJECTS_MAX)
     spec.load()
     return run(words)
@@ -51,9 +56,14 @@ def script() -> NoReturn:
     those of a user's function or of Spark, the interpreter ends as usual.
     """
     try:
+        if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+            _signal.signal(_signal.SIGINT, _interrupted)
         code = main()
-    except KeyboardInterrupt:  # while modules are loaded: nothing is begun
-        code = 130
+    except KeyboardInterrupt:  # the handler was not there yet
+        os._exit(130)
+    import atexit
+    from contextlib import suppress
+
     threads = sys.modules.get("threading")
     if threads is None or threads.active_count() == 1:
         atexit._run_exitfuncs()
@@ -62,6 +72,11 @@ def script() -> NoReturn:
             sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """End the process where no command runs: nothing is begun, or all is done but the parting."""
+    os._exit(130)
 
 
 def _write_plain(text: str) -> int:

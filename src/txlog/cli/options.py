@@ -265,7 +265,7 @@ class Call:
                 value, origin = ("never" if name == "color" else os.environ[variable]), variable
             if given and name not in self.taken:
                 value, origin = given, f"--{name.replace('_', '-')}"
-            shown = str(value).lower() if isinstance(value, bool) else value
+            shown = str(value).lower() if isinstance(value, bool) else str(value or "")
             rows.append({"name": name, "value": shown, "origin": origin})
         return rows
 
@@ -351,17 +351,6 @@ def split_key(text: str | None) -> tuple[str | None, str | None]:
     if not owner:
         raise InvalidArgument("OWNER&KEY begins with an owner", code=202)
     return owner, key
-
-
-def utf8(word: str, what: str) -> str:
-    """Return an argument as text, whatever the locale: its bytes are UTF-8.
-
-    raises: InvalidArgument (201)
-    """
-    try:
-        return os.fsencode(word).decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{what} is not UTF-8") from error
 
 
 def truthy(name: str) -> bool:

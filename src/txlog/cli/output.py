@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -142,9 +141,9 @@ class Output:
         if self.as_json:
             picked = [fields.select(row, self._json_fields(row)) for row in rows]
             if self.form == "json":
-                self.text(_dump(picked) + "\n")
+                self.text(tables.as_json(picked) + "\n")
             else:
-                self.text("".join(f"{_dump(row)}\n" for row in picked))
+                self.text("".join(f"{tables.as_json(row)}\n" for row in picked))
             return
         names = self.fields if self.form == "wide" else self.shown
         picked = [fields.select(row, names) for row in rows]
@@ -159,7 +158,7 @@ class Output:
     def single(self, row: Mapping[str, object]) -> None:
         """Print one object: in a table format a list of field and value."""
         if self.as_json:
-            self.text(_dump(fields.select(row, self._json_fields(row))) + "\n")
+            self.text(tables.as_json(fields.select(row, self._json_fields(row))) + "\n")
             return
         names = self._json_fields(row)
         picked = fields.select(row, names)
@@ -179,7 +178,7 @@ class Output:
         """
         if self.as_json:
             row = {**row, **self.extra}
-            self.answer(_dump(fields.select(row, self._json_fields(row))) + "\n")
+            self.answer(tables.as_json(fields.select(row, self._json_fields(row))) + "\n")
 
     def answer(self, text: str) -> None:
         """Print what a change answers; it is done whether or not it can be printed.
@@ -292,7 +291,3 @@ def _stdout_is_terminal() -> bool:
         return sys.stdout is not None and sys.stdout.isatty()
     except ValueError:
         return False
-
-
-def _dump(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

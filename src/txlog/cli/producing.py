@@ -378,7 +378,7 @@ class Job:
         partly = PartlyDone(
             f"{message}; {self.totals.stored_before()}",
             hint=error.hint,
-            done=[{"topic": self.request.topic, "messages": self.totals.durable}],
+            done=[{"name": self.request.topic, "messages": self.totals.durable}],
             failed_list=[
                 {
                     "name": self.request.topic,

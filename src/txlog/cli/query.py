@@ -5,18 +5,20 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.bars import Words
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
-from txlog.cli.options import Call, is_terminal, utf8
+from txlog.cli.options import Call, is_terminal
 from txlog.cli.tables import counted, duration
 from txlog.errors import InvalidArgument, NotFound, Usage
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from txlog.engine.store import Store
+    from txlog.engine.view import View
 
 
 @command(
@@ -48,7 +50,7 @@ def query(
     ] = None,
     force: Annotated[bool, Option("--force", help="replace the file of --out")] = False,
 ) -> None:
-    """Run one SELECT of DuckDB over committed messages, all of one moment, and over lists.
+    """Run one SELECT of DuckDB over committed messages and over lists, all of one moment.
 
     Relations: messages, one a topic by its name; messages_all, with rows of all kinds; topics
     subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets watermarks
@@ -64,10 +66,10 @@ def query(
     shapes = importlib.import_module("txlog.cli.queryrows")
     if out is not None:
         shapes.check_out(out, force)
-    text = utf8(_sql(sql, file), "the SQL")
+    text = _sql(sql, file)
     parameters = _parameters(param or [])
     with importlib.import_module("txlog.sqlquery").SqlQuery(
-        call.relations(), partial(_listed, call), text, parameters, isolation,
+        call.relations(), _listed, text, parameters, isolation,
         skip_unavailable=skip_unavailable,
     ) as asked:  # fmt: skip
         if show_sql:
@@ -91,9 +93,9 @@ def query(
     )
 
 
-def _listed(call: Call, name: str) -> pa.Table:
-    """A relation that is no messages: only these need a whole client."""
-    return importlib.import_module("txlog.listings").listed(call.client(), name)
+def _listed(view: View, store: Store, name: str) -> pa.Table:
+    """A relation that is no messages: only these need the code of reports."""
+    return importlib.import_module("txlog.listings").listed(view, store, name)
 
 
 def _sql(text: str | None, path: str | None) -> str:
@@ -115,7 +117,7 @@ def _parameters(given: list[str]) -> dict[str, str]:
     """K=V as a mapping."""
     found: dict[str, str] = {}
     for word in given:
-        name, equals, value = utf8(word, "--param").partition("=")
+        name, equals, value = word.partition("=")
         if not name or not equals or name in found:
             raise Usage(f'--param is K=V, each K once, not "{word[:40]}"')
         found[name] = value

@@ -69,7 +69,7 @@ def partly(error: TxlogError, summary: Summary, request: Request) -> TxlogError:
     """
     if not summary.transactions or error.exit == 10 or error.kind == "fenced":
         return error
-    done = [{"topic": request.output, **counts(summary)}]
+    done = [{"name": request.output, **counts(summary)}]
     whole = PartlyDone(
         f"{error.message}; committed before it: {counted(summary.transactions, 'transaction')}",
         hint=error.hint,

@@ -68,6 +68,11 @@ def raise_if_asked() -> None:
         raise Interrupted(_state.number)
 
 
+def asked() -> int | None:
+    """The exit code of the signal that asked this command to end; None when none came."""
+    return Interrupted(_state.number).exit if _state.seen else None
+
+
 def _drop(told: sys.UnraisableHookArgs) -> None:
     """Stay silent about an Interrupted that Python dropped; raise_if_asked knows of it."""
     if not issubclass(told.exc_type, Interrupted):

@@ -41,7 +41,7 @@ def submit_args(
 
 @command(
     "spark example",
-    examples=("txlog spark example --topic orders > job.py",),
+    examples=("txlog spark example --topic orders > job.py", "txlog spark example > job.py"),
 )
 def example(
     call: Call,

@@ -93,7 +93,6 @@ def status(
 @command(
     "inspect",
     examples=(
-        "txlog inspect",
         "txlog inspect orders --sample 5",
         "txlog inspect txn:0:42",
         "txlog inspect 17:4",

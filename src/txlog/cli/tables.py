@@ -39,11 +39,7 @@ def look(terminal: bool, color: str, utc: bool, environ: Mapping[str, str]) -> L
     if terminal:
         named = environ.get("TERMINAL_WIDTH") or environ.get("COLUMNS") or ""
         try:
-            width = (
-                int(named)
-                if named.isdecimal() and len(named) < 10
-                else os.get_terminal_size(1).columns
-            )
+            width = int(named) if named.isdecimal() else os.get_terminal_size(1).columns
         except OSError:
             width = 80
     return Look(human=terminal, color=is_colored(color, terminal, environ), utc=utc, width=width)
@@ -58,8 +54,17 @@ def cell(value: object) -> str:
     if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
         return ",".join(str(item) for item in value)
     if isinstance(value, list | dict):
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return as_json(value)
     return str(value)
+
+
+def as_json(value: object) -> str:
+    """Return a value as compact JSON; of a name that is not UTF-8, each odd byte as `\\udcNN`.
+
+    Python gives such a name the same form, so a reader gets back what `open` takes.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def table(

@@ -28,7 +28,7 @@ def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
         raise failed[0][1]
     raise PartlyDone(
         f"{len(failed)} of {len(names)} failed: {failed[0][1].message}",
-        done=done,
+        done=[{"name": name} for name in done],
         failed_list=[
             {"name": name, "code": f"TXL-{error.code}", "message": error.message}
             for name, error in failed

@@ -142,6 +142,8 @@ def abort(
         targets = [str(row["txn"]) for row in rows if row["state"] != "committing"]
         if decided:
             call.warn(f"decided to commit, and only waiting: {', '.join(decided[:10])}")
+        if not rows:
+            call.summary("nothing to abort: no transaction is overdue or waits for a partition")
         if targets and not call.flags.yes and not call.dry_run:
             raise Refused(
                 f"{len(targets)} transactions would be aborted: {', '.join(targets[:10])}",
@@ -223,7 +225,10 @@ def show(
 
 @command(
     "txn run",
-    examples=("txlog txn run -- bash -c 'txlog produce a < a.txt && txlog produce b < b.txt'",),
+    examples=(
+        "txlog txn run -- bash -c 'txlog produce a < a.txt && txlog produce b < b.txt'",
+        "txlog txn run --timeout 10m -- txlog produce a -m done",
+    ),
 )
 def run(
     call: Call,

@@ -89,9 +89,7 @@ def repair(
     apply: Annotated[bool, Option("--apply", help="do it; else this is a plan")] = False,
     rebuild: Annotated[
         str | None,
-        Option(
-            "--rebuild", metavar="state|delayed|changes|all", help="make it anew, damaged or not"
-        ),
+        Option("--rebuild", metavar="state|delayed|all", help="make it anew, damaged or not"),
     ] = None,
     ledger: Annotated[
         int | None, Option("--ledger", metavar="N", help="only files of this one")
@@ -106,7 +104,7 @@ def repair(
     messages in row groups that cannot be read stay at their ids without key and value, with the
     property txlog.lost. 7: something is left that needs a copy of the store; 6: all of it is.
     """
-    call.check_choice("--rebuild", rebuild, ("state", "delayed", "changes", "all"))
+    call.check_choice("--rebuild", rebuild, ("state", "delayed", "all"))
     path = call.store_path()
     call.report.store = os.path.abspath(path)
     if apply and call.read_only:

@@ -18,6 +18,7 @@ from txlog.ids import TopicName
 
 if TYPE_CHECKING:
     from txlog.client import Client
+    from txlog.engine.view import View
     from txlog.relation import Content
 
 _TRIES = 5
@@ -68,7 +69,7 @@ def views(
     client = call.client()
     made: set[str] = set()
     for _ in range(_TRIES):
-        contents = _contents(client, topic or [], isolation)
+        contents, segments = _contents(client, topic or [], isolation)
         files: list[str] = []
         try:
             if complete is not None:
@@ -79,8 +80,9 @@ def views(
                 text = _program(call, client, contents, isolation, complete, files)
             else:
                 text = _script(
-                    call, client, contents, isolation, complete, files, relative, out, force
-                )
+                    call, client, contents, segments, isolation, complete, files, relative, out,
+                    force,
+                )  # fmt: skip
         except MissingFile:
             continue  # R21: a checkpoint has removed files since
         if out is None:
@@ -89,23 +91,32 @@ def views(
     raise SnapshotExpired("the store moved on faster than it could be read")
 
 
-def _contents(client: Client, topics: list[str], isolation: str) -> list[Content]:
-    """What the topics hold, all of one moment. Raises TopicNotFound."""
-    if not topics:
-        return client.contents(None, isolation)
+def _contents(
+    client: Client, topics: list[str], isolation: str
+) -> tuple[list[Content], list[dict[str, object]]]:
+    """What the topics hold, and all segments, of one moment. Raises TopicNotFound."""
+    makes = importlib.import_module("txlog.views")
     names = [TopicName.parse(topic) for topic in topics]
-    found = client.contents([name.full for name in names], isolation)
+    words = [name.full for name in names] if topics else None
+
+    def look(view: View) -> tuple[list[Content], list[dict[str, object]]]:
+        return makes.contents(view, words, isolation), makes.segments(view)
+
+    found, segments = client.ask(look)
+    if not topics:
+        return found, segments
     wanted = {name.full for name in names}
     found = [content for content in found if content.name in wanted]
     for name in names:
         if name.full not in {content.name for content in found}:
             raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
-    return found
+    return found, segments
 
 
 def _script(
-    call: Call, client: Client, contents: Sequence[Content], isolation: str, complete: str | None,
-    files: list[str], relative: bool, out: str | None, force: bool,
+    call: Call, client: Client, contents: Sequence[Content], segments: list[dict[str, object]],
+    isolation: str, complete: str | None, files: list[str], relative: bool, out: str | None,
+    force: bool,
 ) -> str:  # fmt: skip
     """The script as text; the database, if one is wanted."""
     scripts = importlib.import_module("txlog.viewscript")
@@ -114,7 +125,7 @@ def _script(
     if complete is None:
         lacking = sum(scripts.count_not_covered(client, content) for content in contents)
     statements: list[str] = scripts.statements(
-        client, contents, lambda source: place(os.path.join(client.path, source.ref.path)),
+        contents, segments, lambda source: place(os.path.join(client.path, source.ref.path)),
         [place(file) for file in files], uncommitted=isolation == "uncommitted",
         temporary=out is None,
     )  # fmt: skip

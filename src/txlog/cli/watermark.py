@@ -178,7 +178,7 @@ def producers(call: Call, topic: Topic, subscription: Subscription = None) -> No
 
 @command(
     "watermark snapshot",
-    examples=("txlog watermark snapshot orders",),
+    examples=("txlog watermark snapshot orders", "txlog watermark snapshot orders --json"),
     fields="topic written partition_list",
     changes=True,
 )

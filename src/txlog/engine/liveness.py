@@ -1,13 +1,23 @@
-"""Who holds a lock file now: by the kernel's word, never by age or process number."""
+"""Who holds a lock file now: by the kernel's word, never by age or process number.
+
+A consumer writes into its own how far its application has come in what was taken ahead (Seen): in
+place, before each message is handed out, and never flushed. The page cache outlives the process,
+and nobody else writes there. What a power cut leaves of it is nothing seen, or passes its checksum.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 
-from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.model.hands import NOTHING_SEEN, Seen
+from txlog.engine.storage.crc import crc32c
+from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.errors import MissingFile
 
 WRITE_LOCK = "lock"
+_SEEN = struct.Struct("<Qqqqq")  # batch, ledger, entry, index, due_ms
+_CHECKED = struct.Struct("<I")
 
 
 def consumer_lock(number: int) -> str:
@@ -18,6 +28,30 @@ def consumer_lock(number: int) -> str:
 def dead_consumers(disk: Disk, numbers: Iterable[int]) -> list[int]:
     """Those whose lock nobody holds: they are dead for good."""
     return [number for number in numbers if not is_held(disk, consumer_lock(number))]
+
+
+def write_seen(file: File, seen: Seen) -> None:
+    """Note how far the application of a consumer has come, in its lock file."""
+    body = _SEEN.pack(seen.batch, *seen.last, seen.due_ms)
+    file.pwrite(0, _CHECKED.pack(crc32c(body)) + body)
+
+
+def read_seen(disk: Disk, number: int) -> Seen:
+    """What write_seen noted last; NOTHING_SEEN where that cannot be told."""
+    try:
+        data = disk.read(consumer_lock(number))
+    except MissingFile:
+        return NOTHING_SEEN
+    body = data[_CHECKED.size : _CHECKED.size + _SEEN.size]
+    if len(body) != _SEEN.size or _CHECKED.unpack_from(data)[0] != crc32c(body):
+        return NOTHING_SEEN
+    batch, ledger, entry, index, due_ms = _SEEN.unpack(body)
+    return Seen(batch, (ledger, entry, index), due_ms)
+
+
+def read_all_seen(disk: Disk, numbers: Iterable[int]) -> dict[int, Seen]:
+    """read_seen of some consumers."""
+    return {number: read_seen(disk, number) for number in numbers}
 
 
 def is_held(disk: Disk, path: str) -> bool:

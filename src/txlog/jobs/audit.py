@@ -254,7 +254,7 @@ def _digest(held: Stored, ask: Ask, engine: Engine) -> Answer:
     )
     [row] = ask(sql).to_pylist()
     return {
-        "name": "digest", "topic": held.topic, "partition": None, "expected": None,
+        "name": "digest", "topic": held.topic, "partition": None, "expected": "",
         "found": f"{row['n']} values, {row['total']}", "ok": True,
     }  # fmt: skip
 

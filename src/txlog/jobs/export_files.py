@@ -33,7 +33,14 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.outside import make_directory, remove_files, replace_file, replacing
 from txlog.engine.view import View
-from txlog.errors import AlreadyExists, InvalidArgument, MessageNotFound, NotAllowed, TryAgain
+from txlog.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    MessageNotFound,
+    NotAllowed,
+    TryAgain,
+    TxlogError,
+)
 from txlog.ids import TopicName
 from txlog.jobs.engine import Tell, silent
 from txlog.jobs.exported import (
@@ -146,7 +153,12 @@ def export_directory(
         if not lock.try_acquire():
             raise TryAgain(f"another export is writing to {path}", path=path)
         export = _Directory(client, topic, Path(path), form, partition_by)
-        export.begin(wanted, resume=resume or append, again=append, force=force)
+        try:
+            export.begin(wanted, resume=resume or append, again=append, force=force)
+        except TxlogError:
+            if not disk.exists(STATE):  # refused: the directory is left as it was found
+                disk.unlink(LOCK)
+            raise
         for partition in sorted(export.state.places):
             for messages in export.pieces(partition, piece_messages):
                 tell(f"{short}: {messages:,} messages")

@@ -27,7 +27,8 @@ from txlog import compute as pc
 from txlog.bounds import START, Bound, Range, parse_bound
 from txlog.clock import SystemClock
 from txlog.engine.storage.far import is_remote, local_path
-from txlog.errors import SnapshotExpired
+from txlog.errors import InvalidArgument, SnapshotExpired
+from txlog.messagesql import files_of
 from txlog.positions import Where, bound_of
 from txlog.relation import Content, Relation, Source, adopted_lsns
 from txlog.scanning import scans_of
@@ -69,18 +70,20 @@ _EDGES_FEW: Final = 4
 
 
 def read(
-    spark: SparkSession, store: str, topic: str, *, partitions: Sequence[int] | None = None,
+    spark: SparkSession, store: str, topic: str | Sequence[str], *,
+    partitions: Sequence[int] | None = None,
     start: Where | None = None, end: Where | None = None, at_lsn: int | None = None,
     isolation: str = "committed", skip_unavailable: bool = False,
 ) -> DataFrame:  # fmt: skip
-    """Return the messages of a topic, as of now; the columns are those of `messages`.
+    """Return the messages of a topic, or several, as of now; the columns are those of `messages`.
 
     The frame stands for what was there when it was made, however often it runs: its files are
     pinned until `release`, or until this process or all that stands on the session is gone. Of a
     store that this user cannot write nothing is pinned: there the files go after `reader_grace_ms`,
     and the frame fails with Spark's error of a missing file. Rows come in no order but by
     `orderBy("partition", "ledger", "entry", "txn_index")`.
-    topic:      also one partition, `orders/2`
+    topic:      also one partition, `orders/2`; of a list all are as of the same LSN, each as its
+                own frame would be
     start, end: positions as the API takes them, or bounds as on the command line: `17:4`, `@-1h`,
                 `-10`; end itself is out
     at_lsn:     as the topic was at this LSN, of what is still there
@@ -91,15 +94,20 @@ def read(
     cost:   the driver reads what is in parts and in the journal; the rest only a job reads
     """
     wanted = Wanted(partitions, Range(_bound(start) or START, _bound(end)), at_lsn)
+    topics = [topic] if isinstance(topic, str) else list(topic)
+    if not topics:
+        raise InvalidArgument("no topic was given", code=203)
     with opened(store) as client:
         for _ in range(_TRIES):
-            content = client.content(
-                topic, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+            contents = client.content_of_each(
+                topics, wanted, skip_unavailable=skip_unavailable, isolation=isolation
             )
-            relation = content.relation
-            pin = client.pin([*relation.direct, *relation.unclean, *relation.large_files])
+            pin = client.pin(files_of(contents))
             try:
-                frame = _Plan(spark, client.path, content, isolation).frame()
+                frame = reduce(
+                    DataFrame.unionByName,
+                    [_Plan(spark, client.path, one, isolation).frame() for one in contents],
+                )
             except BaseException as error:
                 if pin is not None:
                     pin.close()
@@ -108,7 +116,8 @@ def read(
                 raise
             if pin is not None:
                 _PINS.setdefault(spark, []).append(weakref.finalize(spark, pin.close))
-            _warn(relation)
+            for content in contents:
+                _warn(content.relation)
             return frame
     raise SnapshotExpired("the store moved on faster than it could be read")
 

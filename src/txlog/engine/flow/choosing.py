@@ -37,6 +37,7 @@ class Part(msgspec.Struct, gc=False):
     bytes: about so many in the pieces
     is_more: ask again, the look ended early
     is_rewound: it began again at mark-delete, for the index may have lost something
+    ahead:  the number of the batch that it is, if it is taken ahead
     """
 
     partition: int
@@ -48,6 +49,7 @@ class Part(msgspec.Struct, gc=False):
     bytes: int = 0
     is_more: bool = False
     is_rewound: bool = False
+    ahead: int = 0
 
 
 class Delays(NamedTuple):

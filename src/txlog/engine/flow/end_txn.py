@@ -20,7 +20,7 @@ from txlog.engine.flow.lookup import (
     transaction,
 )
 from txlog.engine.flow.participants import Place, participants
-from txlog.engine.flow.resolve import Outcome, abort_ops, commit_ops, unrecorded_markers
+from txlog.engine.flow.resolve import Outcome, abort_ops, aborter, commit_ops, unrecorded_markers
 from txlog.engine.folds.coordinator import (
     ABORTED,
     ABORTING,
@@ -67,9 +67,8 @@ def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision
 
 
 def end(
-    view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, *, commit: bool,
-    reason: str = "user",
-) -> Decision:  # fmt: skip
+    view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, *, commit: bool
+) -> Decision:
     """Decide how a transaction ends; the returned ops are its point of no return.
 
     returns: an EndAnswer, with `already` and without ops when the same end was decided before
@@ -85,6 +84,7 @@ def end(
         answer = _answer(txn_id, outcome, True, open_ms)
         return Decision(draft.ops, None, True, answer, timed_out(txn) if commit else None)
     if txn.status == OPEN:
+        reason = aborter(txn, uid)
         outcome = commit_ops(draft, txn) if commit else abort_ops(draft, txn, reason)
         return draft.decision(_answer(txn_id, outcome, False, open_ms), sync=True)
     same = (COMMITTING, COMMITTED) if commit else (ABORTING, ABORTED)

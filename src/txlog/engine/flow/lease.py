@@ -7,7 +7,8 @@
     reap                       Returned + ConsumerDetached of dead consumers, and run-out hand-outs
 
 What is deliverable says choosing.py. Nothing here is flushed: a lease survives its process, and a
-power cut takes the process along.
+power cut takes the process along. What a consumer took ahead and its application never got comes
+back uncounted, and no time-out runs for it: the callers say how far each application came (Seen).
 Source: spec/transactions 9.1.
 """
 
@@ -33,21 +34,28 @@ from txlog.engine.flow.timeparts import BucketLost
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Consumer, Subscription, Topic
 from txlog.engine.folds.cursor import Cursor
-from txlog.engine.model.hands import due_in
-from txlog.engine.model.idset import each, size
-from txlog.engine.model.ops import ConsumerDetached, Leased, Op, Returned, Run
+from txlog.engine.model.hands import Seen, due_in
+from txlog.engine.model.idset import IdSet, each, size
+from txlog.engine.model.ops import ConsumerDetached, Due, Leased, Op, Returned, Run
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed
 from txlog.settings import RECEIVE_BYTES_MAX, Settings
 
 Find = Callable[[View], tuple[Topic, Subscription]]
 UNACKED_MAX = "unacked_max"
+ALL = Seen(batch=1 << 62)
+NOBODY: Mapping[int, Seen] = {}
 
 
 class Wants(msgspec.Struct, frozen=True, gc=False):
     """What a consumer asks for; partitions in the order in which they are tried.
 
     make_do: without an index that is missing, which costs reads; else the answer asks for it
+    ahead:   0: the application gets all of it at once; else it is taken ahead, and this is the
+             number of its first batch, of one partition; the next has the next number
+    most:    of what is taken ahead, all consumers of a shared type together have no more
+    seen:    (partition, messages, when their time-out is over) of what the application got of the
+             batches before; it is written with what is leased now
     """
 
     subscription: int
@@ -57,6 +65,13 @@ class Wants(msgspec.Struct, frozen=True, gc=False):
     places: Mapping[int, Place]
     ack_timeout_ms: int | None = None
     make_do: bool = False
+    ahead: int = 0
+    most: int = 1
+    seen: Sequence[tuple[int, list[Run], Due]] = ()
+
+    def making_do(self) -> Wants:
+        """The same, without an index that is missing."""
+        return msgspec.structs.replace(self, make_do=True)
 
 
 class Handed(msgspec.Struct, gc=False):
@@ -65,6 +80,7 @@ class Handed(msgspec.Struct, gc=False):
     is_more: ask again, the look ended early
     wanting: an index that is to be built, or dropped, before anything is handed out
     due_ms:  if there is nothing: when the next message is due, by the wall clock
+    timeout_ms: the ack time-out, 0 for none
     """
 
     parts: list[Part]
@@ -72,6 +88,7 @@ class Handed(msgspec.Struct, gc=False):
     is_more: bool = False
     wanting: Unindexed | BucketLost | None = None
     due_ms: int | None = None
+    timeout_ms: int = 0
 
 
 class Back(msgspec.Struct, frozen=True, gc=False):
@@ -106,12 +123,10 @@ def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decis
     room = settings.unacked_max - _in_hand(view, me, wants, now)
     if room <= 0:
         return Decision([], answer=Handed([], UNACKED_MAX))
-    left = min(wants.limit, room)
+    left = most = min(wants.limit, room, _share(view, me, wants))
     held = view.catalog.subscriptions[wants.subscription]
-    timeout_ms = wants.ack_timeout_ms
-    if timeout_ms is None:
-        timeout_ms = int(held.policies.get("ack_timeout_ms", 0))
-    due = due_in(now, timeout_ms) if timeout_ms else None
+    timeout_ms = _timeout_ms(held, wants)
+    due = due_in(now, timeout_ms) if timeout_ms and not wants.ahead else None
     delays = delays_of(view, settings, topic, me, now, make_do=wants.make_do)
     ops: list[Op] = []
     parts: list[Part] = []
@@ -129,15 +144,52 @@ def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decis
         is_more = is_more or part.is_more
         parts.append(part)
         if part.runs:
-            ops.append(Leased(wants.subscription, number, me.number, part.runs, due))
+            part.ahead = wants.ahead and wants.ahead + len(ops)
+            ops.append(Leased(wants.subscription, number, me.number, part.runs, due, part.ahead))
             left -= sum(map(size, part.runs))
             room_bytes -= part.bytes
             sync = sync or not _is_durable(view, part.pieces[-1])
-    handed = Handed(parts, is_more=is_more and not ops)
+    handed = Handed(parts, is_more=is_more and not ops, timeout_ms=timeout_ms)
+    if wants.ahead and most - left == 1:
+        _hand_over(ops, parts, due_in(now, timeout_ms) if timeout_ms else None)
+    if ops:
+        ops[:0] = _seen_ops(view, wants)
     if delays is not None and not ops:
         found = (delays.next_ms(view, part) for part in parts)
         handed.due_ms = min((at for at in found if at is not None), default=None)
     return Decision(ops, None, sync, handed)
+
+
+def _timeout_ms(held: Subscription, wants: Wants) -> int:
+    given = wants.ack_timeout_ms
+    return int(held.policies.get("ack_timeout_ms", 0)) if given is None else given
+
+
+def _share(view: View, me: Consumer, wants: Wants) -> int:
+    """How many a consumer may have ahead beside the others of a shared type."""
+    if not wants.ahead or me.kind not in SHARED_TYPES:
+        return wants.limit
+    return max(1, wants.most // len(catalogs.consumers_of(view.catalog, me.subscription)))
+
+
+def _hand_over(ops: list[Op], parts: list[Part], due: Due | None) -> None:
+    """A single message goes to the application at once: nothing of it lies ahead."""
+    [at] = [at for at, part in enumerate(parts) if part.runs]
+    [op] = ops
+    assert isinstance(op, Leased)
+    ops[0] = msgspec.structs.replace(op, due=due, ahead=0)
+    parts[at].ahead = 0
+
+
+def _seen_ops(view: View, wants: Wants) -> list[Op]:
+    """What the application got since the last frame and still has, with its time-outs."""
+    ops: list[Op] = []
+    for number, runs, due in wants.seen:
+        lease = view.cursor(wants.subscription, number).hands.leases.get(wants.consumer)
+        mine = [] if lease is None else [part for run in runs for part in lease.ids.common(run)]
+        if mine:
+            ops.append(Leased(wants.subscription, number, wants.consumer, mine, due))
+    return ops
 
 
 def _in_hand(view: View, me: Consumer, wants: Wants, now: Instant) -> int:
@@ -173,10 +225,14 @@ def _is_durable(view: View, piece: Piece) -> bool:
 # --- coming back -----------------------------------------------------------------------------
 
 
-def reap_ops(view: View, subscription: Subscription, dead: Iterable[int], now: Instant) -> list[Op]:
-    """What dead consumers had, and hand-outs that ran out, go back; each counts.
+def reap_ops(
+    view: View, subscription: Subscription, dead: Mapping[int, Seen], now: Instant,
+    late: Mapping[int, Seen] = NOBODY,
+) -> list[Op]:  # fmt: skip
+    """What dead consumers had, and hand-outs that ran out, go back; what was seen counts.
 
     dead: consumers whose lock the caller found free: they never come back, ids are used once
+    late: consumers that live and let the time-out of what they handed out last run out
     """
     ops: list[Op] = []
     numbers = catalogs.numbers(view.catalog.topics[subscription.topic])
@@ -184,13 +240,17 @@ def reap_ops(view: View, subscription: Subscription, dead: Iterable[int], now: I
     for number in numbers:
         hands = view.cursor(subscription.number, number).hands
         ops += [
-            Returned(subscription.number, number, one, None)
+            Returned(subscription.number, number, one, None, hands.apart(one, dead[one])[1])
             for one in gone if hands.in_hand(one)
         ]  # fmt: skip
         ops += [
             Returned(subscription.number, number, one, runs)
             for one, runs in hands.overdue(now) if one not in gone
         ]  # fmt: skip
+        for one, seen in late.items():
+            got, unseen = hands.apart(one, seen)
+            if one not in gone and (got or unseen):
+                ops.append(Returned(subscription.number, number, one, got, unseen))
     ops += [ConsumerDetached(subscription.number, one) for one in gone]
     return ops
 
@@ -214,11 +274,31 @@ def give_back(
         lease = view.cursor(subscription.number, number).hands.leases.get(consumer)
         if lease is not None and lease.ids:
             known = [part for run in unseen.get(number, ()) for part in lease.ids.common(run)]
+            known = lease.never(known)
             ops.append(Returned(subscription.number, number, consumer, None, known))
             total += lease.count()
     if detach and consumer in view.catalog.consumers:
         ops.append(ConsumerDetached(subscription.number, consumer))
     return Decision(ops, answer=Back(total))
+
+
+def return_runs(
+    view: View, subscription: int, consumer: int,
+    what: Iterable[tuple[int, list[Run], list[Run]]],
+) -> Decision:  # fmt: skip
+    """Decide to give back what a hand still has of (partition, seen, unseen); only seen counts.
+
+    What is not unseen after all, for it was received before Exclusive began again, stays in hand.
+    """
+    ops: list[Op] = []
+    for number, seen, unseen in what:
+        lease = view.cursor(subscription, number).hands.leases.get(consumer)
+        if lease is not None:
+            counted = [part for run in seen for part in lease.ids.common(run)]
+            uncounted = lease.never([part for run in unseen for part in lease.ids.common(run)])
+            if counted or uncounted:
+                ops.append(Returned(subscription, number, consumer, counted, uncounted))
+    return Decision(ops)
 
 
 def give_back_parts(view: View, subscription: int, consumer: int, parts: list[Part]) -> Decision:
@@ -233,12 +313,15 @@ def give_back_parts(view: View, subscription: int, consumer: int, parts: list[Pa
 def negative_acknowledge(
     view: View, settings: Settings, now: Instant, find: Find, runs: list[Run],
     delay_ms: int | None, *, consumer: int = 0, nack_delay_ms: int | None = None,
+    seen: Mapping[int, Seen] = NOBODY,
 ) -> Decision:  # fmt: skip
     """Decide that messages in hand come again after a delay; others are left alone.
 
     delay_ms:      for all of them; None: the subscription's, doubled with each redelivery
     consumer:      only from this hand; 0: from any
     nack_delay_ms: instead of the subscription's
+    seen:          how far applications came in what their consumers took ahead; what none has got
+                   comes again at once, uncounted
     returns:       Back; raises MessageNotFound, PartitionUnavailable, what find raises
     """
     topic, subscription = find(view)
@@ -256,10 +339,32 @@ def negative_acknowledge(
                 continue
             mine = [part for run in wanted for part in lease.ids.common(run)]
             total += sum(map(size, mine))
+            unseen = _common(lease.apart(seen.get(holder, ALL))[1], mine)
+            if unseen:
+                ops.append(Returned(subscription.number, number, holder, [], unseen))
+                mine = _without(mine, unseen)
             for delay, some in _by_delay(cursor, mine, delay_ms, base, most):
                 due = due_in(now, delay) if delay else None
                 ops.append(Returned(subscription.number, number, holder, some, [], due))
     return Decision(ops, answer=Back(total, asked - total))
+
+
+def _common(left: list[Run], right: list[Run]) -> list[Run]:
+    """What is in both."""
+    known = IdSet()
+    for run in left:
+        known.add(run)
+    return [part for run in right for part in known.common(run)] if left else []
+
+
+def _without(runs: list[Run], others: list[Run]) -> list[Run]:
+    """Runs without what is in some others."""
+    left = IdSet()
+    for run in runs:
+        left.add(run)
+    for run in others:
+        left.discard(run)
+    return left.runs()
 
 
 def _by_delay(
@@ -281,20 +386,22 @@ def _by_delay(
 
 
 def redeliver(
-    view: View, settings: Settings, now: Instant, find: Find, runs: list[Run] | None
-) -> Decision:
+    view: View, settings: Settings, now: Instant, find: Find, runs: list[Run] | None,
+    seen: Mapping[int, Seen] = NOBODY,
+) -> Decision:  # fmt: skip
     """Decide that messages come again at once, whoever has them; None: all that are in hand.
 
-    returns: Back
+    returns: Back; seen: as in negative_acknowledge
     """
     if runs is not None:
-        return negative_acknowledge(view, settings, now, find, runs, 0)
+        return negative_acknowledge(view, settings, now, find, runs, 0, seen=seen)
     topic, subscription = find(view)
     ops: list[Op] = []
     total = 0
     for number in catalogs.numbers(topic):
         for holder, lease in view.cursor(subscription.number, number).hands.leases.items():
             if lease.ids:
-                ops.append(Returned(subscription.number, number, holder, None))
+                unseen = lease.apart(seen.get(holder, ALL))[1]
+                ops.append(Returned(subscription.number, number, holder, None, unseen))
                 total += lease.count()
     return Decision(ops, answer=Back(total))

@@ -44,11 +44,13 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     """Through which consumer a call comes, its places, and the last message it ever got in each.
 
     consumer 0: through none, by id
+    seen: how far its application has come, where it has something ahead of that
     """
 
     consumer: int = 0
     places: Mapping[int, Place] = {}
     highest: Mapping[int, Mark] = {}
+    seen: Mapping[int, Mark] = {}
 
 
 OUTSIDE = Standing()
@@ -80,4 +82,7 @@ def is_stale(
     highest = standing.highest.get(partition)
     if highest is None or not covers(highest, target):
         return False  # never received through it: an id that is taken as meant
-    return not covers(stands_at(cursor, standing.places.get(partition), now), target)
+    place, seen = standing.places.get(partition), standing.seen.get(partition)
+    if place is not None and seen is not None:
+        place = msgspec.structs.replace(place, mark=seen)
+    return not covers(stands_at(cursor, place, now), target)

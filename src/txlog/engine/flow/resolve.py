@@ -69,6 +69,11 @@ def commit_ops(draft: Draft, txn: Txn) -> Outcome:
     return _outcome(draft, txn, COMMITTING, None, found, markers, [])
 
 
+def aborter(txn: Txn, uid: int) -> str:
+    """The reason of an abort that somebody asked for: its owner, or root for another's."""
+    return "user" if uid == txn.owner_uid else "admin"
+
+
 def abort_ops(draft: Draft, txn: Txn, reason: str) -> Outcome:
     """Add the ops that abort an OPEN transaction; nothing is written to a partition."""
     found = participants(draft.view, txn)

@@ -18,7 +18,7 @@ from txlog.engine.flow.bounds import end_of, partition_of, resolve_bound
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.lookup import check_owner
 from txlog.engine.flow.participants import check_available
-from txlog.engine.flow.resolve import abort_ops, finish_ops
+from txlog.engine.flow.resolve import abort_ops, aborter, finish_ops
 from txlog.engine.folds.catalog import Subscription, Topic, number_of
 from txlog.engine.folds.coordinator import OPEN
 from txlog.engine.folds.cursor import Cursor
@@ -81,7 +81,7 @@ def seek(
         txn = view.coordinator(pair[0]).unfinished[pair[1]]
         if txn.status == OPEN:
             check_owner(txn, uid)
-            abort_ops(draft, txn, "user" if uid == txn.owner_uid else "admin")
+            abort_ops(draft, txn, aborter(txn, uid))
             answer.aborted.append(TxnId(*pair))
         else:
             finish_ops(draft, txn)  # decided; that it is still here is the sweep's bound

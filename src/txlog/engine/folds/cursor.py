@@ -157,9 +157,7 @@ def _is_below(left: Mark, right: Mark) -> bool:
     return left != right and covers(right, left)
 
 
-class Dumped(msgspec.Struct, array_like=True):
-    """A cursor as its dump has it: bitmaps are portable roaring, 64 bits of entries, else 32."""
-
+class _Dumped(msgspec.Struct, array_like=True):
     mark_delete: Mark
     acked: dict[int, bytes]
     inner: list[tuple[int, int, bytes]]
@@ -221,7 +219,7 @@ def _take_pending_aborted(state: Cursor, lsn: int, time_ms: int, op: PendingAbor
 
 
 def _take_leased(state: Cursor, lsn: int, time_ms: int, op: Leased) -> None:
-    state.hands.lease(op.consumer, op.runs, op.due)
+    state.hands.lease(op.consumer, op.runs, op.due, op.ahead)
     if state.released:
         for run in op.runs:
             state.released.discard(run)
@@ -345,7 +343,7 @@ def _dump(state: Cursor) -> bytes:
     acked, inner = state.acked.dump()
     leases, waiting = state.hands.dump()
     return msgspec.msgpack.encode(
-        Dumped(
+        _Dumped(
             state.mark_delete, acked, inner,
             [(*key, pending) for key, pending in state.pending.items()],
             [(*key, count) for key, count in sorted(state.redelivered.items())],
@@ -370,16 +368,11 @@ _TAKES: dict[type, Callable[[Cursor, int, int, Any], None]] = {
     Sought: _take_sought,
     Promoted: _take_promoted,
 }
-_decoder = msgspec.msgpack.Decoder(Dumped)
-
-
-def read_dump(data: bytes) -> Dumped:
-    """What a dump says, with the bitmaps as they lie there."""
-    return _decoder.decode(data)
+_decoder = msgspec.msgpack.Decoder(_Dumped)
 
 
 def _load(data: bytes) -> Cursor:
-    dumped = read_dump(data)
+    dumped = _decoder.decode(data)
     state = Cursor()
     state.mark_delete = dumped.mark_delete
     state.acked = IdSet.load(dumped.acked, dumped.inner)

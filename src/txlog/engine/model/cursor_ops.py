@@ -106,7 +106,10 @@ class CursorTrimmed(_Op, tag="ctrm", frozen=True, array_like=True, gc=False):
 class Leased(_Op, tag="leas", frozen=True, array_like=True, gc=False):
     """These messages are in a consumer's hand; due: with an ack time-out, until then.
 
-    Messages of a marker stand one by one (index_first above 0), never as its entry.
+    Messages of a marker stand one by one (index_first above 0), never as its entry. What is in this
+    hand already, of a time-out that begins now, may stand here again.
+    ahead: 0: the application has them; else the number of a batch that the consumer took ahead of
+           its application, in the order of the runs: its lock file says how far that has come
     """
 
     subscription: int
@@ -114,6 +117,7 @@ class Leased(_Op, tag="leas", frozen=True, array_like=True, gc=False):
     consumer: int
     runs: list[Run]
     due: Due | None = None
+    ahead: int = 0
 
 
 class Returned(_Op, tag="ret", frozen=True, array_like=True, gc=False):

@@ -4,6 +4,10 @@
          ▲                      │
          └──Returned────────────┴──Returned with an instant──> waiting ──due──> deliverable
 
+What is in a hand may have been taken ahead: no application has seen it. Of the last batch that each
+consumer took so, only the consumer knows how far its application came (Seen); of those before it,
+and of what was leased any other way, the application has got everything.
+
 It is part of the cursor fold's state. Messages of a marker are kept one by one, never as its entry,
 since any of them may be acknowledged alone. Source: spec/transactions 9.1.
 """
@@ -11,6 +15,7 @@ since any of them may be acknowledged alone. Source: spec/transactions 9.1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,24 +27,56 @@ Ids = tuple[dict[int, bytes], list[tuple[int, int, bytes]]]
 
 
 class DumpedLease(msgspec.Struct, array_like=True):
-    """A lease in a dump: ids, and those of each hand-out with the instant it runs out."""
+    """A lease in a dump: ids, those of each hand-out with the instant it runs out, and what was
+    taken ahead."""
 
     consumer: int
     ids: Ids
     handouts: list[tuple[Due, Ids]] = []
+    ahead: int = 0
+    batch: list[Run] = []
+    again: list[Run] = []
+
+
+class Seen(NamedTuple):
+    """How far an application has come in what its consumer took ahead.
+
+    batch:  the number of the batch (Leased.ahead) it is in; it has seen those before
+    last:   the message of it that was handed out last
+    due_ms: when the time-out of that one is over, on the clock since boot; 0: it has none
+    """
+
+    batch: int = 0
+    last: Id = (0, -1, 0)
+    due_ms: int = 0
+
+
+NOTHING_SEEN = Seen()
 
 
 class Lease:
-    """What one consumer has in hand; handouts: with an ack time-out, when which run out."""
+    """What one consumer has in hand.
 
-    __slots__ = ("handouts", "ids")
+    handouts: with an ack time-out, when which run out
+    ahead:    the number of the last batch that it took ahead, 0 for none; batch: what was in it,
+              in the order in which it is handed out, whatever has become of it since
+    again:    of that, what was in this hand before: Exclusive and Failover began again below it
+    """
+
+    __slots__ = ("again", "ahead", "batch", "handouts", "ids")
 
     def __init__(self) -> None:
         self.ids = IdSet()
         self.handouts: list[tuple[Due, IdSet]] = []
+        self.ahead = 0
+        self.batch: Sequence[Run] = ()
+        self.again: Sequence[Run] = ()
 
-    def add(self, runs: Sequence[Run], due: Due | None) -> None:
+    def add(self, runs: Sequence[Run], due: Due | None, ahead: int = 0) -> None:
         """Take messages in hand; what was in it already runs out with these."""
+        self.ahead, self.batch, self.again = 0, (), ()
+        if ahead:
+            self.ahead, self.batch, self.again = ahead, runs, self._kept(runs)
         if self.handouts:
             for run in runs:
                 self._forget(run)
@@ -74,6 +111,30 @@ class Lease:
         """Messages in this hand."""
         return sum(self.ids.count())
 
+    def apart(self, seen: Seen) -> tuple[list[Run], list[Run]]:
+        """(what the application got, what it never got) of the last batch, where still in hand."""
+        if not self.ahead or seen.batch > self.ahead:
+            return self._kept(self.batch), []
+        got: list[Run] = []
+        rest = list(self.batch)
+        if seen.batch == self.ahead:
+            got, rest = _cut(self.batch, seen.last)
+        return self._kept([*got, *self.again]), self.never(self._kept(rest))
+
+    def never(self, runs: list[Run]) -> list[Run]:
+        """Of runs that are ahead, what the application did not get earlier either."""
+        if not self.again:
+            return runs
+        left = IdSet()
+        for run in runs:
+            left.add(run)
+        for run in self.again:
+            left.discard(run)
+        return left.runs()
+
+    def _kept(self, runs: Iterable[Run]) -> list[Run]:
+        return [part for run in runs for part in self.ids.common(run)]
+
 
 class Hands:
     """Leases by consumer, and nacked messages with the instant from which they may come again.
@@ -89,12 +150,12 @@ class Hands:
         self.waiting: dict[Id, Due] = {}
         self.waiting_ids = IdSet()
 
-    def lease(self, consumer: int, runs: Sequence[Run], due: Due | None) -> None:
+    def lease(self, consumer: int, runs: Sequence[Run], due: Due | None, ahead: int = 0) -> None:
         """Give messages into a hand."""
         lease = self.leases.get(consumer)
         if lease is None:
             lease = self.leases[consumer] = Lease()
-        lease.add(runs, due)
+        lease.add(runs, due, ahead)
         for run in runs:
             self.leased.add(run)
             if self.waiting:
@@ -141,6 +202,11 @@ class Hands:
                 del self.waiting[one]
         self.waiting_ids.discard(run)
 
+    def apart(self, consumer: int, seen: Seen) -> tuple[list[Run], list[Run]]:
+        """Lease.apart of a consumer."""
+        lease = self.leases.get(consumer)
+        return ([], []) if lease is None else lease.apart(seen)
+
     def in_hand(self, consumer: int) -> int:
         """How many messages a consumer has in hand."""
         lease = self.leases.get(consumer)
@@ -176,7 +242,14 @@ class Hands:
     def dump(self) -> tuple[list[DumpedLease], list[tuple[Id, Due]]]:
         """Plain values, for msgpack."""
         leases = [
-            DumpedLease(number, lease.ids.dump(), [(at, ids.dump()) for at, ids in lease.handouts])
+            DumpedLease(
+                number,
+                lease.ids.dump(),
+                [(at, ids.dump()) for at, ids in lease.handouts],
+                lease.ahead,
+                list(lease.batch),
+                list(lease.again),
+            )
             for number, lease in sorted(self.leases.items())
             if lease.ids
         ]
@@ -190,11 +263,32 @@ class Hands:
             lease = made.leases[dumped.consumer] = Lease()
             lease.ids = IdSet.load(*dumped.ids)
             lease.handouts = [(at, IdSet.load(*ids)) for at, ids in dumped.handouts]
+            lease.ahead, lease.batch, lease.again = dumped.ahead, dumped.batch, dumped.again
             for run in lease.ids.runs():
                 made.leased.add(run)
         for one, at in waiting:
             made.wait([one], at)
         return made
+
+
+def _cut(runs: Sequence[Run], last: Id) -> tuple[list[Run], list[Run]]:
+    """Runs up to and with a message, and those behind it; all are behind one that is not there."""
+    ledger, entry, index = last
+    for at, run in enumerate(runs):
+        number, low, high, first, final = run
+        if number != ledger or not low <= entry <= high:
+            continue
+        if index and first <= index <= final:
+            got: Run = (ledger, entry, entry, first, index)
+            rest: Run = (ledger, entry, entry, index + 1, final)
+            is_whole = index == final
+        elif not index and not first:
+            got, rest = (ledger, low, entry, 0, 0), (ledger, entry + 1, high, 0, 0)
+            is_whole = entry == high
+        else:
+            continue
+        return [*runs[:at], got], [*([] if is_whole else [rest]), *runs[at + 1 :]]
+    return [], list(runs)
 
 
 def is_due(at: Due, now: Instant) -> bool:

@@ -32,7 +32,7 @@ from txlog.engine.storage.bucket_bitmaps import (
     pack_segments,
     unpack,
 )
-from txlog.engine.storage.checked import Window, check_size, checked_bytes, damaged
+from txlog.engine.storage.checked import Window, check_size, checked_bytes, damaged, said_by_arrow
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import File
 from txlog.engine.storage.segment import FileRef, Group, arrow_module
@@ -135,9 +135,8 @@ class BucketFile:
             footer = arrow_module("pyarrow.parquet").read_metadata(pa.BufferReader(tail))
             head = decode_head((footer.metadata or {}).get(FOOTER_KEY, b""), ref.path)
         except (pa.ArrowException, OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
-            raise self._damaged(start, ref.footer_bytes, "a footer of a bucket", str(error)) from (
-                error
-            )
+            said = said_by_arrow(error)
+            raise self._damaged(start, ref.footer_bytes, "a footer of a bucket", said) from error
         rows = [group[0] for group in ref.groups]
         named = (len(rows), sum(rows), rows)
         if named != (footer.num_row_groups, head.count, [s.count for s in head.segments]):
@@ -171,7 +170,8 @@ class BucketFile:
         try:
             table = self._parquet.read_row_groups(list(numbers), columns=names, use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            raise self._damaged(offset, length, "a segment that decodes", str(error)) from error
+            said = said_by_arrow(error)
+            raise self._damaged(offset, length, "a segment that decodes", said) from error
         finally:
             self._window.show(0, b"")
         if table.num_rows != rows or table.column_names != names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txlog.engine.storage.crc import crc32c
-from txlog.engine.storage.disk_protocol import File
+from txlog.engine.storage.disk_protocol import File, is_of_handler
 from txlog.errors import Corruption
 
 if TYPE_CHECKING:
@@ -27,6 +27,13 @@ def damaged(
         f"expected {expected}, found {found}",
         hint=hint, path=path, offset=offset, length=length, expected=expected, found=found,
     )  # fmt: skip
+
+
+def said_by_arrow(error: Exception) -> str:
+    """What Arrow has against some bytes; raises an error that a handler of a signal raised."""
+    if is_of_handler(error):
+        raise error
+    return str(error)
 
 
 def checked_bytes(

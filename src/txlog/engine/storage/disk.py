@@ -29,9 +29,11 @@ from txlog.engine.storage.disk_file import Handle, PosixFile, write_all
 from txlog.engine.storage.disk_lock import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk_protocol import (
     TEMPORARY_PREFIX,
+    IgnoringFailure,
     Stream,
     compare,
     failure,
+    number_of,
     split,
 )
 from txlog.errors import (
@@ -63,9 +65,9 @@ class _LockDescriptor(Handle):
     def lock(self, wait: bool) -> bool:
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX if wait else _TRY)
-        except BlockingIOError:
-            return False
         except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                return False
             raise failure(error, "lock", self.path) from error
         return True
 
@@ -73,7 +75,7 @@ class _LockDescriptor(Handle):
         try:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
         except OSError as error:
-            if error.errno != errno.EBADF:
+            if number_of(error) != errno.EBADF:
                 raise failure(error, "unlock", self.path) from error
 
     def identity(self) -> Identity:
@@ -113,10 +115,10 @@ class PosixDisk:
         """Open the directory of a store; one that cannot be written becomes read-only.
 
         shared_group: the group that shares the store; a root of mode 2770 says so by itself
-        allow_unsafe: a root that is a link will do, and writing to a foreign or public one
+        allow_unsafe: writing to a foreign or public one will do
         raises:       StoreNotFound, NotAllowed, NoResources, DiskFailed
         """
-        fd = open_root(root, follow=allow_unsafe)
+        fd = open_root(root)
         self._root = Handle(fd, root)
         at = os.fstat(fd)
         self.description = os.path.abspath(root)
@@ -177,8 +179,9 @@ class PosixDisk:
                 os.chmod(name, 0o2770 if self._is_shared else 0o700, dir_fd=fd)  # umask or not
             try:
                 os.fsync(fd)  # also when it was there: who made it may have died before this
-            except OSError:
-                with suppress(OSError):
+            except OSError as error:
+                number_of(error)
+                with IgnoringFailure():
                     os.rmdir(name, dir_fd=fd)  # no second flush of the same name (R13)
                 raise
         self._durable.add(path)
@@ -200,7 +203,7 @@ class PosixDisk:
             except OSError as error:
                 raise failure(error, "publish", path) from error
             _sync_published(fd, path)
-            with suppress(OSError):  # what stays is swept
+            with IgnoringFailure():  # what stays is swept
                 os.unlink(own, dir_fd=fd)
             yield
 
@@ -294,7 +297,8 @@ class PosixDisk:
 
     def _open(self, path: str, flags: int) -> int:
         parent, name = split(path)
-        with self._directory(parent, "open", path) as directory:
+        action = "open" if not flags & os.O_RDWR else "open for writing"
+        with self._directory(parent, action, path) as directory:
             fd = os.open(name, flags | _OPEN, 0o600, dir_fd=directory)
             try:
                 at = os.fstat(fd)
@@ -330,7 +334,7 @@ class PosixDisk:
             except OutcomeUnknown:  # it has its name
                 raise
             except BaseException:
-                with suppress(OSError):
+                with IgnoringFailure():
                     os.unlink(name, dir_fd=directory)
                 raise
 
@@ -356,17 +360,18 @@ class PosixDisk:
                 os.close(own)
 
 
-def open_root(path: str, follow: bool) -> int:
-    """A descriptor of the directory of a store; raises StoreNotFound, NotAllowed (a link)."""
+def open_root(path: str) -> int:
+    """A descriptor of the directory of a store, through links as `cd` goes.
+
+    What matters is whose directory it is in the end, and that the caller looks at.
+    raises: StoreNotFound, DiskFailed
+    """
     try:
-        return os.open(path.rstrip("/") or "/", DIRECTORY & ~(os.O_NOFOLLOW if follow else 0))
+        return os.open(path.rstrip("/") or "/", DIRECTORY & ~os.O_NOFOLLOW)
     except FileNotFoundError as error:
         hint = f"txlog init {path} makes one"
         raise StoreNotFound(f"no store at {path}", hint=hint, path=path) from error
     except NotADirectoryError as error:
-        if os.path.islink(path.rstrip("/")):
-            hint = f"name its target: {os.path.realpath(path)}"
-            raise NotAllowed(f"{path} is a link", hint=hint, path=path) from error
         raise StoreNotFound(f"{path} is not a directory", path=path) from error
     except OSError as error:
         raise failure(error, "open", path) from error
@@ -376,6 +381,7 @@ def _sync_published(directory: int, path: str) -> None:
     try:
         os.fsync(directory)
     except OSError as error:  # R31: the name may or may not survive
+        number_of(error)
         raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
 
 

@@ -10,10 +10,14 @@ import errno
 import os
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from txlog.engine.storage.disk_protocol import as_views, failure, flush_failure
+from txlog.engine.storage.disk_protocol import (
+    IgnoringFailure,
+    as_views,
+    failure,
+    flush_failure,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -36,7 +40,7 @@ class Handle:
 
     def close(self) -> None:
         fd, self.fd = self.fd, _CLOSED  # a later use finds EBADF, never a stranger's descriptor
-        with suppress(OSError):  # close promises nothing (R33)
+        with IgnoringFailure():  # close promises nothing (R33)
             os.close(fd)
 
     def __reduce__(self) -> NoReturn:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol
 
+from txlog.engine.storage.disk_protocol import IgnoringFailure
 from txlog.errors import AlreadyClosed, NoResources, StoreLocked, TxlogError
 
 Identity = tuple[str, int]
@@ -215,7 +215,7 @@ def identity_of(at: os.stat_result) -> Identity:
 
 def read_proc(path: str) -> bytes:
     """Return what a file of /proc holds, empty where there is none."""
-    with suppress(OSError):
+    with IgnoringFailure():
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))

@@ -1,5 +1,9 @@
 """Owns what a disk is: its protocols, the rule for paths, and the map from OSError to our errors.
 
+An OSError without a number comes from no call of the system: a handler of a signal raised it amid
+one, as job runners do with TimeoutError when time is up. It says nothing of the disk and
+passes as it is, like KeyboardInterrupt (R28).
+
 `disk` (the real one) and `memory_disk` (with a model of power loss) are the two subjects; one
 suite runs over both. Paths are text relative to the root of the store, parts separated by '/',
 never absolute and never with '.' or '..'.
@@ -10,6 +14,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from txlog.engine.storage.crc import crc32c
@@ -52,6 +57,9 @@ _ERRORS: dict[int, type[TxlogError]] = {
     errno.EISDIR: Corruption,
     errno.ENXIO: Corruption,  # a socket or a device
 }
+
+
+_READING = frozenset(("open", "read", "list", "look at"))
 
 
 class File(Protocol):
@@ -201,12 +209,41 @@ class Stream:
             offset += view.nbytes
 
 
+def number_of(error: OSError) -> int:
+    """Return the number that the system gave an error; raises an error that it did not give."""
+    if error.errno is None:
+        raise error
+    return error.errno
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Whether it is a handler's; for where Arrow may raise, too: plain OSErrors without number."""
+    return isinstance(error, OSError) and error.errno is None and type(error) is not OSError
+
+
+class IgnoringFailure:
+    """A block whose failure changes nothing; what is not the disk's passes."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Nothing to begin."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:  # fmt: skip
+        return isinstance(error, OSError) and error.errno is not None
+
+
 def failure(error: OSError, action: str, path: str) -> TxlogError:
-    """Return our error for an OSError of `action` on `path`."""
-    number = error.errno or 0
+    """Return our error for an OSError of `action` on `path`; raises one that is not the disk's."""
+    number = number_of(error)
     reason = error.strerror or str(error)
     name = errno.errorcode.get(number, "")
     kind = _ERRORS.get(number, DiskFailed)
+    if number in (errno.EACCES, errno.EPERM) and action in _READING:
+        kind = DiskFailed  # what cannot be read is no store that may only be read
     if kind is AlreadyClosed:
         reason = "the handle is closed, or of another process"
     elif kind is Corruption:
@@ -215,10 +252,14 @@ def failure(error: OSError, action: str, path: str) -> TxlogError:
 
 
 def flush_failure(error: OSError, path: str) -> TxlogError:
-    """Return our error for a flush that failed: DiskFailed whatever the reason, for it is final."""
-    if error.errno == errno.EBADF:
+    """Return our error for a flush that failed: DiskFailed whatever the reason, for it is final.
+
+    raises: the error, if it is not the disk's: the flush was cut short, or done, and did not fail
+    """
+    number = number_of(error)
+    if number == errno.EBADF:
         return failure(error, "flush", path)
-    name = errno.errorcode.get(error.errno or 0, "")
+    name = errno.errorcode.get(number, "")
     return DiskFailed(f"cannot flush {path}: {error.strerror}", path=path, errno=name)
 
 

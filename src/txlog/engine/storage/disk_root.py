@@ -11,7 +11,7 @@ from txlog.engine.storage.disk import DIRECTORY, open_root
 from txlog.engine.storage.disk_file import Handle
 from txlog.engine.storage.disk_lock import read_proc
 from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, failure
-from txlog.errors import AlreadyExists, InvalidArgument, NotAllowed
+from txlog.errors import AlreadyExists, DiskFailed, InvalidArgument, NotAllowed
 
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph"})
 
@@ -23,7 +23,8 @@ def create_root(
     """Make the directory of a store, private or shared with a group; an empty one will do.
 
     may_hold: names that may be there, beside temporary ones
-    raises:   AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument
+    raises:   AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument;
+              DiskFailed where no directory can be made, as in /proc
     """
     try:
         group = -1 if shared_group is None else grp.getgrnam(shared_group).gr_gid
@@ -33,11 +34,11 @@ def create_root(
     while not os.path.isdir(above[-1]) and above[-1] != "/":
         above.append(os.path.dirname(above[-1]))
     try:
-        _make(path, above)
+        os.makedirs(path, 0o700, exist_ok=True)
         if not allow_unsafe and (kind := filesystem(path)) in _NETWORK:
             reason = f"{path} is on a network file system ({kind})"
             raise NotAllowed(reason, hint="--allow-unsafe-fs, without promises", path=path)
-        with closing(Handle(open_root(path, follow=allow_unsafe), path)) as root:
+        with closing(Handle(open_root(path), path)) as root:
             held = [one for one in os.listdir(root.fd) if one not in may_hold]
             if not all(one.startswith(TEMPORARY_PREFIX) for one in held):
                 raise AlreadyExists(f"not an empty directory: {path}", path=path)
@@ -51,25 +52,13 @@ def create_root(
                     os.fsync(fd)
     except (FileExistsError, NotADirectoryError) as error:
         raise AlreadyExists(f"not a directory: {path}", path=path) from error
+    except FileNotFoundError as error:  # of what was to be made nothing is missing, it is refused
+        raise DiskFailed(
+            f"cannot create {path}: the file system takes no directory there", path=path,
+            errno="ENOENT",
+        ) from error  # fmt: skip
     except OSError as error:
         raise failure(error, "create", path) from error
-
-
-def _make(path: str, above: list[str]) -> None:
-    """Make a directory and those above it, the topmost last; one that is there will do.
-
-    os.makedirs calls itself for each level, and a name may have thousands.
-    """
-    with suppress(FileNotFoundError):
-        os.stat(os.path.abspath(path))  # a name that is too long is told before a level is made
-    for directory in reversed(above):
-        with suppress(FileExistsError):
-            os.mkdir(directory)
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise
 
 
 def filesystem(path: str) -> str:

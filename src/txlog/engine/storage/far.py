@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.disk_protocol import Disk, File
+from txlog.engine.storage.disk_protocol import Disk, File, is_of_handler
 from txlog.engine.storage.segment import arrow_module
 from txlog.errors import DiskFailed, InvalidArgument, MissingFile, NotFound, StoreNotFound
 
@@ -294,6 +294,8 @@ def _mapped(action: str, far: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise MissingFile(f"cannot {action} {shown}: no such file", path=far) from error
     except (OSError, ValueError) as error:
+        if is_of_handler(error):
+            raise
         reason = " ".join(str(error).split())
         raise DiskFailed(
             f"cannot {action} {shown}: {reason}",

@@ -323,7 +323,7 @@ class Journal:
                     file.pwrite(self.current.size, bytes(FILL_BYTES))
                     self.current.size += FILL_BYTES
             file.pwrite(offset, joined(parts) if total <= FILL_FRAME_BYTES_MAX else parts)
-        except TxlogError as exc:
+        except Exception as exc:
             self._cut_back(offset, exc)
             raise
         self.current.size = max(self.current.size, offset + total)
@@ -334,7 +334,7 @@ class Journal:
             offset + 64 + len(ops), rows_bytes, crc,
         )  # fmt: skip
 
-    def _cut_back(self, offset: int, error: TxlogError) -> None:
+    def _cut_back(self, offset: int, error: Exception) -> None:
         """R30: nothing of a failed append may stay; if that fails, the handle is poisoned."""
         try:
             self.current.zero(offset, max(0, self.current.file.size() - offset))
@@ -353,6 +353,8 @@ class Journal:
     def flush(self, *, sync: bool = True) -> None:
         """Make every frame durable and say so in the witness; OutcomeUnknown when it fails.
 
+        An exception that is not the disk's, a handler's, passes: the flush was cut short, and did
+        not fail. Its mark stays, so who has the lock next copies the frames to new pages (R13).
         sync: False leaves the bytes to the operating system (durability "os")
         """
         if self.durable_lsn >= self.last_lsn:
@@ -395,7 +397,7 @@ class Journal:
         if stop > start:
             file.pwrite(start, file.pread(start, stop - start))
 
-    def _unknown(self, what: str, exc: TxlogError) -> OutcomeUnknown:
+    def _unknown(self, what: str, exc: Exception) -> OutcomeUnknown:
         return OutcomeUnknown(
             f"{what} {self.last_lsn} failed: {exc}",
             hint="ask by id, or repeat the call with the same producer and sequence",

@@ -27,6 +27,7 @@ from txlog.engine.storage.disk_protocol import (
     Stream,
     compare,
     failure,
+    number_of,
     split,
 )
 from txlog.engine.storage.memory_handles import (
@@ -275,6 +276,7 @@ class MemoryDisk:
         try:
             self.effect("sync_dir", path)
         except OSError as error:
+            number_of(error)
             directory.fail_flush()
             raise failure(error, "flush", path) from error
         directory.flush()

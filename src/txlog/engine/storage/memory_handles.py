@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from txlog.engine.storage.disk_lock import locked
-from txlog.engine.storage.disk_protocol import as_views, failure, flush_failure
+from txlog.engine.storage.disk_protocol import as_views, failure, flush_failure, number_of
 from txlog.engine.storage.power_loss import Node
 from txlog.errors import AlreadyClosed
 
@@ -117,6 +117,7 @@ class MemoryFile:
                 if node.errors > self._errors_seen:  # of another descriptor's flush
                     raise OSError(errno.EIO, "Input/output error")
         except OSError as error:
+            number_of(error)
             if node.errors == self._errors_seen:
                 node.fail_flush()
             self._errors_seen = node.errors

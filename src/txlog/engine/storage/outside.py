@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from txlog.errors import AlreadyExists, DiskFailed
+from txlog.engine.storage.disk_protocol import IgnoringFailure, is_of_handler
+from txlog.errors import AlreadyExists, DiskFailed, TxlogError
 
 
 def replace_file(path: str, data: bytes) -> None:
@@ -47,14 +48,20 @@ def replacing(path: str, *, only_new: bool = False) -> Iterator[BinaryIO]:
             else:
                 os.replace(temporary, target)
         except BaseException:
-            with suppress(OSError):
+            with IgnoringFailure():
                 os.unlink(temporary)
             raise
         _flush_directory(target.parent)
-    except FileExistsError as error:
-        raise AlreadyExists(f"{path} exists", path=path) from error
     except OSError as error:
-        raise DiskFailed(f"{path}: {error.strerror or error}", path=path) from error
+        raise _failure(error, path) from error
+
+
+def _failure(error: OSError, path: str) -> TxlogError:
+    if is_of_handler(error):
+        raise error
+    if isinstance(error, FileExistsError):
+        return AlreadyExists(f"{path} exists", path=path)
+    return DiskFailed(f"{path}: {error.strerror or error}", path=path)
 
 
 def _flush_directory(directory: Path) -> None:
@@ -75,7 +82,7 @@ def remove_files(paths: Iterable[str]) -> None:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise DiskFailed(f"{path}: {error.strerror or error}", path=str(path)) from error
+            raise _failure(error, str(path)) from error
         above.add(path.parent)
     for directory in above:
         _flush_directory(directory)
@@ -93,4 +100,4 @@ def make_directory(path: str) -> None:
         for one in missing:
             _flush_directory(one.parent)
     except OSError as error:
-        raise DiskFailed(f"{path}: {error.strerror or error}", path=path) from error
+        raise _failure(error, path) from error

@@ -22,6 +22,7 @@ from txlog.engine.storage.checked import (
     checked_bytes,
     damaged,
     group_bounds,
+    said_by_arrow,
 )
 from txlog.engine.storage.columns import MESSAGE, conform
 from txlog.engine.storage.crc import crc32c
@@ -202,7 +203,8 @@ class SegmentReader:
                         number, columns=wanted or ["entry"], use_threads=False
                     )
         except (pa.ArrowException, OSError) as error:
-            raise self._corrupt(offset, length, "a file that decodes", str(error)) from error
+            said = said_by_arrow(error)
+            raise self._corrupt(offset, length, "a file that decodes", said) from error
         self.groups_decoded += 1
         if table.num_rows != rows:
             raise self._corrupt(offset, length, f"{rows} rows", f"{table.num_rows} rows")

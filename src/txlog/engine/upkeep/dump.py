@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.storage.bucket import FOOTER_KEY, Head, decode_head
+from txlog.engine.storage.checked import said_by_arrow
 from txlog.engine.storage.frame import HEADER_BYTES, decode_header, is_genuine
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalName, RawFrame
 from txlog.engine.storage.manifest import Manifest
 from txlog.engine.storage.witness import decode_record
-from txlog.errors import Corruption, FormatMismatch, MissingFile
+from txlog.errors import Corruption, FormatMismatch, NotFound
 from txlog.ids import MessageId
 
 Answer = dict[str, Any]
@@ -43,10 +44,10 @@ def _fields(op: object) -> dict[str, object]:
 def inspect_file(path: str) -> Answer:
     """What a file holds, judged by its first bytes.
 
-    raises: MissingFile, FormatMismatch (no file of a store), Corruption
+    raises: NotFound, FormatMismatch (no file of a store), Corruption
     """
     if not Path(path).is_file():
-        raise MissingFile(f"{path} is not a file", path=path)
+        raise NotFound(f"{path} is not a file", path=path)
     data = Path(path).read_bytes()
     base: Answer = {"kind": "file", "path": path, "size_bytes": len(data)}
     if data.startswith(b"TXLOGJNL"):
@@ -81,7 +82,9 @@ def inspect_file(path: str) -> Answer:
                 return {**base, "type": "arrow", "rows": reader.read_all().num_rows,
                         "column_list": reader.schema.names}  # fmt: skip
     except (pa.ArrowException, OSError, ValueError, TypeError, msgspec.MsgspecError) as exc:
-        raise Corruption(f"{path} cannot be read: {exc}", path=path, offset=0) from exc
+        raise Corruption(
+            f"{path} cannot be read: {said_by_arrow(exc)}", path=path, offset=0
+        ) from exc
     raise FormatMismatch(f"{path} is no file that a store has", path=path)
 
 

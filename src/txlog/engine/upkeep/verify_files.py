@@ -16,7 +16,7 @@ from txlog.engine.dumps import FOLDS, STATE_HEAD, STATE_MAGIC
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.storage.bucket_reader import BucketFile
-from txlog.engine.storage.checked import damaged
+from txlog.engine.storage.checked import damaged, said_by_arrow
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
@@ -159,6 +159,7 @@ def check_history(
         findings.caught(error, path=ref.path)
         return False
     except (pa.ArrowException, OSError) as error:
-        findings.error(601, f"{ref.path} cannot be read: {error}", path=ref.path, hint=HINT)
+        said = said_by_arrow(error)
+        findings.error(601, f"{ref.path} cannot be read: {said}", path=ref.path, hint=HINT)
         return False
     return True

@@ -97,7 +97,8 @@ def _plain_cursor(state: Cursor) -> object:
         state.mark_delete, state.acked.runs(), state.held.runs(), state.acked_count,
         state.last_ack_ms, state.epoch, state.round, state.rewinds, state.redelivered,
         state.released.runs(), msgspec.to_builtins(state.figures), hands.leased.runs(),
-        {number: (lease.ids.runs(), [(due, ids.runs()) for due, ids in lease.handouts])
+        {number: (lease.ids.runs(), [(due, ids.runs()) for due, ids in lease.handouts],
+                  lease.ahead, list(lease.batch), list(lease.again))
          for number, lease in sorted(hands.leases.items()) if lease.ids},
         hands.waiting, hands.waiting_ids.runs(),
         _sorted(msgspec.to_builtins(state.pending, str_keys=False)),

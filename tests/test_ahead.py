@@ -1,0 +1,531 @@
+"""What a consumer takes ahead of its application: nobody has seen it, so nothing of it counts."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.engine_kit import Bench, send, send_txn
+from tests.source_tree import ROOT
+from txlog import Client, Consumer, Message, MessageId
+from txlog.bounds import START
+from txlog.clock import ManualClock
+from txlog.errors import DiskFailed
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SEED = int(os.environ.get("TXLOG_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A store with a topic t of one partition, and a subscription s."""
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s")
+    return made
+
+
+def numbered(client: Client, count: int, partition: int = 0) -> list[MessageId]:
+    return send(client, *(b"%d" % n for n in range(count)), partition=partition)
+
+
+def next_of(consumer: Consumer) -> Message:
+    message = consumer.receive()
+    assert message is not None
+    return message
+
+
+def values_of(consumer: Consumer, count: int) -> list[int]:
+    return [int(next_of(consumer).value or b"") for _ in range(count)]
+
+
+def drained(consumer: Consumer) -> list[tuple[int, int]]:
+    """(value, redelivery count) of everything it gets, one by one."""
+    out = []
+    while (message := consumer.receive()) is not None:
+        out.append((int(message.value or b""), message.redelivery_count or 0))
+    return out
+
+
+def counted(bench: Bench) -> dict[int, int]:
+    """Entry and redelivery count of what came back, of a topic with one partition."""
+    bench.client.flush()
+    return bench.another()._store.read(
+        lambda view: {
+            int(one[1]): int(count) for one, count in view.cursor(1, 1).redelivered.items()
+        }
+    )
+
+
+def leased(client: Client, consumer: Consumer) -> int:
+    """How many messages a consumer has in hand."""
+    client.flush()
+    rows = client.subscription("t", "s").describe()["consumer_list"]
+    return next(int(row["leased"]) for row in rows if row["consumer"] == consumer.id)
+
+
+def kill(consumer: Consumer) -> None:
+    """What the kernel does for a process that dies: its lock is free."""
+    lock = consumer._member._lock
+    assert lock is not None
+    lock.close()
+
+
+# --- how much -----------------------------------------------------------------------------------
+
+
+def test_a_receive_takes_little_and_more_as_it_goes_on(bench: Bench) -> None:
+    """One at first, then twice as many each time: never more ahead than it has received."""
+    numbered(bench.client, 100)
+    with bench.client.consumer("t", "s", type="shared") as one:
+        taken = []
+        for _ in range(15):
+            next_of(one)
+            taken.append(leased(bench.client, one))
+        assert taken == [1, 3, 3, 7, 7, 7, 7, *[15] * 8]
+        with bench.client.consumer("t", "s") as two:
+            assert len(drained(two)) == 85
+
+
+def test_a_slow_application_has_nothing_ahead(bench: Bench) -> None:
+    numbered(bench.client, 100)
+    with bench.client.consumer("t", "s", type="shared") as one:
+        for received in range(1, 10):
+            next_of(one)
+            assert leased(bench.client, one) == received
+            bench.clock.advance(150)
+
+
+def test_an_application_that_becomes_slow_has_less_ahead(bench: Bench) -> None:
+    numbered(bench.client, 200)
+    with bench.client.consumer("t", "s", type="shared") as one:
+        values_of(one, 31)  # 1, 2, 4, 8, 16
+        next_of(one)
+        assert leased(bench.client, one) == 63
+        bench.clock.advance(640)  # 20 ms each
+        values_of(one, 31)
+        assert leased(bench.client, one) == 63
+        next_of(one)
+        assert leased(bench.client, one) == 63 + 2
+
+
+def test_waiting_for_messages_is_not_the_pace_of_the_application(bench: Bench) -> None:
+    numbered(bench.client, 7)
+    with bench.client.consumer("t", "s", type="shared") as one:
+        assert len(drained(one)) == 7
+        bench.clock.advance(60_000)
+        numbered(bench.client, 20)
+        next_of(one)
+        assert leased(bench.client, one) == 7 + 8
+
+
+def test_consumers_share_what_may_be_ahead(bench: Bench) -> None:
+    """The more are attached, the less each may have; on its own a consumer may have it all."""
+    numbered(bench.client, 200)
+    others = [bench.client.consumer("t", "s", type="shared") for _ in range(3)]
+    with bench.client.consumer("t", "s", receiver_queue_size=16) as one:
+        values_of(one, 8)
+        assert leased(bench.client, one) == 11  # 1, 2, 4 and 4 again
+        for other in others:
+            other.close()
+        values_of(one, 4)
+        assert leased(bench.client, one) == 11 + 8
+
+
+def test_the_queue_size_is_the_most_that_is_taken(bench: Bench) -> None:
+    numbered(bench.client, 20)
+    for size, most in ((0, 1), (1, 1), (3, 3)):
+        with bench.client.consumer("t", "s", type="shared", receiver_queue_size=size) as one:
+            values_of(one, 10)
+            before = leased(bench.client, one)
+            assert before - 10 < most
+        bench.client.subscription("t", "s").seek(MessageId(1, 0))
+
+
+# --- what counts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key-shared"])
+@pytest.mark.parametrize("received", [1, 2, 3, 5, 7, 8, 20])
+def test_a_death_counts_what_the_application_got(bench: Bench, kind: str, received: int) -> None:
+    """K10: one more for each message it had and did not acknowledge, none for those behind."""
+    numbered(bench.client, 30)
+    victim = bench.another().consumer("t", "s", type=kind)
+    for number in range(received):
+        message = next_of(victim)
+        if number + 1 < received:
+            victim.acknowledge(message)
+    bench.client.checkpoint()  # the dump knows as well what was taken ahead
+    kill(victim)
+    with bench.another().consumer("t", "s") as heir:
+        assert drained(heir) == [(n, int(n == received - 1)) for n in range(received - 1, 30)]
+    assert set(counted(bench)) <= {*range(received - 1, 30)}
+
+
+def test_a_death_tells_messages_of_markers_and_partitions_apart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t", 3)
+    bench.client.create_subscription("t", "s", type="shared")
+    for partition in range(3):
+        send_txn(bench.client, *(b"%d" % (10 * partition + n) for n in range(4)),
+                 partition=partition)  # fmt: skip
+        send(bench.client, b"%d" % (10 * partition + 4), partition=partition)
+    for received in range(1, 16):
+        victim = bench.another().consumer("t", "s")
+        got = values_of(victim, received)
+        kill(victim)
+        with bench.another().consumer("t", "s") as heir:
+            counts = dict(drained(heir))
+        assert {value for value, count in counts.items() if count} == set(got), received
+        assert set(counts.values()) <= {0, 1}
+        for partition in range(3):
+            bench.client.subscription(f"t/{partition}", "s").seek(0)
+
+
+def test_a_worker_that_dies_of_a_message_gives_up_that_one_only(bench: Bench) -> None:
+    numbered(bench.client, 60)
+    bench.client.subscription("t", "s").set_policies(max_redeliver_count=2)
+    for death in range(3):
+        worker = bench.another().consumer("t", "s", type="shared")
+        message = next_of(worker)
+        assert (message.value, message.redelivery_count) == (b"0", death)
+        kill(worker)
+    with bench.client.consumer("t", "s") as worker:
+        assert drained(worker) == [(n, 0) for n in range(1, 60)]
+    with bench.client.consumer("t-s-DLQ", "d", create=True, position=START) as dead:
+        assert [value for value, _ in drained(dead)] == [0]
+
+
+def test_slow_work_gives_up_nothing_that_was_not_received(bench: Bench) -> None:
+    """Two workers, 150 ms a message, a time-out of a second: no message is ever overdue."""
+    numbered(bench.client, 60)
+    bench.client.subscription("t", "s").set_policies(max_redeliver_count=2)
+    workers = [
+        bench.another().consumer("t", "s", type="shared", ack_timeout_ms=1000) for _ in range(2)
+    ]
+    done: list[list[bytes]] = [[], []]
+    while sum(map(len, done)) < 60:
+        for number, worker in enumerate(workers):
+            message = worker.receive()
+            if message is not None:
+                assert message.redelivery_count == 0
+                done[number].append(message.value or b"")
+                bench.clock.advance(75)
+                worker.acknowledge(message)
+    assert [len(each) for each in done] == [30, 30]
+    assert counted(bench) == {}
+
+
+def test_a_note_that_cannot_be_read_counts_nothing(bench: Bench) -> None:
+    """A power cut takes it along: as if what was ahead had never been handed out."""
+    numbered(bench.client, 10)
+    victim = bench.another().consumer("t", "s", type="shared")
+    values_of(victim, 4)
+    note = Path(bench.path) / f"consumers/{victim.id}.lock"
+    data = bytearray(note.read_bytes())
+    data[9] ^= 1
+    note.write_bytes(data)
+    kill(victim)
+    with bench.another().consumer("t", "s") as heir:
+        assert drained(heir) == [(n, int(n < 3)) for n in range(10)]
+
+
+def test_where_nothing_can_be_noted_messages_are_taken_one_by_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbered(bench.client, 20)
+
+    def fail(*given: object) -> None:
+        raise DiskFailed("no")
+
+    first = bench.another().consumer("t", "s", type="shared")
+    values_of(first, 4)  # three more are ahead
+    monkeypatch.setattr("txlog.membership.write_seen", fail)
+    second = bench.another().consumer("t", "s")
+    assert values_of(second, 3) == [7, 8, 9]
+    assert leased(bench.client, second) == 3
+    assert values_of(first, 3) == [4, 5, 6]
+    assert leased(bench.client, first) == 7
+    kill(first)
+    kill(second)
+    with bench.another().consumer("t", "s") as heir:
+        assert drained(heir) == [(n, int(n < 10)) for n in range(20)]
+
+
+def test_what_comes_from_outside_counts_what_was_seen(bench: Bench) -> None:
+    ids = numbered(bench.client, 7)
+    handle = bench.another().subscription("t", "s")
+    with bench.client.consumer("t", "s", type="shared") as one:
+        values_of(one, 5)
+        assert leased(bench.client, one) == 7
+        assert handle.negative_acknowledge(ids[4:6], 1000)["nacked"] == 2
+        assert counted(bench) == {4: 1}
+        assert handle.redeliver()["redelivered"] == 5
+        assert counted(bench) == dict.fromkeys(range(5), 1)
+        assert sorted(drained(one)) == [(0, 1), (1, 1), (2, 1), (3, 1), (5, 0), (6, 0)]
+        bench.clock.advance(1000)
+        assert drained(one) == [(4, 1)]
+
+
+def test_a_consumer_gives_back_what_it_has_not_handed_out(bench: Bench) -> None:
+    """By id: it has never received that message, so it does not count."""
+    ids = numbered(bench.client, 7)
+    with bench.client.consumer("t", "s", type="shared") as one:
+        values_of(one, 4)
+        assert one.negative_acknowledge(ids[3:5]).returned == 2
+        assert counted(bench) == {3: 1}
+        assert one.redeliver_unacknowledged_messages().returned == 5
+        assert counted(bench) == dict.fromkeys(range(4), 1)
+
+
+def test_a_batch_comes_after_what_was_received(bench: Bench) -> None:
+    """What is ahead goes into the batch: nothing is passed over, and all of it is seen."""
+    numbered(bench.client, 10)
+    victim = bench.client.consumer("t", "s")
+    assert values_of(victim, 4) == [0, 1, 2, 3]
+    assert victim.receive_batch(4)["value"].to_pylist() == [b"4", b"5", b"6", b"7"]
+    assert values_of(victim, 1) == [8]
+    kill(victim)
+    with bench.another().consumer("t", "s") as heir:
+        assert drained(heir) == [(n, int(n < 9)) for n in range(10)]
+
+
+# --- time-outs ------------------------------------------------------------------------------------
+
+
+def test_a_time_out_begins_when_the_application_gets_the_message(bench: Bench) -> None:
+    numbered(bench.client, 7)
+    with bench.client.consumer("t", "s", type="shared", ack_timeout_ms=1000) as one:
+        values_of(one, 4)  # 4, 5 and 6 are ahead
+        bench.clock.advance(999)
+        assert values_of(one, 1) == [4]
+        bench.clock.advance(1)
+        assert sorted(drained(one)) == [(0, 1), (1, 1), (2, 1), (3, 1), (5, 0), (6, 0)]
+        bench.clock.advance(998)
+        assert drained(one) == []
+        bench.clock.advance(1)
+        assert drained(one) == [(4, 1)]
+
+
+def test_a_consumer_that_hangs_is_passed_by(bench: Bench) -> None:
+    """Another one takes over what it got and what it has not seen; only what it got counts."""
+    numbered(bench.client, 7)
+    one = bench.another().consumer("t", "s", type="shared", ack_timeout_ms=1000)
+    two = bench.another().consumer("t", "s")
+    assert values_of(one, 5) == [0, 1, 2, 3, 4]
+    bench.clock.advance(999)
+    assert drained(two) == []
+    bench.clock.advance(1)
+    assert drained(two) == [(n, int(n < 5)) for n in range(7)]
+    assert drained(one) == []  # it goes on, and what was ahead is not its own any more
+    assert leased(bench.client, one) == 0
+
+
+def test_time_outs_of_earlier_messages_are_known_to_all(bench: Bench) -> None:
+    """With each turn the journal learns what was handed out since; an acknowledgement ends it."""
+    ids = numbered(bench.client, 40)
+    one = bench.another().consumer("t", "s", type="shared", ack_timeout_ms=1000)
+    values_of(one, 7)
+    bench.clock.advance(40)
+    values_of(one, 1)
+    one.acknowledge(ids[1:6])
+    bench.clock.advance(960)
+    two = bench.another().consumer("t", "s")
+    assert values_of(two, 3) == [0, 6, 15]
+    assert counted(bench) == {0: 1, 6: 1}
+
+
+def test_a_consumer_that_hung_and_has_nothing_left_costs_no_lock(bench: Bench) -> None:
+    numbered(bench.client, 7)
+    one = bench.another().consumer("t", "s", type="shared", ack_timeout_ms=1000)
+    for _ in range(7):
+        one.acknowledge(next_of(one))
+    two = bench.client.consumer("t", "s")
+    assert two.receive() is None
+    bench.clock.advance(5000)
+    lsn = bench.client._store.read(lambda view: view.lsn)
+    assert two._member.reap(now=True) is False
+    assert bench.client._store.read(lambda view: view.lsn) == lsn
+
+
+# --- what comes first ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "failover"])
+def test_a_returned_message_does_not_wait_behind_what_is_ahead(bench: Bench, kind: str) -> None:
+    ids = numbered(bench.client, 300)
+    with bench.client.consumer("t", "s", type=kind) as consumer:
+        assert values_of(consumer, 20) == [*range(20)]  # eleven are ahead
+        consumer.negative_acknowledge(ids[0], delay_ms=1000)
+        bench.clock.advance(999)
+        assert values_of(consumer, 1) == [20]
+        bench.clock.advance(1)
+        assert values_of(consumer, 3) == [0, 1, 2]
+        assert consumer.acknowledge_cumulative(ids[2]).acked == 3
+        assert consumer.acknowledge_cumulative(ids[5]).stale == 1  # not again yet
+        assert values_of(consumer, 3) == [3, 4, 5]
+        answer = consumer.acknowledge_cumulative(ids[5])
+        assert (answer.acked, answer.stale) == (3, 0)
+    assert counted(bench) == dict.fromkeys(range(6, 21), 1)
+
+
+def test_a_cumulative_acknowledgement_follows_the_application(bench: Bench) -> None:
+    """Of what came back only the received is acknowledged, however much is ahead."""
+    ids = numbered(bench.client, 60)
+    with bench.client.consumer("t", "s") as consumer:
+        values_of(consumer, 40)
+        consumer.negative_acknowledge(ids[10])
+        assert values_of(consumer, 1) == [10]
+        assert consumer.acknowledge_cumulative(ids[30]).stale == 1
+        assert consumer.acknowledge_cumulative(ids[10]).acked == 11
+        assert values_of(consumer, 20) == [*range(11, 31)]
+        assert consumer.acknowledge_cumulative(ids[30]).acked == 20
+
+
+@pytest.mark.parametrize("kind", ["shared", "key-shared"])
+def test_what_a_consumer_gave_back_comes_before_what_is_ahead(bench: Bench, kind: str) -> None:
+    numbered(bench.client, 60)
+    with bench.client.consumer("t", "s", type=kind) as consumer:
+        values_of(consumer, 20)
+        late = next_of(consumer)
+        consumer.negative_acknowledge(late, delay_ms=1000)
+        at_once = next_of(consumer)
+        consumer.negative_acknowledge(at_once)
+        assert values_of(consumer, 2) == [21, 22]
+        bench.clock.advance(1000)
+        assert values_of(consumer, 2) == [20, 23]
+        assert counted(bench) == {20: 1, 21: 1}
+
+
+def test_what_came_back_in_another_partition_comes_first(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t", 2)
+    bench.client.create_subscription("t", "s")
+    [first] = send(bench.client, b"1000", partition=1)
+    with bench.client.consumer("t", "s") as consumer:
+        assert values_of(consumer, 1) == [1000]
+        numbered(bench.client, 100)
+        values_of(consumer, 10)
+        consumer.negative_acknowledge(first)
+        assert values_of(consumer, 2) == [1000, 10]
+
+
+# --- histories ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["shared", "exclusive"])
+@pytest.mark.parametrize("run", range(3))
+def test_counts_follow_what_was_received(tmp_path: Path, kind: str, run: int) -> None:
+    """I-22: over deaths, nacks, leaving, checkpoints: one for each return of what was received."""
+    seed = SEED + run
+    print("seed", seed)
+    rng = random.Random(seed)
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    bench.client.create_subscription("t", "s", type=kind)
+    ids = numbered(bench.client, 120)
+    consumers: list[Consumer] = []
+    hands: dict[int, set[int]] = {}
+    expected: Counter[int] = Counter()
+    done: set[int] = set()
+
+    def gone(one: Consumer) -> None:
+        consumers.remove(one)
+        expected.update(hands.pop(one.id) - done)
+
+    for _ in range(400):
+        if not consumers or (kind == "shared" and len(consumers) < 3 and rng.random() < 0.1):
+            consumers.append(bench.client.consumer("t", "s", type=kind))
+            hands[consumers[-1].id] = set()
+        one = rng.choice(consumers)
+        mine = hands[one.id]
+        fate = rng.random()
+        if fate < 0.6:
+            for _ in range(rng.randrange(6)):
+                message = one.receive()
+                if message is not None:
+                    number = int(message.value or b"")
+                    assert number not in done
+                    assert message.redelivery_count == expected[number], number
+                    mine.add(number)
+            bench.clock.advance(rng.choice((0, 0, 30, 200)))
+        elif fate < 0.65:
+            mine |= {int(v) for v in one.receive_batch(rng.randrange(1, 9))["value"].to_pylist()}
+        elif fate < 0.8 and mine - done:
+            chosen = set(rng.sample(sorted(mine - done), rng.randint(1, len(mine - done))))
+            one.acknowledge([ids[number] for number in chosen])
+            done |= chosen
+        elif fate < 0.9 and mine - done:
+            chosen = set(rng.sample(sorted(mine - done), rng.randint(1, len(mine - done))))
+            one.negative_acknowledge([ids[number] for number in chosen])
+            expected.update(chosen)
+            mine -= chosen
+        elif fate < 0.93:
+            kill(one)
+            gone(one)
+        elif fate < 0.95:
+            one.close()
+            gone(one)
+        elif fate < 0.97:
+            bench.client.checkpoint()
+        elif fate < 0.98:
+            one.redeliver_unacknowledged_messages()
+            expected.update(mine - done)
+            mine.clear()
+    for one in [*consumers]:
+        kill(one)
+        gone(one)
+    with bench.another().consumer("t", "s") as heir:
+        left = drained(heir)
+    assert sorted(left) == [(n, expected[n]) for n in range(120) if n not in done]
+
+
+# --- other versions and processes -----------------------------------------------------------------
+
+
+def test_leases_of_an_older_program_count_as_received(tmp_path: Path) -> None:
+    """It told nobody what it took ahead: four of one consumer, two and three of another."""
+    with tarfile.open(ROOT / "tests/format/leases.tar.gz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    clock = ManualClock(1_795_219_200_000, boot_id="7f3c1f2e-52f0-4c58-9d58-0c3a6a1b2c3d")
+    path = str(tmp_path / "store")
+    with txlog.open(path, clock=clock) as client, client.consumer("t", "s") as heir:
+        assert drained(heir) == [(n, int(n < 9)) for n in range(13)]
+        client.checkpoint()
+    assert txlog.verify(path, deep=True, clock=clock)["errors"] == 0
+
+
+WORKER = """
+import os, signal, sys, txlog
+with txlog.open(sys.argv[1]) as client:
+    worker = client.consumer("t", "s", type="shared")
+    for _ in range(int(sys.argv[2])):
+        worker.acknowledge(worker.receive(timeout_ms=None))
+    print(worker.receive(timeout_ms=None).value.decode(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_is_killed_counts_for_the_message_it_had(tmp_path: Path) -> None:
+    """SIGKILL at the same message, with others ahead of it: one more for that one each time."""
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("t")
+        client.create_subscription("t", "s", type="shared")
+        numbered(client, 40)
+    for death, before in enumerate((4, 0, 0)):
+        done = subprocess.run([sys.executable, "-c", WORKER, path, str(before)], check=False,
+                              capture_output=True, text=True)  # fmt: skip
+        assert (done.stdout, done.returncode) == ("4\n", -signal.SIGKILL), (death, done.stderr)
+    with txlog.open(path) as client, client.consumer("t", "s") as heir:
+        assert drained(heir) == [(4, 3)] + [(n, 0) for n in range(5, 40)]
