@@ -2,7 +2,9 @@
 
     1 rebuild-state    dumps that a replay leads to
       forget-history   a damaged part of the transaction log's history
-    2 rebuild-journal  only the header of the journal is bad: its frames behind another one
+    2 move-frame       one that its writer did not go on from: behind the others, under new ids
+      drop-frame       the same, when messages of it cannot stand there
+      rebuild-journal  only the header of the journal is bad: its frames behind another one
       cut-journal      the same before damaged frames; what is behind them is lost
     3 rebuild-file     parts and sealed files whose rows older files or frames still have
       salvage-file     what is left of the others; each message in it that is not is lost, and a
@@ -18,8 +20,9 @@
 Each round looks at the whole store, does the first group that has something to do, and looks again.
 Every step makes new files first and then names them, by one manifest or one frame; so a death
 anywhere leaves a store that the next repair goes on with. No step lets go of what a later one
-needs: a checkpoint comes last, and none is written over a dump that is missing. Two steps lose
-messages, and want a consent: cut-journal and salvage-file; both leave a LossAccepted.
+needs: a checkpoint comes last, and none is written over a dump that is missing. Three steps
+lose messages, and want a consent: cut-journal, drop-frame, salvage-file; each leaves a
+LossAccepted.
 Source: RELIABILITY 2.3; R3, R13, R14.
 """
 
@@ -38,6 +41,12 @@ from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.manifest import (
     manifest_path,
 )
+from txlog.engine.upkeep.contradiction import (
+    Reconciled,
+    is_last_file,
+    reconcile,
+    valid_frames,
+)
 from txlog.engine.upkeep.findings import Findings, Problem
 from txlog.engine.upkeep.journal_loss import (
     Lost,
@@ -49,7 +58,7 @@ from txlog.engine.upkeep.verify import Known, verify
 from txlog.ids import TopicName
 
 ROUNDS_MAX: Final = 12
-LOSING: Final = ("cut-journal", "salvage-file")
+LOSING: Final = ("cut-journal", "drop-frame", "salvage-file")
 RECORD_APART: Final = 4096  # of the witness
 _PREDECESSOR: Final = ("predecessor", "manifest")
 _SETTLED: Final = ("tail", "witness", "reserve", "lock")
@@ -77,6 +86,7 @@ class Plan:
     findings: Findings
     actions: list[Action] = field(default_factory=list)
     lost: Lost | None = None
+    reconciled: Reconciled | None = None
     dumps: dict[Component, bytes] = field(default_factory=dict)
     rows: dict[str, pa.Table] = field(default_factory=dict)
     left: dict[str, Salvaged] = field(default_factory=dict)
@@ -110,6 +120,9 @@ def make_plan(
     try:
         if ledger is None:
             _plan_state(disk, clock, plan, known, "state" in rebuild)
+            if known.conflict is not None:
+                _plan_frames(disk, clock, plan, known)
+                return plan  # what is known of the rest may change
             _plan_chain(disk, plan, known)
         _plan_files(disk, clock, plan, known, ledger)
         if ledger is None:
@@ -138,6 +151,31 @@ def _plan_chain(disk: Disk, plan: Plan, known: Known) -> None:
     if known.bad or only_before:
         path = manifest_path(known.bad[0]) if known.bad else only_before[0].path
         plan.actions.append(Action("new-checkpoint", "write another checkpoint", path))
+
+
+def _plan_frames(disk: Disk, clock: Clock, plan: Plan, known: Known) -> None:
+    """Frames that contradict what stands before them: which leave their place."""
+    assert known.conflict is not None
+    path = known.conflict.raw.journal.path
+    newest = 0 if known.newest is None else known.newest.generation
+    behind = valid_frames(disk, known.identity.salt, clock.now().boot_id, newest)
+    if plan.actions or behind is None:
+        return  # its state comes first, or it has moved
+    found = reconcile(disk, *behind)
+    if not is_last_file(disk, min(found.removed)):
+        plan.actions.append(
+            Action("restore", f"LSN {known.conflict.raw.lsn} contradicts what stands before it, "
+                   "and another journal was begun since", path)
+        )  # fmt: skip
+        return
+    plan.reconciled = found
+    for lsn, what in found.told:
+        lost = found.lost.get(lsn, 0)
+        plan.actions.append(
+            Action("drop-frame" if lost else "move-frame",
+                   f"LSN {lsn}, which its writer did not go on from: {what}", path, None, lsn, lsn,
+                   lost)
+        )  # fmt: skip
 
 
 def _without_journal(disk: Disk, known: Known) -> Action:

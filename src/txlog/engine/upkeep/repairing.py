@@ -21,6 +21,7 @@ from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.far import is_far
 from txlog.engine.storage.manifest import (
+    EMPTY,
     DumpRef,
     Manifest,
     encode_manifest,
@@ -37,6 +38,7 @@ from txlog.engine.upkeep.checkpoint import (
     next_generation,
     restore_reserve,
 )
+from txlog.engine.upkeep.contradiction import reconcile, rewrite, valid_frames
 from txlog.engine.upkeep.journal_loss import (
     cut_off,
     forget_before,
@@ -51,12 +53,14 @@ from txlog.engine.view import View
 from txlog.errors import TxlogError
 from txlog.ids import TopicName
 
+_OF_FRAMES: Final = ("move-frame", "drop-frame")
 _OF_JOURNAL: Final = ("rebuild-journal", "cut-journal")
 _AT_LAST: Final = ("new-checkpoint",)
 # One group a round. What the newest checkpoint names is made again before another is written: that
 # one would push out the older, from which it is made.
 _GROUPS: Final = (
-    ("rebuild-state", "forget-history"), _OF_JOURNAL, ("rebuild-file", "salvage-file"), _AT_LAST,
+    ("rebuild-state", "forget-history"), _OF_FRAMES, _OF_JOURNAL,
+    ("rebuild-file", "salvage-file"), _AT_LAST,
 )  # fmt: skip
 
 
@@ -100,7 +104,10 @@ def perform(disk: Disk, clock: Clock, plan: Plan, timeout_ms: int) -> list[Actio
         with _locked(disk, timeout_ms, writing=True):
             if _is_past(disk, known):
                 return None
-            if names in (_OF_JOURNAL, _AT_LAST):
+            if names is _OF_FRAMES:
+                if not _reconcile(disk, clock, plan, known):
+                    return None
+            elif names in (_OF_JOURNAL, _AT_LAST):
                 cut_off(disk, clock, known, plan.lost if names is _OF_JOURNAL else None)
                 for generation in known.bad:
                     _set_aside(disk, manifest_path(generation))
@@ -118,6 +125,23 @@ def perform(disk: Disk, clock: Clock, plan: Plan, timeout_ms: int) -> list[Actio
 def _is_past(disk: Disk, known: Known) -> bool:
     """True when another checkpoint came since the look; asked for under the locks."""
     return generations(disk) != known.generations
+
+
+def _reconcile(disk: Disk, clock: Clock, plan: Plan, known: Known) -> bool:
+    """Write the journal anew without a contradiction; False: there are more frames by now."""
+    newest = known.newest or EMPTY
+    behind = valid_frames(disk, known.identity.salt, clock.now().boot_id, newest.generation)
+    if behind is None or plan.reconciled is None:
+        return False
+    manifest, frames = behind
+    found = reconcile(disk, manifest, list(frames))
+    if (found.removed, found.lost) != (plan.reconciled.removed, plan.reconciled.lost):
+        return False
+    first = min(found.removed)
+    for path in sorted({raw.journal.path for raw, _ in frames if raw.lsn >= first}):
+        _keep_copy(disk, path)
+    rewrite(disk, known.identity.salt, manifest, frames, found, disk.owner()[0])
+    return True
 
 
 def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Action]) -> None:

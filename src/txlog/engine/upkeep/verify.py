@@ -36,6 +36,7 @@ from txlog.engine.storage.manifest import (
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.witness import Witness, Witnessed
 from txlog.engine.upkeep.buckets import delayed_partitions
+from txlog.engine.upkeep.contradiction import Conflict, first_conflict, valid_frames
 from txlog.engine.upkeep.findings import Findings
 from txlog.engine.upkeep.sweep import paths_of
 from txlog.engine.upkeep.unlinking import leading
@@ -80,6 +81,7 @@ class Known:
     bad_dumps: list[DumpRef] = field(default_factory=list)
     bad_history: list[HistoryRef] = field(default_factory=list)
     bad_files: list[FileRef] = field(default_factory=list)
+    conflict: Conflict | None = None
 
     @property
     def newest(self) -> Manifest | None:
@@ -142,8 +144,9 @@ def _verify(
         return None
     try:
         partitions = _partitions(known.view, topics)
+        _check_frames(disk, known, now.boot_id, findings)
         _check_files(disk, known, findings, partitions, now.wall_ms, deep=deep)
-        if deep and known.view is not None:
+        if deep and known.view is not None and known.conflict is None:
             findings.begin("replaying the journal")
             check_replay(disk, known.identity.salt, now.boot_id, known.manifests, findings)
             findings.begin("comparing components")
@@ -152,6 +155,22 @@ def _verify(
         known.close()
         raise
     return known
+
+
+def _check_frames(disk: Disk, known: Known, boot_id: str, findings: Findings) -> None:
+    """What the folds say of the frames behind the newest checkpoint: each follows from the last."""
+    findings.begin("replaying the journal")
+    newest = 0 if known.newest is None else known.newest.generation
+    behind = valid_frames(disk, known.identity.salt, boot_id, newest)
+    if known.chain.is_broken or behind is None:
+        return  # which is said
+    known.conflict = found = first_conflict(disk, *behind)
+    if found is not None:
+        findings.error(
+            604, f"LSN {found.raw.lsn} contradicts what stands before it: "
+            f"{found.why.partition(': ')[2] or found.why}", path=found.raw.journal.path,
+            offset=found.raw.offset, hint="txlog admin repair says what can be kept",
+        )  # fmt: skip
 
 
 def _has_moved(disk: Disk, known: Known) -> bool:
