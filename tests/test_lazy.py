@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import txlog
+from txlog.errors import NotAllowed
 from txlog.lazy import LazyModule
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
@@ -99,6 +100,7 @@ def test_what_a_command_does_not_use_does_not_run() -> None:
     """The client of a producer runs no upkeep, no consumer, no kernel of Arrow."""
     code = """
 import sys, tempfile, txlog
+from txlog.errors import NotAllowed
 from txlog.lazy import LazyModule
 with tempfile.TemporaryDirectory() as folder:
     txlog.init(folder)
@@ -135,3 +137,23 @@ print(code, sorted(heavy & set(sys.modules)), "msgspec" in sys.modules)
         env={"PYTHONPATH": str(SOURCE), "TXLOG_STORE": str(tmp_path / "s")},
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("0 [] True\n", "")
+
+
+def test_whoever_comes_in_while_its_thread_runs_it(probe: Path) -> None:
+    """Rule 4: as the collector or a signal handler does; what is missing is refused by name."""
+    write(probe, "FIRST = 1\nimport txlog\ntxlog.probe_enters()\nLAST = 2")
+    module = importlib.import_module("txlog.probe")
+    found: list[object] = []
+
+    def enters() -> None:
+        found.append(module.FIRST)
+        with pytest.raises(NotAllowed, match="LAST is not there: called from within"):
+            _ = module.LAST
+        found.append(hasattr(module, "LAST"))
+
+    vars(txlog)["probe_enters"] = enters
+    try:
+        assert module.LAST == 2
+    finally:
+        del vars(txlog)["probe_enters"]
+    assert (found, type(module), ran(probe)) == ([1, False], ModuleType, 1)

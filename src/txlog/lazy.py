@@ -10,6 +10,8 @@ library's. Whoever needs a module loaded before a point of no return imports a n
 1. A module runs once, whoever comes first; other threads wait for it as for any import.
 2. A run that raises leaves the module as it was found, and the next use runs it again.
 3. Threads cannot wait for each other in a circle: modules import each other in none.
+4. Whoever comes in while its thread runs it, from `__del__` or a signal handler, finds what is
+   there by then, as the module's own top level does; what is not there yet is refused by name.
 """
 
 from __future__ import annotations
@@ -24,18 +26,31 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+from txlog.errors import NotAllowed
+
 PREFIX = "txlog."
 # What the import system asks of a module that is there.
 _PLAIN = frozenset(("__spec__", "__name__", "__loader__", "__file__", "__class__", "__package__"))
+
+
+class NotThereYet(NotAllowed, AttributeError):
+    """A name of a module whose top level has not come to it."""
 
 
 class LazyModule(ModuleType):
     """A module that was found and has not run; any use of a name in it runs it."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name not in _PLAIN:
-            _run(self)
-        return ModuleType.__getattribute__(self, name)
+        if name in _PLAIN or _run(self):
+            return ModuleType.__getattribute__(self, name)
+        try:
+            return ModuleType.__getattribute__(self, name)
+        except AttributeError:
+            raise NotThereYet(
+                f"{self.__name__} is still being loaded, and {name} is not there: called from "
+                "within that, from __del__ or a signal handler",
+                hint="call it when that has ended",
+            ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _PLAIN:
@@ -52,8 +67,7 @@ class _Loader:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self.lock = RLock()
-        self.running = False
+        self.lock: Any = RLock()  # whoever owns it runs the module
 
     def create_module(self, spec: ModuleSpec) -> None:
         """An ordinary module will do."""
@@ -87,20 +101,20 @@ def install() -> None:
         sys.meta_path.insert(0, _Finder)
 
 
-def _run(module: LazyModule) -> None:
+def _run(module: LazyModule) -> bool:
+    """Let the module run, if nobody has; False while this thread is in its run."""
     plain = ModuleType.__getattribute__
     spec = plain(module, "__spec__")
     waiting = spec.loader
     if not isinstance(waiting, _Loader):
-        return  # another thread has run it since the caller looked
+        return True  # another thread has run it since the caller looked
+    if waiting.lock._is_owned():  # asked of the lock: an interrupt may end any note of ours
+        return False
     with waiting.lock:
-        if waiting.running or spec.loader is not waiting:
-            return  # its own top level uses it, or it has run while this thread waited
-        waiting.running = True
+        if spec.loader is not waiting:
+            return True  # it has run while this thread waited
         module.__loader__ = waiting.loader
-        try:
-            waiting.loader.exec_module(module)
-        finally:
-            waiting.running = False
+        waiting.loader.exec_module(module)
         spec.loader = waiting.loader
         module.__class__ = ModuleType  # type: ignore[assignment]
+    return True
