@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from txlog.engine.storage import disk as disk_module
-from txlog.engine.storage import disk_root
+from txlog.engine.storage import disk_lock, disk_root
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.disk_lock import find_holder
 from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, LockFile
@@ -422,14 +422,11 @@ class TestPosix:
         one, two = disk.lock_file("lock"), disk.lock_file("lock")
         one.acquire(0)
         with monkeypatch.context() as patch:
-            wait = threading.Event.wait
 
-            def interrupt(event: threading.Event, timeout: float | None = None) -> bool:
-                if timeout == 60.0:
-                    raise KeyboardInterrupt
-                return wait(event, timeout)
+            def interrupt(waiter: disk_lock._Waiter, seconds: float) -> bool:
+                raise KeyboardInterrupt
 
-            patch.setattr(threading.Event, "wait", interrupt)
+            patch.setattr(disk_lock._Waiter, "wait", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 two.acquire(60_000)
         one.release()

@@ -130,7 +130,7 @@ class PosixDisk:
         self._directories: dict[str, Handle] = {"": self._root}
         self._durable = {""}  # directories whose names are known to be on disk
         self._owner: tuple[int, str] | None = None  # the lookup costs 16 us
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # its thread may come again: `__del__` runs anywhere
         is_foreign = at.st_uid != os.geteuid() and not self._is_shared
         if not (self.read_only or allow_unsafe) and (is_foreign or at.st_mode & 0o002):
             self._root.close()

@@ -4,6 +4,9 @@ flock belongs to the open file description (R24): the descriptor is the holder. 
 a thread and a descriptor of its own, for nothing can call back a thread blocked in flock. A lock
 file that was unlinked or replaced meanwhile is no lock: after a first lock, and after every wait,
 the name must still lead to the file that was locked (R26).
+
+An interrupt may end any step here. `release` asks nobody what was taken: behind it no descriptor
+that this handle ever had holds the lock.
 """
 
 from __future__ import annotations
@@ -55,38 +58,63 @@ class _Waiter:
     """A thread blocked in flock (R25).
 
     Who gives up abandons it, and then it lets go as soon as it has the lock; the next wait
-    through the same handle takes it over instead of starting another.
+    through the same handle takes it over instead of starting another. There is no lock about it
+    that an interrupt could leave held: each side says what it wants first, then looks what the
+    other one said, and of both only one can take the descriptor out of `_kept`.
     """
 
     def __init__(self, descriptor: Descriptor) -> None:
-        self.descriptor = descriptor
-        self.done = threading.Event()
         self.error: TxlogError | None = None
-        self._turn = threading.Lock()
+        self._kept = [descriptor]
+        self._gate = threading.Lock()
+        self._gate.acquire()  # free once the thread is done
+        self._is_done = False
         self._is_abandoned = False
+
+    def start(self) -> None:
         threading.Thread(target=self._run, name="txlog-lock-wait", daemon=True).start()
 
     def _run(self) -> None:
         try:
-            self.descriptor.lock(wait=True)
+            for descriptor in self._kept[:]:
+                descriptor.lock(wait=True)
         except TxlogError as error:
             self.error = error
-        with self._turn:
-            self.done.set()
-            if self._is_abandoned:
-                self.descriptor.close()
+        self._is_done = True
+        self._gate.release()
+        if self._is_abandoned:
+            self.close()
 
-    def abandon(self) -> None:
-        with self._turn:
-            self._is_abandoned = True
-            if self.done.is_set():
-                self.descriptor.close()
+    def wait(self, seconds: float) -> bool:
+        """Whether the thread is done within this time."""
+        return self._is_done or self._gate.acquire(timeout=seconds)
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """What holds the lock; the caller keeps it, and then abandons this."""
+        [kept] = self._kept
+        return kept
+
+    def close(self) -> None:
+        """Let go of the descriptor, unless somebody else did or keeps it."""
+        with suppress(IndexError):
+            self._kept.pop().close()
+
+    def abandon(self, kept: Descriptor) -> None:
+        """Nobody wants it; kept: what the caller has, which stays open."""
+        if kept in self._kept:
+            self._kept.clear()
+        self._is_abandoned = True
+        if self._is_done:
+            self.close()
 
     def take_over(self) -> bool:
         """Whether the thread still waits, now for the caller."""
-        with self._turn:
-            self._is_abandoned = self.done.is_set()  # then it has let go already
-            return not self._is_abandoned
+        self._is_abandoned = False
+        if self._is_done:
+            self.close()  # it may have let go already
+            return False
+        return True
 
 
 class PosixLock:
@@ -120,12 +148,14 @@ class PosixLock:
         return False
 
     def release(self) -> None:
+        if self._waiter is not None:
+            self._waiter.abandon(self._descriptor)
         self._descriptor.unlock()
 
     def close(self) -> None:
         self._descriptor.close()
         if self._waiter is not None:
-            self._waiter.abandon()
+            self._waiter.abandon(self._descriptor)
 
     def holder(self) -> tuple[int, str] | None:
         return self._site.holder(self._descriptor.identity())
@@ -139,38 +169,42 @@ class PosixLock:
         waiter = self._waiter
         if timeout_ms > 0:
             if waiter is None or not waiter.take_over():
-                waiter = self._waiter = self._start_waiter()
+                waiter = self._start_waiter()
             try:
-                has_ended = waiter.done.wait(timeout_ms / 1000)
-            except BaseException:
-                waiter.abandon()
-                raise
-            if has_ended:
-                self._waiter = None
-                if waiter.error is not None:
-                    waiter.descriptor.close()
-                    raise waiter.error
-                self._descriptor.close()
-                self._descriptor = waiter.descriptor
-                self._is_current = False
-                return
-            waiter.abandon()
+                if waiter.wait(min(timeout_ms / 1000, threading.TIMEOUT_MAX)):
+                    self._take(waiter)
+                    return
+            finally:
+                waiter.abandon(self._descriptor)
         raise locked(self.path, self.holder(), timeout_ms)
 
+    def _take(self, waiter: _Waiter) -> None:
+        """Put the descriptor of a waiter in the place of ours, from where `release` frees it."""
+        if waiter.error is not None:
+            raise waiter.error
+        old, self._is_current = self._descriptor, False
+        self._descriptor = waiter.descriptor
+        waiter.abandon(self._descriptor)
+        self._waiter = None
+        old.close()
+
     def _start_waiter(self) -> _Waiter:
-        descriptor = self._site.open()
+        """A thread that waits; it is known here before it begins, so that it can be abandoned."""
+        waiter = self._waiter = _Waiter(self._site.open())
         try:
-            return _Waiter(descriptor)
+            waiter.start()
         except RuntimeError as error:  # no thread to be had
-            descriptor.close()
+            self._waiter = None
+            waiter.close()
             raise NoResources(f"cannot wait for the lock {self.path}: {error}") from error
+        return waiter
 
     def _check(self) -> bool:
         """Whether the name still leads to the file we locked; if not, open what it leads to now."""
         self._is_current = self._descriptor.identity() == self._site.identity()
         if not self._is_current:
-            self._descriptor.close()
-            self._descriptor = self._site.open()
+            old, self._descriptor = self._descriptor, self._site.open()
+            old.close()
         return self._is_current
 
 
