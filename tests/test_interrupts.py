@@ -6,9 +6,12 @@ call. Whoever goes on with the same client must not go on with what was half don
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
-from functools import partialmethod
+from contextlib import suppress
+from functools import partial, partialmethod
 from pathlib import Path
+from threading import Event, Thread, current_thread, main_thread
 from typing import Any
 
 import pytest
@@ -18,8 +21,20 @@ from txlog import Client
 from txlog.engine.call import Call
 from txlog.engine.flow.draft import Decision
 from txlog.engine.follower import Follower
+from txlog.engine.model.tail import Tail
+from txlog.engine.mutex import Mutex
 from txlog.engine.storage.disk_lock import PosixLock
+from txlog.engine.storage.journal import Journal
+from txlog.engine.store import Store
 from txlog.engine.view import View
+from txlog.errors import (
+    AlreadyClosed,
+    MissingFile,
+    NotAllowed,
+    OutcomeUnknown,
+    StoreFull,
+    TopicNotFound,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -126,8 +141,9 @@ def test_an_interrupt_while_everything_is_loaded_anew(
     monkeypatch.setattr(Follower, "_load", load)
     with pytest.raises(KeyboardInterrupt):
         send(client, b"b")
-    with pytest.raises(KeyboardInterrupt):
-        client.topics()
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            client.topics()
     assert [m.value for m in read(client)] == [b"a", b"b"]  # it was written: ask before repeating
     send(client, b"c")
     assert seen(client) == seen(bench.another())
@@ -136,10 +152,10 @@ def test_an_interrupt_while_everything_is_loaded_anew(
 def test_an_interrupt_while_it_waits_for_the_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R12: the calls of other threads that it leads are told, and nothing of them is done."""
+    """R12: it leaves the queue, and the calls of other threads stay in it for the next leader."""
     store = bench.client._store
     others = Call(lambda view, now: Decision([], answer="done"))
-    store._queue.append(others)
+    store._queue.append([others])
 
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
@@ -148,25 +164,268 @@ def test_an_interrupt_while_it_waits_for_the_lock(
         patched.setattr(PosixLock, "acquire", interrupted)
         with pytest.raises(KeyboardInterrupt):
             send(bench.client, b"b")
-    assert others.done and isinstance(others.error, KeyboardInterrupt)
+    was_done = others.done
+    assert not was_done and list(store._queue) == [[others]]
     send(bench.client, b"c")
+    assert others.done and others.answer == "done" and not store._queue
     assert [m.value for m in read(bench.client)] == [b"a", b"c"]
 
 
-@pytest.mark.parametrize(("error", "is_kept"), [(KeyboardInterrupt, False), (ValueError, True)])
+@pytest.mark.parametrize(
+    ("error", "is_kept"),
+    [(KeyboardInterrupt, False), (MemoryError, False), (MissingFile, True), (TopicNotFound, True)],
+)
 def test_nobody_looks_at_a_view_that_a_look_was_interrupted_in(
     bench: Bench, error: type[BaseException], is_kept: bool
 ) -> None:
-    """It may have noted half of a fold that it loaded; an error of the question has not."""
+    """It may have noted half of a fold that it loaded; an error of ours has not."""
     views: list[View] = []
 
     def look(view: View) -> None:
         views.append(view)
-        raise error
+        raise error("no")
 
     with pytest.raises(error):
-        bench.client.ask(look)
+        bench.client._store.read(look)
     before = seen(bench.another())
     bench.client.ask(views.append)
     assert (views[0] is views[1]) == is_kept
     assert seen(bench.client) == before
+
+
+class Alarm(Exception):
+    """What the handler of a soft time limit raises."""
+
+
+def fresh(bench: Bench) -> list[bytes]:
+    """What a process sees that reads everything anew, of all that was written."""
+    other = bench.another()
+    other._store.flush()
+    return [m.value or b"" for m in read(other)]
+
+
+@pytest.mark.parametrize("error", [MemoryError, Alarm, RecursionError, NotAllowed])
+def test_what_was_appended_is_never_a_refused_decision(
+    bench: Bench, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R28: the frame is in the journal, the folds have not taken it; the view is thrown away."""
+
+    def note(tail: Tail, raw: Any, ops: Any) -> None:
+        raise error("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tail, "note", note)
+        with pytest.raises(OutcomeUnknown, match="no room") as caught:
+            send(bench.client, b"b")
+    assert isinstance(caught.value.__cause__, error)
+    send(bench.client, b"c", b"d")
+    assert fresh(bench) == [m.value for m in read(bench.client)] == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("error", [MemoryError, Alarm, KeyboardInterrupt])
+def test_a_commit_whose_frame_is_in_doubt_says_so(
+    bench: Bench, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for the frame that the calls of a transaction share."""
+
+    def note(tail: Tail, raw: Any, ops: Any) -> None:
+        raise error("no room")
+
+    heard = OutcomeUnknown if issubclass(error, Exception) else error
+    txn = bench.client.transaction()
+    bench.client.producer("t").send_async(b"b", txn=txn)
+    with monkeypatch.context() as patched:
+        patched.setattr(Tail, "note", note)
+        with pytest.raises(heard):
+            txn.commit()
+    send(bench.client, b"c")
+    assert fresh(bench) == [m.value for m in read(bench.client)] == [b"a", b"b", b"c"]
+
+
+def test_a_full_disk_under_one_of_many_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R30: calls behind one that found the disk full go on behind the frames before it."""
+    store = bench.client._store
+    producer = bench.client.producer("t")
+    began = Call(bench.client.transaction()._opening().decide)
+    txn = bench.client.transaction()
+    producer.send_async(b"never", txn=txn)
+    joined = [*txn._queue, Call(lambda view, now: Decision([]))]
+    behind = Call(bench.client.transaction()._opening().decide)
+    own = Call(bench.client.transaction()._opening().decide)
+    store._queue += [[began], joined, [behind]]
+    append, nth = Journal.append, 0
+
+    def full(journal: Journal, *given: Any) -> Any:
+        nonlocal nth
+        nth += 1
+        if nth == 2:
+            raise StoreFull("full")
+        return append(journal, *given)
+
+    monkeypatch.setattr(Journal, "append", full)
+    store.submit([own])
+    assert isinstance(joined[0].error, StoreFull) and nth == 4
+    known = {str(call.answer) for call in (began, behind, own)}
+    assert len(known) == 3
+    found = {str(row["txn"]) for row in bench.another().transactions(all=True)}
+    store.flush()
+    found = {str(row["txn"]) for row in bench.another().transactions(all=True)}
+    assert known <= found and fresh(bench) == [b"a"]
+
+
+def test_a_handler_that_sends_within_a_call_is_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frame of the outer call is half taken; what only cleans up waits until that has ended."""
+    client = bench.client
+    client.create_subscription("t", "u")
+    consumer = client.consumer("t", "u")
+    consumer.receive()
+    txn, refused = client.transaction(), list[str]()
+    client.producer("t").send(b"dropped", txn=txn)
+    note, is_first = Tail.note, True
+
+    def handle(tail: Tail, raw: Any, ops: Any) -> None:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            for act in (lambda: send(client, b"nested"), lambda: read(client), client.checkpoint):
+                with pytest.raises(NotAllowed, match="within another call") as caught:
+                    act()
+                refused.append(str(caught.value))
+            assert txn.abort().status == "ABORTING"
+            consumer.close()
+            assert txn.state == "OPEN"
+        note(tail, raw, ops)
+
+    monkeypatch.setattr(Tail, "note", handle)
+    send(client, b"b")
+    assert len(refused) == 3 and txn.state == "ABORTED"
+    with client.consumer("t", "u") as again:  # the other one has left
+        assert again.receive() is not None
+    assert fresh(bench) == [m.value for m in read(client)] == [b"a", b"b"]
+    with pytest.raises(AlreadyClosed):
+        consumer.receive()
+
+
+class _Dropped:
+    """Cleans up, and sends, when the collector comes to it: in a circle, so at any time."""
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.me = client, self
+        self.txn = client.transaction()
+        client.producer("t").send(b"in a dropped one", txn=self.txn)
+
+    def __del__(self) -> None:
+        self.txn.abort()
+        with suppress(NotAllowed):
+            send(self.client, b"last words")
+
+
+def test_what_the_collector_drops_within_calls(bench: Bench) -> None:
+    """Stores were unreadable after some 100 sends."""
+    client, before = bench.client, gc.get_threshold()
+    gc.set_threshold(7)  # the collector runs within nearly every call
+    try:
+        for turn in range(60):
+            _Dropped(client)
+            send(client, b"%d" % turn)
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    values = fresh(bench)
+    assert [value for value in values if value.isdigit()] == [b"%d" % turn for turn in range(60)]
+    assert b"in a dropped one" not in values
+    assert {row["state"] for row in client.transactions(all=True)} == {"aborted"}
+
+
+def test_a_call_that_was_interrupted_before_it_was_decided_is_not_done_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the queue with the exception; its caller repeats it, and it is stored once."""
+
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "_lead", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            send(bench.client, b"b")
+        with pytest.raises(KeyboardInterrupt), bench.client.transaction() as txn:
+            bench.client.producer("t").send_async(b"never", txn=txn)
+    send(bench.client, b"b")
+    txn = bench.client.transaction()
+    txn.abort()
+    assert fresh(bench) == [b"a", b"b"]
+
+
+def test_a_call_that_another_thread_has_is_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller leaves when it is decided, so what it hears then is true."""
+    store = bench.client._store
+    queued, taken, go_on = Event(), Event(), Event()
+    under_lock, run = Store._under_lock, Mutex.run
+    turns = 0
+
+    def late(store: Store, act: Any) -> Any:
+        if current_thread() is not main_thread():
+            queued.wait()
+        return under_lock(store, act)
+
+    def decide(view: View, now: Any) -> Decision:
+        taken.set()
+        go_on.wait()
+        return Decision([])
+
+    def interrupted(mutex: Mutex, act: Any) -> Any:
+        nonlocal turns
+        if current_thread() is main_thread() and mutex is store._mutex:
+            turns += 1
+            if turns == 1:
+                queued.set()
+                taken.wait()
+                raise KeyboardInterrupt
+            go_on.set()
+        return run(mutex, act)
+
+    producer = bench.client.producer("t")
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "_under_lock", late)
+        patched.setattr(Mutex, "run", interrupted)
+        other = Thread(target=store.submit, args=([Call(decide)],))
+        other.start()
+        with pytest.raises(KeyboardInterrupt):
+            producer.send(b"b")
+    other.join()
+    assert turns == 2
+    assert fresh(bench) == [b"a", b"b"]
+
+
+def test_calls_of_others_survive_the_interrupt_of_their_leader(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were not decided are made by their own thread; those in doubt say so."""
+    store = bench.client._store
+    undecided, written = (Call(bench.client.transaction()._opening().decide) for _ in range(2))
+    taken = [[written], [undecided]]
+    store._queue += taken
+    append, nth = Journal.append, 0
+
+    def interrupted(journal: Journal, *given: Any) -> Any:
+        nonlocal nth
+        nth += 1
+        if nth == 2:
+            raise KeyboardInterrupt
+        return append(journal, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            send(bench.client, b"b")
+    assert not store._queue and not (written.done or undecided.done)
+    for calls in taken:
+        store._mutex.run(partial(store._lead, calls))
+    assert isinstance(written.error, OutcomeUnknown)
+    assert isinstance(undecided.error, OutcomeUnknown)  # its frame was being written
+    assert fresh(bench) == [b"a"]

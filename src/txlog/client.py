@@ -113,8 +113,10 @@ class Client(TransactionClient):
 
         A checkpoint under way is waited for, and one that is due behind changes of this client is
         written if nobody else is at it. If it fails, `reports` says so, and all that was answered
-        stands.
+        stands. From `__del__` or a signal handler, within a call on the store: when that has ended.
         """
+        if self._store.put_off(self.close):
+            return
         for consumer in list(self._consumers):
             with suppress(TxlogError):  # its peers take it for dead
                 consumer.close()

@@ -148,7 +148,7 @@ class Consumer:
         deadline = time.monotonic() + timeout_ms / 1000
         pause = POLL_SECONDS_MIN
         while True:
-            with self._turns:
+            with self._turns.held():
                 table, has_moved = self._take(max_messages)
             left = deadline - time.monotonic()
             if table.num_rows or has_moved or left <= 0:
@@ -167,7 +167,7 @@ class Consumer:
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         pause = POLL_SECONDS_MIN
         while True:
-            with self._turns:  # not while it waits: another thread may close it
+            with self._turns.held():  # not while it waits: another thread may close it
                 session = self._session
                 if session is None:
                     message, has_moved = self._ahead.next(), False
@@ -199,7 +199,7 @@ class Consumer:
 
     def batch(self, limit: int, guard: Guard | None = None) -> pa.Table | None:
         """One turn; None when there is nothing, or when the guard refused it under the lock."""
-        with self._turns:
+        with self._turns.held():
             table = self._table(limit, guard)
             return table if table.num_rows else None
 
@@ -213,7 +213,7 @@ class Consumer:
 
     def next_of_queue(self, guard: Guard | None = None) -> Message | None:
         """The next message, of a batch taken in hand if need be; guard: as in batch."""
-        with self._turns:
+        with self._turns.held():
             return self._ahead.next(guard)
 
     def is_refused(self) -> bool:
@@ -240,7 +240,7 @@ class Consumer:
 
     def has_message_available(self) -> bool:
         """True when a message can be received now."""
-        with self._turns:
+        with self._turns.held():
             self._ahead.look()
             return bool(self._ahead) or self._store.read(self._receiving.has_next)
 
@@ -356,7 +356,7 @@ class Consumer:
 
     def redeliver_unacknowledged_messages(self) -> Back:
         """Give back what was received and not acknowledged; it comes again at once, counted."""
-        with self._turns:
+        with self._turns.held():
             self._receiving.check_open()
             unseen = self._ahead.unseen()
             self._ahead.clear()
@@ -365,7 +365,7 @@ class Consumer:
 
     def seek(self, to: Where) -> None:
         """Stand before a message, an instant or a bound; as SubscriptionHandle.seek."""
-        with self._turns:
+        with self._turns.held():
             receiving = self._receiving
             receiving.check_open()
             seek_to(self._store, receiving.target, to, receiving.partitions)
@@ -374,13 +374,18 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Delete the subscription and close; raises ConsumerBusy when it has other consumers."""
-        with self._turns:
+        with self._turns.held():
             self._member.unsubscribe(self._receiving.target)
             self._ahead.clear()
 
     def close(self) -> None:
-        """Leave the subscription; what is in hand goes back, counted if it was received."""
-        with self._turns:
+        """Leave the subscription; what is in hand goes back, counted if it was received.
+
+        From `__del__` or a signal handler, within a call on the store: when that has ended.
+        """
+        if self._store.put_off(self.close):
+            return
+        with self._turns.held():
             if self._member.is_open:
                 self._member.leave(self._ahead.unseen())
                 self._ahead.clear()

@@ -192,12 +192,12 @@ class MultiTopicsConsumer:
 
     def _poll(self, limit: int) -> tuple[pa.Table | None] | None:
         """What is there for a call; (None,): a new watermark."""
-        with self._turns:
+        with self._turns.held():
             self._check_open()
             return self._turn_of(partial(self._take, limit))
 
     def _next(self) -> tuple[Message | None] | None:
-        with self._turns:
+        with self._turns.held():
             self._check_open()
             found = self._turn_of(self._next_in_turn)
             if found is None or found[0] is None or self._session is None:
@@ -312,13 +312,13 @@ class MultiTopicsConsumer:
 
     def has_message_available(self) -> bool:
         """True when a message of any topic can be received."""
-        with self._turns:
+        with self._turns.held():
             self._check_open()
             return any(consumer.has_message_available() for consumer in self._consumers.values())
 
     def get_last_message_ids(self) -> dict[str, dict[int, MessageId | None]]:
         """The last visible message of each partition of each topic."""
-        with self._turns:
+        with self._turns.held():
             return {name: one.get_last_message_ids() for name, one in self._consumers.items()}
 
     # --- acknowledging -----------------------------------------------------------------------
@@ -354,7 +354,7 @@ class MultiTopicsConsumer:
 
     def redeliver_unacknowledged_messages(self) -> Back:
         """Give back what was received and not acknowledged; it comes again at once, counted."""
-        with self._turns:
+        with self._turns.held():
             return _together(
                 [one.redeliver_unacknowledged_messages() for one in self._consumers.values()]
             )
@@ -410,8 +410,10 @@ class MultiTopicsConsumer:
 
     def close(self) -> None:
         """Let the subscriptions go; unacknowledged messages go to the next consumer."""
+        if self._store.put_off(self.close):  # from `__del__` or a signal handler, within a call
+            return
         failed: TxlogError | None = None
-        with self._turns:
+        with self._turns.held():
             self._is_closed = True
             while self._consumers:
                 _, consumer = self._consumers.popitem()

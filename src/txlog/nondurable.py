@@ -117,7 +117,7 @@ class NonDurableConsumer:
 
     def _batch(self, limit: int) -> pa.Table | None:
         """What to hand out at once; without rows: there is a new watermark."""
-        with self._turns:
+        with self._turns.held():
             session, ground = self._session, self._ground
             if session is None or ground is None:
                 return self._poll(limit)
@@ -134,7 +134,7 @@ class NonDurableConsumer:
 
     def _next(self) -> list[Message | None] | None:
         """The next message; [None]: there is a new watermark."""
-        with self._turns:
+        with self._turns.held():
             session = self._session
             if session is None:
                 message = self._pop()
@@ -163,7 +163,7 @@ class NonDurableConsumer:
             self._ground.gone(index_of(self._topic(view), number), run)
 
     def _poll(self, limit: int) -> pa.Table | None:
-        with self._turns:
+        with self._turns.held():
             if self._is_closed:
                 raise AlreadyClosed("the consumer is closed")
             again = self._store.read(lambda view: self._given_back(view, limit))
@@ -258,7 +258,7 @@ class NonDurableConsumer:
         raises: MessageNotFound; NotAllowed in a transaction: there is nothing to commit
         """
         self._check_durable(txn)
-        with self._turns:
+        with self._turns.held():
             return self._store.read(lambda view: self._acknowledge(view, self._named(view, what)))
 
     def acknowledge_cumulative(
@@ -275,7 +275,7 @@ class NonDurableConsumer:
             left = [(n, rest) for n, run in ours for rest in without(view, n, [run], self._acked)]
             return self._acknowledge(view, left)
 
-        with self._turns:
+        with self._turns.held():
             return self._store.read(look)
 
     def _check_durable(self, txn: object) -> None:
@@ -307,12 +307,12 @@ class NonDurableConsumer:
         """Give messages back that are in hand: they come again, after the delay."""
         if delay_ms < 0:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it is negative", code=203)
-        with self._turns:
+        with self._turns.held():
             self._store.read(lambda view: self._give_back(view, self._named(view, what), delay_ms))
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Deliver again what was received and not acknowledged."""
-        with self._turns:
+        with self._turns.held():
             self._buffered.clear()
             self._store.read(
                 lambda view: self._give_back(view, self._ours(view, self._hand.runs()), 0)

@@ -339,8 +339,11 @@ class Producer:
         """Send no more; nothing is buffered, so nothing is lost.
 
         Consumers go on waiting for its watermarks, so that the last one of a finished job counts
-        when they get there; with idle_on_close they do not: it asserts that it is idle.
+        when they get there; with idle_on_close they do not: it asserts that it is idle. From
+        `__del__` or a signal handler, within a call on the store: when that has ended.
         """
+        if self._idle_on_close and self._store.put_off(self.close):
+            return
         if self._idle_on_close:
             self.new_watermark().mark_idle().send()
             self._idle_on_close = False

@@ -7,15 +7,16 @@ the latest the commit. Nothing runs in the background; a batch then takes one lo
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
-from threading import Lock
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from txlog import ending
 from txlog.clock import Instant
-from txlog.engine.call import NOTHING, Call
+from txlog.engine.call import NOTHING, Call, in_doubt
 from txlog.engine.flow import end_txn
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.end_txn import EndAnswer
@@ -90,15 +91,15 @@ class Transaction:
     [b'one', b'two']
     """
 
-    __slots__ = ("_after_end", "_failed", "_lock", "_queue", "_status", "_store", "outcome", "use")
+    __slots__ = ("_after_end", "_failed", "_queue", "_status", "_store", "outcome", "use")
 
     def __init__(self, store: Store, use: Use, after_end: Callable[[], None]) -> None:
         self.use = use
         self._store = store
         self._after_end = after_end
         self._status = "OPEN"
-        self._lock = Lock()  # for the queue: threads may share a handle
-        self._queue: list[Call] = []
+        # threads may share a handle, and `__del__` may come anywhere: each step of it is one of C
+        self._queue: deque[Call] = deque()
         self._failed: Call | None = None  # the first refusal that nobody was told of
         self.outcome: EndAnswer | None = None
 
@@ -146,7 +147,14 @@ class Transaction:
         raise failed.error
 
     def abort(self) -> EndAnswer:
-        """Abort: nothing of it is ever visible, what it acknowledged comes again."""
+        """Abort: nothing of it is ever visible, what it acknowledged comes again.
+
+        From `__del__` or a signal handler, within a call on the store, it is put off until that has
+        ended, and the answer has status ABORTING.
+        """
+        use = self.use
+        if isinstance(use, TxnId) and self._store.put_off(self.abort):
+            return EndAnswer(use, "ABORTING", False, None, 0, 0, [], 0)
         dropped = self._take()
         self._drop(dropped)
         self._failed = self._failed or next(iter(dropped), None)  # if this fails, no commit without
@@ -160,8 +168,7 @@ class Transaction:
         if isinstance(error, OutcomeUnknown):
             return ending.unknown_end(self.use, error) if isinstance(self.use, TxnId) else error
         undone = [_renewed(call) for call in before if call.error is error]
-        with self._lock:
-            self._queue = [*undone, *self._queue]
+        self._queue.extendleft(reversed(undone))
         return error
 
     @staticmethod
@@ -211,8 +218,7 @@ class Transaction:
     def leave(self, decide: DecideIn, uses: Uses, finish: Callable[[object], T]) -> Later[T]:
         """Leave a decision for later; finish makes its answer of the decision's."""
         call = self._call(decide, uses)
-        with self._lock:
-            self._queue.append(call)
+        self._queue.append(call)
         return Later(self, call, finish)
 
     def write_queued(self) -> None:
@@ -222,8 +228,10 @@ class Transaction:
             self._write(calls)
 
     def _take(self) -> list[Call]:
-        with self._lock:
-            calls, self._queue = self._queue, []
+        calls: list[Call] = []
+        while self._queue:
+            with suppress(IndexError):  # another thread was quicker
+                calls.append(self._queue.popleft())
         return calls
 
     def tell(self, call: Call) -> None:
@@ -265,7 +273,7 @@ class Transaction:
 
         def decide(view: View, now: Instant) -> Decision:
             if any(call.error is not None for call in before):
-                raise _Refused
+                raise _Refused("an operation before it was refused")
             if any(call.answer is None for call in before):
                 return AGAIN
             assert isinstance(self.use, TxnId)
@@ -280,15 +288,7 @@ class Transaction:
             if isinstance(use, TxnId):
                 for call in calls:
                     call.uses = call.uses.in_txn(use.coordinator, use.sequence)
-            for at, call in enumerate(calls):
-                call.joins = at > 0
-            try:
-                self._store.submit(calls)
-            except BaseException as error:
-                for call in calls:
-                    call.error, call.done = call.error or error, True
-                self._failed = self._failed or calls[0]
-                raise
+            self._submit(calls)
             again: list[Call] = []
             if use is not self.use and all(call.error is not None for call in calls):
                 self._unopen(use, calls)
@@ -299,7 +299,19 @@ class Transaction:
                     again.append(call)
             calls = again
             for call in calls:
-                call.done = False
+                call.renew()
+
+    def _submit(self, calls: list[Call]) -> None:
+        use = self.use
+        try:
+            self._store.submit(calls)
+        except BaseException as error:
+            for call in calls:
+                call.end(error)
+            self._failed = self._failed or calls[0]
+            if not in_doubt(calls):
+                self.use = use  # an id that it learned is of a frame that was never written
+            raise
 
     def _ended(self, call: Call) -> EndAnswer:
         answer = _answered(call)
@@ -310,8 +322,8 @@ class Transaction:
         return answer
 
 
-class _Refused(Exception):
-    """A commit was not tried: an operation before it had been refused."""
+class _Refused(TxlogError):
+    """A commit was not tried; its caller hears of the operation that had been refused."""
 
 
 def _answered(call: Call) -> object:
@@ -324,7 +336,7 @@ def _answered(call: Call) -> object:
 
 def _renewed(call: Call) -> Call:
     """A call that was never decided, to be made later."""
-    call.answer, call.error, call.done = None, None, False
+    call.renew()
     return call
 
 

@@ -1,9 +1,10 @@
 """Owns Appender: decisions become frames of the journal, and the folds take them.
 
-A decision has a frame of its own: append, then apply. Decisions that *join* (the operations of one
+A decision has a frame of its own: encode, which may refuse it, then append and apply, which happen
+both or leave a view that must be thrown away (R28). Decisions that *join* (the operations of one
 transaction that were left for later, and its commit) share one: each is applied when it is decided,
 since the next must see it, and the frame is written when the last is. If that fails the folds are
-ahead of the journal, and the caller must throw them away, as after a failed flush (R28).
+ahead of the journal, and the caller must throw them away, as after a failed flush.
 """
 
 from __future__ import annotations
@@ -19,13 +20,23 @@ from txlog.engine.model.readable import encode_readable
 from txlog.engine.model.schema import encode_rows
 from txlog.engine.space import Space
 from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.journal import Journal
 from txlog.engine.storage.journal_file import RawFrame, frame_nowhere
 from txlog.engine.view import View
-from txlog.errors import ReadOnlyStore, StoreFull
+from txlog.errors import OutcomeUnknown, ReadOnlyStore, StoreFull, TxlogError
 from txlog.settings import Settings
 
 Rows = tuple[int, pa.Buffer | None]
 NO_ROWS: Rows = (0, None)
+Encoded = tuple[bytes, Rows]
+
+
+class NothingWritten(Exception):
+    """A frame was refused by the disk, and nothing of it is in the journal; error: why."""
+
+    def __init__(self, error: TxlogError) -> None:
+        self.error = error
+        super().__init__(str(error))
 
 
 class Appender:
@@ -45,33 +56,32 @@ class Appender:
         self._rows: Rows = NO_ROWS
         self._time_ms = 0
 
-    def append(self, view: View, settings: Settings, decision: Decision, now: Instant) -> None:
-        """Write a decision as a frame and apply it; not flushed.
+    def encoded(self, settings: Settings, decision: Decision) -> Encoded:
+        """What a frame of a decision holds: the last step that may refuse it.
 
-        raises: StoreFull, DiskFailed, InvalidArgument (rows, types): nothing was done;
-                OutcomeUnknown
+        raises: StoreFull, InvalidArgument (rows, types); ReadOnlyStore for rows in a dry run
         """
         ops = encode_readable(decision.ops)
+        if decision.batch is None:
+            return ops, NO_ROWS
         if self._dry_run:
-            if decision.batch is not None:
-                raise ReadOnlyStore("a dry run stores no messages", path=self._disk.description)
+            raise ReadOnlyStore("a dry run stores no messages", path=self._disk.description)
+        columns, rows = encode_rows(decision.batch)
+        self._space.check(rows.size, settings.free_bytes_min)
+        return ops, (columns, rows)
+
+    def append(self, view: View, decision: Decision, encoded: Encoded, now: Instant) -> None:
+        """Write a frame and apply it; not flushed. Behind the write nothing may refuse it.
+
+        raises: NothingWritten; whatever else it raises, the frame may be in the journal, and the
+                view must be thrown away
+        """
+        if self._dry_run:
             name = view.journal.current.name
             view.apply(frame_nowhere(name, view.lsn + 1, now.wall_ms), decision.ops)
             return
-        rows = self._encoded(settings, decision)
+        ops, rows = encoded
         view.apply(self._write(view, ops, rows, now.wall_ms), decision.ops)
-
-    def encoded(self, settings: Settings, decision: Decision) -> Rows:
-        """The rows of a decision that is to join; raises StoreFull, InvalidArgument."""
-        encode_readable(decision.ops)  # before the folds take them
-        return self._encoded(settings, decision)
-
-    def _encoded(self, settings: Settings, decision: Decision) -> Rows:
-        if decision.batch is None:
-            return NO_ROWS
-        columns, rows = encode_rows(decision.batch)
-        self._space.check(rows.size, settings.free_bytes_min)
-        return columns, rows
 
     def fits(self, rows: Rows) -> bool:
         """True when the open frame can take these rows: a frame has those of one decision."""
@@ -87,7 +97,10 @@ class Appender:
             self._rows = rows
 
     def close(self, view: View) -> None:
-        """Write the frame of what has joined; when it raises, the folds are worth nothing."""
+        """Write the frame of what has joined; when it raises, the folds are worth nothing.
+
+        raises: as append
+        """
         ops, rows = self._joined, self._rows
         self.forget()
         if ops:
@@ -105,11 +118,26 @@ class Appender:
         return released
 
     def _write(self, view: View, ops: bytes, rows: Rows, time_ms: int) -> RawFrame:
-        columns, data = rows
         self.has_written = True
+        journal = view.journal
+        before = (journal.end, journal.last_lsn, journal.chain_crc)
         try:
-            return view.journal.append(ops, data, columns, time_ms)
+            return self._append(journal, ops, rows, time_ms)
+        except OutcomeUnknown:
+            raise
+        except TxlogError as error:
+            # by what is there, not by where it came from: a signal handler may have raised it
+            if before != (journal.end, journal.last_lsn, journal.chain_crc):
+                raise
+            if not journal.current.ends_at(journal.end):
+                raise
+            raise NothingWritten(error) from error
+
+    def _append(self, journal: Journal, ops: bytes, rows: Rows, time_ms: int) -> RawFrame:
+        columns, data = rows
+        try:
+            return journal.append(ops, data, columns, time_ms)
         except StoreFull:
             if data is not None or not self.release_reserve():
                 raise
-            return view.journal.append(ops, data, columns, time_ms)
+            return journal.append(ops, data, columns, time_ms)

@@ -5,13 +5,14 @@
     dry run         the view stays where it was opened, behind every valid frame
 
 A checkpoint of others may take files from under it: then it looks again over the newest (R21), or
-loads everything anew. So it does behind an interrupt: what a frame has half done in the folds must
-not be gone on with (R28).
+loads everything anew. So it does behind anything that was broken off (R28): the view counts as void
+from the first step that changes it until the last one is done, and who finds it void loads it anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from txlog.clock import Clock
@@ -21,7 +22,7 @@ from txlog.engine.mutex import Mutex
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.view import View
-from txlog.errors import AlreadyClosed, MissingFile
+from txlog.errors import AlreadyClosed, MissingFile, TxlogError
 from txlog.settings import Settings
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class Follower:
         self.clock = clock
         self.identity = identity
         self.reports: list[str] = []
-        self._mutex = Mutex(disk.pid)
+        self._mutex = Mutex(disk.pid, self.note)
         self._closed = False
         self._is_void = False  # the view is worth nothing: the next call loads it anew
         self._asked_durability = durability
@@ -80,11 +81,21 @@ class Follower:
             raise AlreadyClosed("the store is closed", hint="open it again")
 
     def close(self) -> None:
-        """Close every descriptor."""
-        with self._mutex:
-            if not self._closed:
-                self._closed = True
-                self._view.close()
+        """Close every descriptor; within another call, when that has ended."""
+        if not self.put_off(self.close):
+            self._mutex.run(self._close)
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._view.close()
+
+    def put_off(self, act: Callable[[], object]) -> bool:
+        """Within a call of this thread (`__del__`, a signal handler): run an act behind it.
+
+        returns: whether it is put off; if not, the caller does it
+        """
+        return self._mutex.put_off(act)
 
     def read(self, look: Callable[[View], T], *, fresh: bool = True) -> T:
         """Run a reading function over the newest durable state, alone among the threads.
@@ -92,56 +103,70 @@ class Follower:
         fresh: False for one that is about what this process has seen already
         It may run again, when files that it needs have been replaced since: until it returns it
         must leave nothing behind.
+        raises: NotAllowed within another call of this thread, as every call here; what look raises
         """
-        with self._mutex:
-            if fresh or self._closed or self._is_void:
-                self._refresh()
-            while True:
-                at = (self._view.lsn, self._view.manifest.generation)
-                try:
-                    return look(self._view)
-                except MissingFile:
-                    self._refresh()  # R21
-                    if at == (self._view.lsn, self._view.manifest.generation):
-                        raise
-                except Exception:
+        return self._mutex.run(partial(self._look, look, fresh))
+
+    def _look(self, look: Callable[[View], T], fresh: bool) -> T:
+        if fresh or self._closed or self._is_void:
+            self._refresh()
+        while True:
+            at = (self._view.lsn, self._view.manifest.generation)
+            self._is_void = True  # what it was noting may be half done, unless it says how it ended
+            try:
+                answer = look(self._view)
+            except MissingFile:
+                self._keep_view()
+                self._refresh()  # R21
+                if at == (self._view.lsn, self._view.manifest.generation):
                     raise
-                except BaseException:  # an interrupt: what it was noting may be half done
-                    self._is_void = True
-                    raise
+            except TxlogError:
+                self._keep_view()
+                raise
+            else:
+                self._is_void = False
+                return answer
+
+    def _keep_view(self) -> None:
+        """An error of ours ended a step where it can be refused, and the view is as it was.
+
+        One from a call that was refused within this one may have come up anywhere.
+        """
+        self._is_void = self._mutex.has_refused
 
     def refresh(self) -> int:
         """Follow the journal up to the witness; returns the LSN of the view."""
-        with self._mutex:
-            self._refresh()
-            return self._view.lsn
+        return self._mutex.run(self._refresh)
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> int:
         self._need_open()
         if self._is_void:
             self._reload()
-        if self.dry_run:
-            return  # what it decided so far stands nowhere else
-        try:
-            self._view.take(self._view.journal.read_durable())
-            self._view.adopt_manifest()
-        except JournalMoved:
-            self._reload()
-        except BaseException:
+        if not self.dry_run:  # what it decided so far stands nowhere else
             self._is_void = True
-            raise
+            try:
+                self._view.take(self._view.journal.read_durable())
+                self._view.adopt_manifest()
+            except JournalMoved:
+                self._reload()
+        self._is_void = False
         self._adopt_settings()
+        return self._view.lsn
 
     def reload(self) -> None:
         """Forget what is known, and read the newest manifest and the journal behind it."""
-        with self._mutex:
-            self._reload()
+        self._mutex.run(self._made_anew)
+
+    def _made_anew(self) -> View:
+        self._reload()
+        self._is_void = False
+        return self._view
 
     def _reload(self) -> None:
+        """Load the view anew; it is the caller who says that it is whole."""
         self._is_void = True
         self._view.close()
         self._view = self._load()
-        self._is_void = False
 
     def _adopt_settings(self) -> None:
         """Take the settings that the catalog has now; any process may have changed them."""
@@ -151,22 +176,29 @@ class Follower:
             self.durability = self._asked_durability or self.settings.durability
             self._settings_changes = catalog.settings_changes
 
+    def _whole_view(self) -> View:
+        return self._made_anew() if self._is_void else self._view
+
     def has_unflushed(self, *, unseen: bool = False) -> bool:
         """True when frames lie behind the witness; unseen: when there are more than it holds."""
-        with self._mutex:
-            if self._is_void:
-                self._reload()
-            journal = self._view.journal
+
+        def look() -> bool:
+            view = self._whole_view()
+            journal = view.journal
             journal.current.forget_window()
-            return (
-                not unseen and journal.durable_lsn < self._view.lsn
-            ) or journal.current.read_header(journal.end) is not None
+            is_behind = not unseen and journal.durable_lsn < view.lsn
+            return is_behind or journal.current.read_header(journal.end) is not None
+
+        return self._mutex.run(look)
 
     def tail_bytes(self) -> tuple[int, int]:
         """(frames, bytes) behind the newest checkpoint, for deciding about the next one."""
-        with self._mutex:
-            view = self._view
+
+        def look() -> tuple[int, int]:
+            view = self._whole_view()
             return view.lsn - view.manifest.cut_lsn, view.journal.end
+
+        return self._mutex.run(look)
 
     @property
     def is_long(self) -> bool:
@@ -182,9 +214,12 @@ class Follower:
 
     def replayed(self, look: Callable[[View], T]) -> T:
         """Run a reading function over a fresh view: the ops since the checkpoint wait in it."""
-        with self._mutex:
+
+        def replay() -> T:
             view = self._load()
             try:
                 return look(view)
             finally:
                 view.close()
+
+        return self._mutex.run(replay)

@@ -4,21 +4,39 @@ It has the write path (Law 3: decide, encode, append, apply, flush, witness, ans
 commit among threads; how it follows the journal is in follower. Decisions live in flow/,
 maintenance in upkeep/.
 
-    write(decide)   mutex → flock → follow → sweep → decide → append → apply → flush → release
+    write(decide)   mutex → flock → follow → sweep → decide → append and apply → flush → release
     dry run         the same decisions over a view of its own; their frames go nowhere
+
+What an exception leaves, wherever it comes up (an interrupt may end any step):
+  1. The view counts as void until the last step is done, so nothing goes on with half of one (R28).
+  2. Deciding and encoding may refuse a call: nothing was written. Append and apply happen both, or
+     else the caller hears OutcomeUnknown, or the interrupt itself, unless nothing was written.
+  3. Mutex and lock are freed by whoever leaves, twice, by what is held and not by what was noted.
+  4. A call that nobody has decided leaves the queue with its caller. One that a leader took, and
+     could not finish, is looked after by its own thread, which is the next to lead.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 from txlog.clock import Clock, Instant
 from txlog.engine import liveness
-from txlog.engine.appender import Appender
+from txlog.engine.appender import Appender, NothingWritten
 from txlog.engine.bucket_ops import BucketOps
-from txlog.engine.call import NOTHING, Call, Decide
+from txlog.engine.call import (
+    NO_FRAME,
+    NOTHING,
+    WRITING,
+    WRITTEN,
+    Call,
+    Decide,
+    in_doubt,
+    interrupted,
+)
 from txlog.engine.flow import resolve
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.sweep import Swept, Uses
@@ -28,7 +46,7 @@ from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.sweeper import Sweeper, is_sweep_due
 from txlog.engine.view import View
-from txlog.errors import OutcomeUnknown, ReadOnlyStore, TxlogError
+from txlog.errors import OutcomeUnknown, ReadOnlyStore, TryAgain, TxlogError
 
 T = TypeVar("T")
 MAINTENANCE_PATH = "maintenance.lock"
@@ -48,8 +66,8 @@ class Store(Follower):
     """An open store; safe to call from many threads of one process."""
 
     __slots__ = (
-        "_appender", "_lock", "_queue", "_sweeper", "bucket_ops", "has_changed",
-        "lock_timeout_asked_ms", "upkeep",
+        "_appender", "_leading", "_lock", "_may_hold", "_queue", "_sweeper", "bucket_ops",
+        "has_changed", "lock_timeout_asked_ms", "upkeep",
     )  # fmt: skip
 
     def __init__(
@@ -61,8 +79,10 @@ class Store(Follower):
         self.bucket_ops = BucketOps()
         self.has_changed = False  # by a call; a sweep that a look began is none
         self.upkeep: Upkeep | None = None
-        self._queue: deque[Call] = deque()
+        self._queue: deque[list[Call]] = deque()
+        self._leading: list[list[Call]] = []  # what the leader took, or is about to take
         self._lock: LockFile | None = None
+        self._may_hold = False  # set before the lock is taken, cleared when it is surely free
         self._sweeper = Sweeper()
         self._appender = Appender(disk, self.note, dry_run=dry_run)
 
@@ -72,13 +92,11 @@ class Store(Follower):
         asked = self.lock_timeout_asked_ms
         return self.settings.lock_timeout_ms if asked is None else asked
 
-    def close(self) -> None:
-        """Close every descriptor; what was answered stands."""
-        with self._mutex:
-            if not self._closed:
-                super().close()
-                if self._lock is not None:
-                    self._lock.close()
+    def _close(self) -> None:
+        if not self._closed:
+            super()._close()
+            if self._lock is not None:
+                self._lock.close()
 
     def release_reserve(self) -> bool:
         """Give the blocks of the reserve back to a full disk; False when it has none (R30)."""
@@ -99,8 +117,9 @@ class Store(Follower):
         coordinators: those the call names; they are loaded, so that the sweep sees them
         uses:         what else the call works with; the sweep ends what is overdue there
         returns: the decision's answer, after the flush when the decision must be durable
-        raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed: nothing
-                 was done; OutcomeUnknown; Corruption
+        raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed, TryAgain:
+                 nothing was done; NotAllowed within another call of this thread; OutcomeUnknown;
+                 Corruption. An interrupt as it is: the call may have been done
         """
         return self._submit(Call(decide, coordinators, uses))
 
@@ -123,45 +142,82 @@ class Store(Follower):
         return call.answer
 
     def submit(self, calls: list[Call]) -> None:
-        """Run decisions one behind the other, with one lock and one flush for all of them.
+        """Run decisions one behind the other, in one frame where their rows allow it.
 
         Each sees what those before it did; a refused one fails alone, and says so in its `error`.
+        raises: as write, but for the errors of decisions
         """
         if self.dry_run:
-            for call in calls:
-                try:
-                    self._rehearse(call)
-                except TxlogError as error:
-                    call.error = error
+            self._mutex.run(partial(self._rehearse, calls))
             return
         self.need_writable()
         self.has_changed = True
-        self._queue.extend(calls)  # in one step: no other thread takes a part of them
-        with self._mutex:
-            if not calls[-1].done:
-                self._lead()
+        try:
+            try:
+                try:
+                    self._queue.append(calls)
+                    while not calls[-1].done:
+                        self._mutex.run(partial(self._lead, calls))
+                finally:  # whatever ends that, they leave the queue; twice, for the first may end
+                    if not calls[-1].done:
+                        self._withdraw(calls)
+            finally:
+                if not calls[-1].done:
+                    self._withdraw(calls)
+        except Exception as error:
+            if in_doubt(calls):
+                raise interrupted(error) from error
+            raise
         if self.is_long and self.upkeep is not None:
             self.upkeep.look(self)
 
-    def _rehearse(self, call: Call) -> None:
+    def _withdraw(self, calls: list[Call]) -> None:
+        """Let nobody decide calls whose caller leaves; for those that a leader has it waits."""
+        if not self._claim(calls) and any(one is calls for one in self._leading):
+            self._mutex.run(self._pass)
+
+    def _pass(self) -> None:
+        """Whoever held the mutex is done."""
+
+    def _claim(self, calls: list[Call]) -> bool:
+        """Take calls out of the queue, in one step; False when another one was quicker."""
+        try:
+            self._queue.remove(calls)
+        except ValueError:
+            return False
+        return True
+
+    def _rehearse(self, calls: list[Call]) -> None:
         """Decide as write does, without lock and flush; the view alone takes the frames."""
-        with self._mutex:
-            self._refresh()
-            view, now = self._view, self.clock.now()
-            if view.journal.lossy:
-                view.journal.lossy = False
-                draft = Draft(view, self.settings, now.wall_ms)
-                resolve.recover_lossy(view, draft)
-                if draft.ops:
-                    self._append(draft.decision(), now)
-            for number in call.coordinators:
-                if number < self.settings.coordinators:
-                    view.coordinator(number)
-            self._sweep(view, now, [call])
+        for call in calls:
+            try:
+                self._rehearse_one(call)
+            except TxlogError as error:
+                call.error = error
+
+    def _rehearse_one(self, call: Call) -> None:
+        self._refresh()
+        view, now = self._view, self.clock.now()
+        self._is_void = True
+        if view.journal.lossy:
+            view.journal.lossy = False
+            draft = Draft(view, self.settings, now.wall_ms)
+            resolve.recover_lossy(view, draft)
+            if draft.ops:
+                self._append(draft.decision(), now)
+        self._load_named([call])
+        self._sweep(view, now, [call])
+        try:
             decision = call.decide(view, now)
-            if decision.ops:
-                self._append(decision, now)
-            call.conclude(decision)
+            encoded = self._appender.encoded(self.settings, decision)
+        except TxlogError:
+            self._keep_view()
+            raise
+        if decision.ops:
+            self._appender.append(view, decision, encoded, now)
+            self._adopt_settings()
+        call.conclude(decision)
+        self._is_void = False
 
     def need_writable(self) -> None:
         """Raise AlreadyClosed, or ReadOnlyStore where nothing may be changed."""
@@ -175,30 +231,68 @@ class Store(Follower):
         """Make everything written so far durable and visible."""
         self.write(lambda view, now: Decision([], None, True))
 
-    def _lead(self) -> None:
+    def _lead(self, own: list[Call]) -> None:
         """Group commit (R12): one lock, every queued decision, one flush, all answers."""
-        calls: list[Call] = []
-        while self._queue:
-            calls.append(self._queue.popleft())
-        try:
-            self._acquire()
-        except BaseException as error:  # an interrupt too: nobody else would run these calls
-            for call in calls:
-                call.error, call.done = error, True
-            if not isinstance(error, Exception):
-                raise
+        if own[-1].done or (own not in self._queue and self._is_settled(own)):
             return
+        waiting = list(self._queue)
         try:
-            self._run(calls)
+            self._under_lock(partial(self._decide_queued, own))
+        except TxlogError as error:  # the lock was not had: those who came meanwhile try themselves
+            if in_doubt(own):
+                raise
+            for calls in waiting:
+                if self._claim(calls) or calls is own:
+                    for call in calls:
+                        call.end(error)
+            if not own[-1].done:
+                raise
+
+    def _is_settled(self, own: list[Call]) -> bool:
+        """What a leader took and could not finish, for it was interrupted: True, it is at its end.
+
+        What joined its transaction cannot be decided again.
+        """
+        error: TxlogError
+        if in_doubt(own):
+            error = interrupted(InterruptedError("another thread was interrupted"))
+        elif len(own) > 1:
+            error = TryAgain("another thread was interrupted; nothing was written")
+        else:
+            own[0].renew()
+            return False
+        for call in own:
+            call.end(error)
+        return True
+
+    def _decide_queued(self, own: list[Call]) -> None:
+        self._leading = list(self._queue)
+        taken = [calls for calls in self._leading if self._claim(calls)]
+        if own not in taken:  # a leader took it, and was interrupted
+            taken.insert(0, own)
+        try:
+            self._run(taken)
         finally:
-            for call in calls:
-                call.done = True
-            self._release()
+            self._leading = []
+
+    def _under_lock(self, act: Callable[[], T]) -> T:
+        """Run an act under the write lock; freed twice, as an interrupt may end the first time."""
+        try:
+            try:
+                self._acquire()
+                return act()
+            finally:
+                if self._may_hold:
+                    self._release()
+        finally:
+            if self._may_hold:
+                self._release()
 
     def _acquire(self) -> None:
         self._need_open()
         if self._lock is None:
             self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
+        self._may_hold = True
         self._lock.acquire(self.lock_timeout_ms)
 
     def _release(self) -> None:
@@ -210,85 +304,138 @@ class Store(Follower):
             self.reports.append(f"the write lock was freed by closing it: {error}")
             self._lock.close()
             self._lock = None
+        self._may_hold = False
 
-    def _run(self, calls: list[Call], *, sync: bool = False) -> None:
+    def _run(self, groups: list[list[Call]], *, sync: bool = False) -> None:
+        """Follow, then decide and write; a failure of ours is the outcome of calls it concerns."""
+        is_following = True
+        calls = groups[0] if len(groups) == 1 else [call for group in groups for call in group]
         try:
             now = self.clock.now()
             sync = self._follow(calls, now) or sync
-            at = 0
-            while at < len(calls):
-                last = at + 1
-                while last < len(calls) and calls[last].joins:
-                    last += 1
-                run = self._run_one if last == at + 1 else self._run_joined
-                sync = run(calls[at:last], now) or sync
-                at = last
+            is_following = False
+            for group in groups:
+                if len(group) == 1:
+                    sync = self._run_one(group[0], now) or sync
+                else:
+                    sync = self._run_joined(group, now) or sync
             if sync:
                 self._view.journal.flush(sync=self.durability == "sync")
-        except BaseException as error:
-            # R28: whatever happened, these folds may be behind the journal or beside the disk
-            for call in calls:
-                call.error = call.error or error
-            self._discard(error)
-            if not isinstance(error, Exception):
-                raise
+        except TxlogError as error:
+            self._fail(calls, error, is_following=is_following)
+            return
+        self._is_void = False
+        for call in calls:
+            call.done = True
 
-    def _run_one(self, calls: list[Call], now: Instant) -> bool:
+    @staticmethod
+    def _fail(calls: list[Call], error: TxlogError, *, is_following: bool) -> None:
+        """What could not be followed, or not be flushed, ends all; the view stays void."""
+        is_unknown = isinstance(error, OutcomeUnknown)
+        for call in calls:
+            if call.is_in_doubt:
+                call.end(error if is_unknown else interrupted(error))
+            elif is_following or not is_unknown or call.stage == NO_FRAME or call.error is not None:
+                call.end(error)
+            # else nobody has decided it: its thread leads next
+
+    def _run_one(self, call: Call, now: Instant) -> bool:
         """Run a call with a frame of its own; returns whether it must be durable."""
-        call = calls[0]
+        view = self._view
         try:
-            decision = call.decide(self._view, now)
-            if decision.ops:
-                self._append(decision, now)
-        except (OutcomeUnknown, JournalMoved):
+            decision = call.decide(view, now)
+            encoded = self._appender.encoded(self.settings, decision)
+        except OutcomeUnknown:
             raise
         except Exception as error:  # a refused decision fails alone (R12)
-            call.error = error
+            call.refuse(error)
+            if not isinstance(error, TxlogError) or self._mutex.has_refused:
+                self._renew(now)  # the view may have been noting something
             return False
+        if not decision.ops:
+            call.conclude(decision)
+            call.stage = NO_FRAME
+            return decision.sync
+        call.stage = WRITING
+        try:
+            self._appender.append(view, decision, encoded, now)
+        except NothingWritten as refused:
+            call.refuse(refused.error)
+            return False
+        self._adopt_settings()
         call.conclude(decision)
+        call.stage = WRITTEN
         return decision.sync
 
     def _run_joined(self, calls: list[Call], now: Instant) -> bool:
         """Run calls that share a frame; it is written when the last has decided."""
-        sync, written = False, 0
+        sync, joined, written = False, list[Call](), 0
         try:
             for at, call in enumerate(calls):
                 try:
                     decision = call.decide(self._view, now)
-                    rows = self._appender.encoded(self.settings, decision)
-                except (OutcomeUnknown, JournalMoved):
+                    _, rows = self._appender.encoded(self.settings, decision)
+                except OutcomeUnknown:
                     raise
-                except Exception as error:  # a refused decision fails alone (R12)
-                    call.error = error
+                except TxlogError as error:  # a refused decision fails alone (R12)
+                    if self._mutex.has_refused:
+                        raise NothingWritten(error) from error
+                    call.refuse(error)
                     continue
                 if not self._appender.fits(rows):
-                    self._appender.close(self._view)
-                    written = at
+                    self._close_frame(joined)
+                    joined, written = [], at
                 self._appender.join(self._view, decision, rows, now)
                 call.conclude(decision)
+                if decision.ops:
+                    joined.append(call)
+                else:
+                    call.stage = NO_FRAME
                 sync = sync or decision.sync
-            self._appender.close(self._view)
+            self._close_frame(joined)
         except OutcomeUnknown:
             raise
-        except TxlogError as error:  # the disk is full: the folds are ahead of the journal
-            for call in calls[written:]:
-                call.error = call.error or error
-            self._appender.forget()
-            self._reload()
+        except NothingWritten as refused:  # the folds are ahead of the journal
+            self._give_up(calls[written:], refused.error, now)
+        except Exception as error:
+            if in_doubt(joined):
+                raise
+            self._give_up(calls[written:], error, now)
         return sync
 
-    def _discard(self, error: BaseException) -> None:
+    def _close_frame(self, joined: list[Call]) -> None:
+        for call in joined:
+            call.stage = WRITING
+        self._appender.close(self._view)
+        for call in joined:
+            call.stage = WRITTEN
+
+    def _give_up(self, calls: list[Call], error: Exception, now: Instant) -> None:
+        for call in calls:
+            call.refuse(call.error or error)
+        self._renew(now)
+
+    def _renew(self, now: Instant) -> None:
+        """Go on over a fresh view, behind what was written before."""
         self._appender.forget()
-        try:
-            self._reload()
-        except TxlogError as second:
-            self._closed = True
-            self.reports.append(f"the store could not be read again after {error}: {second}")
+        self._reload()
+        self._catch_up(now)
 
     def _follow(self, calls: list[Call], now: Instant) -> bool:
         """Catch up under the lock; recovery and the sweep ride in frames before the calls'."""
+        self._catch_up(now)
+        self._load_named(calls)
+        return self._sweep(self._view, now, calls)
+
+    def _catch_up(self, now: Instant) -> None:
+        """Read what is behind the view, and bring the journal in order; the view is void meanwhile.
+
+        It stays so until the caller has done all it does.
+        """
         if self._is_void:
+            self._appender.forget()
             self._reload()
+        self._is_void = True
         view = self._view
         try:
             frames = view.journal.catch_up()
@@ -306,11 +453,12 @@ class Store(Follower):
             view.journal.reports.clear()
         if view.journal.lossy:
             self._recover(now)
+
+    def _load_named(self, calls: list[Call]) -> None:
         for call in calls:
             for number in call.coordinators:
                 if number < self.settings.coordinators:
-                    view.coordinator(number)
-        return self._sweep(view, now, calls)
+                    self._view.coordinator(number)
 
     def _sweep(self, view: View, now: Instant, calls: list[Call]) -> bool:
         """Let the sweep ride in a frame of its own; cheap while nothing can be due."""
@@ -344,9 +492,13 @@ class Store(Follower):
             )
 
     def _append(self, decision: Decision, now: Instant) -> None:
-        self._appender.append(self._view, self.settings, decision, now)
-        if self._view.catalog.settings_changes != self._settings_changes:
-            self._adopt_settings()
+        """Write a frame that no caller waits for; raises StoreFull, DiskFailed: nothing done."""
+        encoded = self._appender.encoded(self.settings, decision)
+        try:
+            self._appender.append(self._view, decision, encoded, now)
+        except NothingWritten as refused:
+            raise refused.error from refused
+        self._adopt_settings()
 
     def settle(self) -> None:
         """Make what is written but not flushed visible, if the lock is free at once (R22).
@@ -370,31 +522,40 @@ class Store(Follower):
             self._run_if_free([Call(decide, uses=uses or NOTHING, thorough=uses is None)])
 
     def _run_if_free(self, calls: list[Call]) -> None:
-        with self._mutex:
-            if self._lock is None:
-                self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
-            if not self._lock.try_acquire():
-                return
+        self._mutex.run(partial(self._run_at_once, calls))
+
+    def _run_at_once(self, calls: list[Call]) -> None:
+        self._need_open()
+        if self._lock is None:
+            self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
+        try:
             try:
-                self._run(calls, sync=True)
+                self._may_hold = True
+                if self._lock.try_acquire():
+                    self._run([calls] if calls else [], sync=True)
+                else:
+                    self._may_hold = False
             finally:
-                self._lock.release()
+                if self._may_hold:
+                    self._release()
+        finally:
+            if self._may_hold:
+                self._release()
 
     # --- for maintenance ---------------------------------------------------------------------
 
     def locked(self, act: Callable[[View], T]) -> T:
         """Run an act of maintenance on the journal under the write lock, after following."""
-        with self._mutex:
-            self._acquire()
-            assert self._lock is not None
-            try:
-                self._follow([], self.clock.now())
-                return act(self._view)
-            except BaseException:
-                self._is_void = True
-                raise
-            finally:
-                self._release()
+        return self._mutex.run(partial(self._locked, act))
+
+    def _locked(self, act: Callable[[View], T]) -> T:
+        return self._under_lock(partial(self._maintain, act))
+
+    def _maintain(self, act: Callable[[View], T]) -> T:
+        self._follow([], self.clock.now())
+        answer = act(self._view)
+        self._is_void = False
+        return answer
 
     def cut(self, act: Callable[[View], T]) -> tuple[int, int, T]:
         """Start a new journal file, and run an act on the state at that cut (R14).
@@ -402,7 +563,12 @@ class Store(Follower):
         Other processes append as soon as the file is there; the view stays where it is until the
         act returns. Returns (last LSN of the old file, its CRC, what the act returned).
         """
-        with self._mutex:
-            lsn, crc = self.locked(lambda view: view.journal.cut())
-            assert self._view.lsn == lsn
-            return lsn, crc, act(self._view)
+        return self._mutex.run(partial(self._cut, act))
+
+    def _cut(self, act: Callable[[View], T]) -> tuple[int, int, T]:
+        lsn, crc = self._locked(lambda view: view.journal.cut())
+        assert self._view.lsn == lsn
+        self._is_void = True
+        answer = act(self._view)
+        self._is_void = False
+        return lsn, crc, answer

@@ -1,0 +1,300 @@
+"""An exception at any instruction of the write path: this process and the others go on (R28, R29).
+
+The library leaves signals alone, so a handler may raise between any two steps of Python: a
+KeyboardInterrupt, or an Exception as job runners use for soft time limits. Whatever it ends, mutex
+and lock are free, the queue is empty, nothing is doubled or carried out later, and nothing that was
+answered is lost. Deep: at every instruction; quick: at some.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from tests.crash.world import new_disk, open_client
+from tests.engine_kit import Bench
+from txlog import Client, TxnId
+from txlog.clock import ManualClock
+from txlog.engine import appender, call, follower, mutex, store, view
+from txlog.engine.flow import draft
+from txlog.engine.model import tail
+from txlog.engine.storage import disk, disk_file, disk_lock, journal, journal_file, witness
+from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.errors import OutcomeUnknown
+
+START_MS = 1_700_000_000_000
+MODULES = (
+    appender, call, follower, mutex, store, view, draft, tail, journal, journal_file, witness,
+)  # fmt: skip
+FILES = frozenset(str(module.__file__) for module in MODULES)
+REAL_FILES = frozenset((*FILES, disk.__file__, disk_file.__file__, disk_lock.__file__))
+LOCK_FILES = frozenset((disk.__file__, disk_lock.__file__))
+QUICK_PLACES = 12  # of each call and kind
+
+
+class Alarm(Exception):
+    """What the handler of a soft time limit raises."""
+
+
+class Injection:
+    """Raises before the nth instruction that was not run before; counts them."""
+
+    def __init__(self, nth: int, error: type[BaseException], files: frozenset[str] = FILES) -> None:
+        self.nth = nth
+        self.files = files
+        self.error = error
+        self.places: set[tuple[CodeType, int]] = set()
+        self.where = ""
+        self.is_behind = False  # the call was done, and on its way to the caller
+
+    def __enter__(self) -> Injection:
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        sys.settrace(None)
+
+    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code.co_filename not in self.files:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, arg: object) -> Any:
+        place = (frame.f_code, frame.f_lasti)
+        if event == "opcode" and place not in self.places:
+            self.places.add(place)
+            if len(self.places) == self.nth:
+                self.where = f"{frame.f_code.co_qualname} line {frame.f_lineno} at {frame.f_lasti}"
+                self.is_behind = is_done(frame)
+                raise self.error(self.where)
+        return self._step
+
+
+def is_done(frame: FrameType | None) -> bool:
+    """True when the write that a frame belongs to is done; outside of one: it was."""
+    while frame is not None and frame.f_code is not store.Store.submit.__code__:
+        frame = frame.f_back
+    return frame is None or frame.f_locals["calls"][-1].done
+
+
+class World:
+    """A store with a history, the process that is interrupted, and another one."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self.clock = ManualClock(START_MS)
+        self.disk = disk
+        self.client = self.another()
+        self.other = self.another()
+        self.txn = next(row["txn"] for row in self.client.transactions() if row["txn"])
+        self.other.producer("t").send(b"of another")  # the call has a frame to follow
+        self.other.producer("t").send(b"in it", txn=self.txn)  # and one that is not flushed
+
+    def another(self) -> Client:
+        return open_client(self.disk.process(), self.clock)
+
+
+@cache
+def history() -> MemoryDisk:
+    disk = new_disk()
+    client = open_client(disk, ManualClock(START_MS))
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    client.producer("t").send(b"first")
+    txn = client.begin()["txn"]
+    assert isinstance(txn, TxnId)
+    client.producer("t").send(b"held", txn=txn)
+    client.acknowledge("t", "s", [ids(client)[b"first"]], txn=txn)
+    return disk
+
+
+def ids(client: Client) -> dict[bytes, Any]:
+    return {m.value: m.message_id for m in client.reader("t")}  # type: ignore[misc]
+
+
+def _in_txn(world: World) -> None:
+    with world.client.transaction() as txn:
+        world.client.producer("t").send_async(b"new", txn=txn)
+        world.client.acknowledge_async("t", "s", [ids(world.other)[b"of another"]], txn=txn)
+
+
+def _overdue(world: World) -> None:
+    world.clock.advance(10_000_000)
+    world.client.expire()
+
+
+CALLS: dict[str, Callable[[World], object]] = {
+    "send": lambda world: world.client.producer("t").send(b"new"),
+    "send in txn": lambda world: world.client.producer("t").send(b"new", txn=world.txn),
+    "transaction": _in_txn,
+    "acknowledge": lambda world: world.client.acknowledge(
+        "t", "s", [ids(world.other)[b"of another"]]
+    ),
+    "commit": lambda world: world.client.commit(world.txn),
+    "abort": lambda world: world.client.abort(world.txn),
+    "expire": _overdue,
+    "locked": lambda world: world.client._store.locked(lambda view: view.lsn),
+    "cut": lambda world: world.client._store.cut(lambda view: view.lsn),
+    "read": lambda world: world.client._store.read(lambda view: view.topic(1)),
+    "look": lambda world: world.client.transactions(all=True),
+}
+
+
+def observed(client: Client) -> tuple[list[bytes | None], list[tuple[str, str]], Any]:
+    """What is visible, flushed or not before."""
+    client._store.flush()
+    values = [message.value for message in client.reader("t")]
+    txns = [(str(row["txn"]), str(row["state"])) for row in client.transactions(all=True)]
+    return values, sorted(txns), client.subscriptions("t")
+
+
+def interrupt(name: str, nth: int, error: type[BaseException]) -> Injection:
+    """Do a call that ends at the nth instruction, and look at everything; raises if it is wrong."""
+    world = World(history().copy())
+    raised: BaseException | None = None
+    with Injection(nth, error) as injection:
+        try:
+            CALLS[name](world)
+        except (KeyboardInterrupt, Alarm, OutcomeUnknown) as found:
+            raised = found
+    if not injection.where:
+        return injection
+    where = f"{name}, {error.__name__} in {injection.where}"
+    inner = world.client._store
+    assert not inner._queue, where
+    free: list[bool] = []
+    taker = threading.Thread(target=lambda: free.append(inner._mutex._lock.acquire(blocking=False)))
+    taker.start()
+    taker.join()
+    assert free == [True], f"{where}: the mutex is held"
+    inner._mutex = mutex.Mutex(inner.disk.pid)  # the thread that tried has it for ever
+    after = observed(world.other)  # raises StoreLocked when the lock is held
+    values = after[0]
+    assert values.count(b"new") <= 1 and values.count(b"first") == 1, (where, values)
+    assert values.count(b"of another") == 1, (where, values)
+    if isinstance(raised, Alarm) and name in ("send", "transaction") and not injection.is_behind:
+        assert b"new" not in values, f"{where}: an exception that is not OutcomeUnknown"
+    if raised is None and name == "send":
+        assert b"new" in values, f"{where}: answered, and lost"
+    assert observed(world.client) == after, where
+    world.client.producer("t").send(b"after")
+    last = observed(world.client)
+    assert last[0] == [*values, b"after"], where
+    assert observed(world.other) == observed(world.another()) == last, where
+    return injection
+
+
+def count(name: str) -> int:
+    """How many instructions a call runs."""
+    return len(interrupt(name, 0, Alarm).places)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Alarm])
+@pytest.mark.parametrize("name", CALLS)
+def test_an_exception_at_some_instructions(name: str, error: type[BaseException]) -> None:
+    total = count(name)
+    assert total > 100
+    step = max(1, total // QUICK_PLACES)
+    for nth in range(1 + (error is Alarm) * step // 2, total + 1, step):
+        assert interrupt(name, nth, error).where
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Alarm])
+@pytest.mark.parametrize("name", CALLS)
+def test_an_exception_at_every_instruction(name: str, error: type[BaseException]) -> None:
+    for nth in range(1, count(name) + 1):
+        interrupt(name, nth, error)
+
+
+# --- with a real disk -----------------------------------------------------------------------------
+
+
+def interrupt_a_lock(
+    root: str, nth: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch, *, busy: bool
+) -> Injection:
+    """Take a lock, at once or behind a holder who lets go meanwhile, and free it as the store does.
+
+    Behind that another descriptor takes it, and then the one that was interrupted.
+    """
+    own, holder, third = (PosixDisk(root).lock_file("lock") for _ in range(3))
+    if busy:
+        holder.acquire(0)
+    wait = disk_lock._Waiter.wait
+
+    def behind(waiter: disk_lock._Waiter, seconds: float) -> bool:
+        holder.release()
+        return wait(waiter, seconds)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_lock._Waiter, "wait", behind)
+        with Injection(nth, error, LOCK_FILES) as injection, suppress(KeyboardInterrupt, Alarm):
+            own.acquire(60_000)
+    holder.release()
+    own.release()
+    for lock in (third, own, holder):
+        lock.acquire(60_000)
+        lock.release()
+        lock.close()
+    return injection
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_an_exception_while_a_lock_is_taken(
+    busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R24, R25: at every instruction; whatever descriptor has it, `release` frees it."""
+    root = Bench(tmp_path / "store").path
+    total = len(interrupt_a_lock(root, 0, Alarm, monkeypatch, busy=busy).places)
+    assert total > 30
+    for nth in range(1, total + 1):
+        interrupt_a_lock(root, nth, (KeyboardInterrupt, Alarm)[nth % 2], monkeypatch, busy=busy)
+
+
+OTHER = """
+import sys, txlog
+with txlog.open(sys.argv[1], lock_timeout_ms=0) as client:
+    producer = client.producer("t")
+    for line in sys.stdin:
+        producer.send(line.strip().encode())
+        print([m.value.decode() for m in client.reader("t")], flush=True)
+"""
+
+
+@pytest.mark.usefixtures("quick_disk")
+@pytest.mark.parametrize("step", [400, pytest.param(10, marks=pytest.mark.deep)])
+def test_another_process_goes_on_behind_an_exception(step: int, tmp_path: Path) -> None:
+    """The lock is free for it at once, and what it reads is what was written, once."""
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    producer = bench.client.producer("t")
+    with Injection(0, Alarm, REAL_FILES) as injection:
+        producer.send(b"counted")
+    total = len(injection.places)
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER, bench.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
+    ) as other:  # fmt: skip
+        assert other.stdin is not None and other.stdout is not None
+        for nth in range(1, total + 1, step):
+            error = (KeyboardInterrupt, Alarm)[nth % 2]
+            injection = Injection(nth, error, REAL_FILES)
+            with injection, suppress(KeyboardInterrupt, Alarm, OutcomeUnknown):
+                producer.send(b"new %d" % nth)
+            other.stdin.write(f"other {nth}\n")
+            other.stdin.flush()
+            found = eval(other.stdout.readline())
+            assert found.count(f"new {nth}") <= 1 and found[-1] == f"other {nth}", injection.where
+            assert len(set(found)) == len(found)
+        other.stdin.close()
+    assert [m.value.decode() for m in bench.client.reader("t") if m.value] == found
