@@ -14,8 +14,7 @@ from types import ModuleType
 import pytest
 
 import txlog
-from txlog.errors import NotAllowed
-from txlog.lazy import LazyModule
+from txlog.lazy import LazyModule, NotThereYet
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 
@@ -100,8 +99,7 @@ def test_what_a_command_does_not_use_does_not_run() -> None:
     """The client of a producer runs no upkeep, no consumer, no kernel of Arrow."""
     code = """
 import sys, tempfile, txlog
-from txlog.errors import NotAllowed
-from txlog.lazy import LazyModule
+from txlog.lazy import LazyModule, NotThereYet
 with tempfile.TemporaryDirectory() as folder:
     txlog.init(folder)
     with txlog.open(folder) as client:
@@ -147,7 +145,7 @@ def test_whoever_comes_in_while_its_thread_runs_it(probe: Path) -> None:
 
     def enters() -> None:
         found.append(module.FIRST)
-        with pytest.raises(NotAllowed, match="LAST is not there: called from within"):
+        with pytest.raises(NotThereYet, match="LAST is not there: called from within"):
             _ = module.LAST
         found.append(hasattr(module, "LAST"))
 

@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-from txlog.errors import NotAllowed
-
 PREFIX = "txlog."
 # What the import system asks of a module that is there.
 _PLAIN = frozenset(("__spec__", "__name__", "__loader__", "__file__", "__class__", "__package__"))
 
 
-class NotThereYet(NotAllowed, AttributeError):
+class NotThereYet(AttributeError):
     """A name of a module whose top level has not come to it."""
 
 
@@ -48,8 +46,7 @@ class LazyModule(ModuleType):
         except AttributeError:
             raise NotThereYet(
                 f"{self.__name__} is still being loaded, and {name} is not there: called from "
-                "within that, from __del__ or a signal handler",
-                hint="call it when that has ended",
+                "within that, from __del__ or a signal handler; call it when that has ended"
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from txlog.engine.storage.disk_protocol import IgnoringFailure
