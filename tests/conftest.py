@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from txlog.engine import identity
-from txlog.engine.storage import journal, journal_file
+from txlog.engine.storage import disk, journal, journal_file
 from txlog.engine.upkeep import service
 
 settings.register_profile(
@@ -69,6 +69,7 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let flushes cost nothing, for tests that lose no power: they count, they do not wait."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
+    monkeypatch.setattr(disk, "sync_file_system", lambda descriptor: True)
 
 
 @pytest.fixture(autouse=True)

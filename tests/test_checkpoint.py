@@ -22,13 +22,14 @@ from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, v
 from tests.laws.test_laws import dumps, fresh, live_dumps
 from txlog import Client
 from txlog.clock import ManualClock
+from txlog.engine.folds.catalog import numbers
 from txlog.engine.model import frame_rows
 from txlog.engine.storage.manifest import newest_manifest
 from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep import checkpoint as checkpoint_module
 from txlog.engine.upkeep import service
-from txlog.engine.upkeep.seal import compare_rows
+from txlog.engine.upkeep.seal import compare_rows, sealable
 from txlog.engine.view import View
 from txlog.errors import Corruption
 from txlog.opening import open_store
@@ -660,3 +661,48 @@ def test_a_checkpoint_may_use_the_reserve_of_a_full_disk() -> None:
     assert values(open_client(disk.process())) == [b"v" * 50]
     left = [path for path in disk.files() if path.endswith(".state")]
     assert len(left) == 1  # what the first try had written did not stay
+
+
+def test_sealing_looks_only_where_a_ledger_was_closed(bench: Bench) -> None:
+    """9: kills a look at the fold of every topic with a part, changed or not."""
+    client = bench.client
+    for number in range(12):
+        client.create_topic(f"u{number}")
+        send(client, b"v", topic=f"u{number}")
+    client.checkpoint()
+    send(client, b"w", topic="u3")
+    client.checkpoint(roll=["u3"])
+    send(client, b"w", topic="u7")
+    client.admin.set_setting("ledger_entries_max", 1)
+    send(client, b"w", topic="u7")
+    with fresh(bench) as view:
+        view.take(view.journal.read_durable())
+        assert not {key for key in view._loaded if key[0] in ("topic", "buffer")}
+        parts = [ref for refs in view.manifest.files.values() for ref in refs if ref.form == "part"]
+        assert len(parts) == 11
+        assert sealable(view, view.manifest) == []  # the last rows of u7 are in no part yet
+        loaded = {key[1] for key in view._loaded if key[0] in ("topic", "buffer")}
+        found = view.catalog.topics[view.catalog.by_name["public/default/u7"]]
+        assert loaded == set(numbers(found))
+    assert client.checkpoint()["sealed_ledgers"] == 1
+
+
+def test_dumps_that_did_not_change_move_as_they_are(bench: Bench) -> None:
+    """9: kills a fold that is loaded to be written again, and state files that stay for ever."""
+    client = bench.client
+    for number in range(12):
+        client.create_topic(f"u{number}")
+        send(client, b"v", topic=f"u{number}")
+    client.checkpoint()
+    other = bench.another()
+    for turn in range(12):  # each leaves less of the first state file
+        for number in range(3):
+            send(client, b"w", topic=f"u{(turn + number) % 12}")
+        bench.clock.advance(5000)
+        other.checkpoint()
+    assert not {key for key in other._store._view._loaded if key[0] == "topic"}
+    assert len({ref.path for ref in other._store._view.manifest.dumps}) <= 6
+    for number in range(12):
+        assert values(bench.another(), f"u{number}") == [b"v", b"w", b"w", b"w"]
+    bench.close()
+    assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.disk_protocol import Disk, failure, split
+from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk, failure, split
 from txlog.engine.storage.disk_root import create_root
 from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.errors import (
@@ -75,6 +75,31 @@ class TestConformance:
         assert caught.value.fields["path"] == "m/1"
         assert disk.read("m/1") == b"first"
         assert disk.listdir("m") == ["1"]
+
+    def test_many_files_are_published_as_one_is(self, disk: Disk) -> None:
+        """R3: whole, durable, under names never used; kills a group that is not taken whole."""
+        files = [(f"a/{n % 7}/b/{n}", [b"%d" % n, b"!"]) for n in range(300)]
+        asked: list[int] = []
+
+        def made() -> Iterator[tuple[str, list[bytes]]]:
+            for number, file in enumerate(files):
+                asked.append(number)
+                yield file
+
+        disk.publish_all(made())
+        disk.publish_all([])
+        assert asked == [*range(300)]
+        for path, parts in files:
+            assert disk.read(path) == b"".join(parts)
+        for number in range(7):
+            assert not [n for n in disk.listdir(f"a/{number}/b") if n.startswith(TEMPORARY_PREFIX)]
+        disk.publish("a/0/b/more", [b"x"])  # the directories are known to be durable
+        with pytest.raises(NameTaken) as caught:
+            disk.publish_all([("a/1/b/new", [b"x"]), ("a/1/b/1", [b"x"]), ("a/2/b/new", [b"x"])])
+        assert caught.value.fields["path"] == "a/1/b/1"
+        assert disk.read("a/1/b/1") == b"1!"
+        assert not [n for n in disk.listdir("a/1/b") if n.startswith(TEMPORARY_PREFIX)]
+        assert not disk.exists("a/2/b/new")
 
     def test_linked_file_has_two_names(self, disk: Disk) -> None:
         """What was staged gets the name that a frame will give; a name is used once (R3)."""

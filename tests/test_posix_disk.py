@@ -219,6 +219,61 @@ class TestPosix:
             monkeypatch.undo()
             assert disk.read(path) == b"x"
 
+    def test_many_files_cost_few_flushes(self, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """9: kills a flush a file; where one of the file system is not trusted, each has its own.
+
+        None of a directory twice: all names in it are there before it is flushed.
+        """
+        flushed: list[str] = []
+        monkeypatch.setattr(os, "fsync", lambda fd: flushed.append("one"))
+        for is_trusted, most in ((True, 4), (False, 300 + 2 * 300 + 5)):
+            flushed.clear()
+
+            def whole(fd: int, answer: bool = is_trusted) -> bool:
+                flushed.append("all")
+                return answer
+
+            monkeypatch.setattr(disk_module, "sync_file_system", whole)
+            disk = PosixDisk(root)
+            disk.publish_all((f"t/{n}/p/{is_trusted}", [b"x"]) for n in range(300))
+            assert flushed.count("all") == 4  # 128, 128 and 44 files, and the names
+            assert len(flushed) - 4 * (not is_trusted) <= most
+            assert ("one" in flushed) is not is_trusted
+
+    @pytest.mark.parametrize(
+        ("call", "after"),
+        [("pwritev", 0), ("fsync", 0), ("fsync", 3), ("flock", 0), ("pread", 0), ("link", 0)],
+    )
+    def test_many_files_that_fail_before_their_names_were_not_done(
+        self, root: str, monkeypatch: pytest.MonkeyPatch, call: str, after: int
+    ) -> None:
+        """R31, R13: no temporary stays, nor a directory whose name was not flushed."""
+        monkeypatch.setattr(disk_module, "sync_file_system", lambda fd: False)
+        disk = PosixDisk(root)
+        disk.read_only = False
+        owner = fcntl if call == "flock" else os
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, call, _failing(errno.EIO, after=after))
+            with pytest.raises(DiskFailed):
+                disk.publish_all([(f"d/{n}/f", [b"x"]) for n in range(3)])
+        assert not [path for path in Path(root).rglob(f"{TEMPORARY_PREFIX}*")]
+        if call == "fsync":
+            assert disk.listdir("") == []
+        disk.publish_all([(f"d/{n}/f", [b"x"]) for n in range(3)])
+
+    def test_many_files_whose_names_cannot_be_flushed_are_unknown(
+        self, root: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """R31; 3 files and 3 directories are flushed before their names are."""
+        monkeypatch.setattr(disk_module, "sync_file_system", lambda fd: False)
+        disk = PosixDisk(root)
+        disk.make_dirs("d")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", _failing(errno.EIO, after=3))
+            with pytest.raises(OutcomeUnknown):
+                disk.publish_all([(f"d/{n}", [b"x"]) for n in range(3)])
+        assert disk.listdir("d") == ["0", "1", "2"]
+
     def test_what_reads_back_differently_is_not_published(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

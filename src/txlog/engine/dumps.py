@@ -52,6 +52,11 @@ STATE_MAGIC = b"TXLOGSTA"
 
 def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> object:
     """The state that a dump holds; raises Corruption."""
+    return fold.load(dump_bytes(disk, ref))
+
+
+def dump_bytes(disk: Disk, ref: DumpRef) -> bytes:
+    """A dump as it lies in its state file; raises Corruption."""
     file = disk.open(ref.path)
     try:
         data = file.pread(ref.offset, ref.length)
@@ -60,8 +65,8 @@ def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> object:
     if len(data) != ref.length or crc32c(data) != ref.crc:
         raise Corruption(
             f"{ref.path} is damaged, bytes {ref.offset} to {ref.offset + ref.length} "
-            f"({fold.kind} {ref.a})",
+            f"({ref.kind} {ref.a})",
             hint="restore the file from a copy of the store",
             path=ref.path, offset=ref.offset, expected=ref.crc, found=crc32c(data),
         )  # fmt: skip
-    return fold.load(data)
+    return data

@@ -21,13 +21,15 @@ import os
 import pwd
 import stat
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from txlog.engine.storage.disk_file import Handle, PosixFile, write_all
+from txlog.engine.storage.disk_file import Handle, PosixFile, sync_file_system, write_all
 from txlog.engine.storage.disk_lock import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk_protocol import (
+    GROUP_FILES,
     TEMPORARY_PREFIX,
     IgnoringFailure,
     Stream,
@@ -44,6 +46,7 @@ from txlog.errors import (
     OutcomeUnknown,
     ReadOnlyStore,
     StoreNotFound,
+    TxlogError,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 
 DIRECTORIES_MAX = 128  # directory descriptors kept open by one disk; the usual limit is 1,024
 COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
+
+GROUP_FLUSHES_MIN = 8  # from so many on one flush of the file system is less than one of each
 
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not hang us
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -206,6 +211,86 @@ class PosixDisk:
             with IgnoringFailure():  # what stays is swept
                 os.unlink(own, dir_fd=fd)
             yield
+
+    def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
+        names: set[str] = set()
+        waiting = iter(files)
+        while group := list(islice(waiting, GROUP_FILES)):
+            self._publish_group(group)
+            names |= {split(path)[0] for path, _ in group}
+        try:
+            self._flush_many([], names)
+        except TxlogError as error:  # R31
+            raise OutcomeUnknown("files were written, their directories not") from error
+
+    def _publish_group(self, group: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
+        """Give files their names: all are written, then flushed, read back and linked.
+
+        The names themselves are flushed by the caller.
+        """
+        made, holders = self._make_group({split(path)[0] for path, _ in group})
+        with ExitStack() as stack:
+            temporaries: list[tuple[Handle, str]] = []
+            for path, parts in group:
+                parent = split(path)[0]
+                own = TEMPORARY_PREFIX + os.urandom(8).hex()
+                temporary = f"{parent}/{own}" if parent else own
+                file = Handle(self._open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL), path)
+                stack.callback(file.close)
+                stack.callback(self._discard, temporary)
+                with self._directory(parent, "write", path):
+                    fcntl.flock(file.fd, _TRY)
+                    write_all(file.fd, 0, parts)
+                temporaries.append((file, temporary))
+            try:
+                self._flush_many([file for file, _ in temporaries], holders)
+            except BaseException:
+                for _, temporary in temporaries:
+                    self._discard(temporary)
+                for path in reversed(made):  # no second flush of the same name (R13)
+                    with suppress(TxlogError):
+                        self.remove_dir(path)
+                raise
+            self._durable.update(made)
+            for (_, parts), (_, temporary) in zip(group, temporaries, strict=True):
+                with closing(self.open(temporary)) as fresh:
+                    compare(fresh, parts, temporary)
+            for (path, _), (_, temporary) in zip(group, temporaries, strict=True):
+                (parent, name), own = split(path), split(temporary)[1]
+                with self._directory(parent, "publish", path) as fd:
+                    os.link(own, name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+
+    def _make_group(self, paths: Iterable[str]) -> tuple[list[str], set[str]]:
+        """Make directories without a flush; returns them, and those that hold their names."""
+        made: list[str] = []
+        for path in sorted(paths):
+            above: list[str] = []
+            while path not in self._durable and path not in made:
+                above.append(path)
+                path = split(path)[0]
+            for one in reversed(above):
+                parent, name = split(one)
+                with self._directory(parent, "make", one) as fd, suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=fd)
+                    os.chmod(name, 0o2770 if self._is_shared else 0o700, dir_fd=fd)
+                made.append(one)  # also when it was there: who made it may have died before this
+        return made, {split(path)[0] for path in made}
+
+    def _flush_many(self, files: Sequence[Handle], directories: Collection[str]) -> None:
+        """Flush files, and the names in directories, by one call if they are many."""
+        if len(files) + len(directories) >= GROUP_FLUSHES_MIN and sync_file_system(self._root.fd):
+            return
+        for file in files:
+            try:
+                os.fsync(file.fd)
+            except OSError as error:
+                raise failure(error, "write", file.path) from error
+        for path in sorted(directories):
+            self.sync_dir(path)
+
+    def _discard(self, temporary: str) -> None:
+        with suppress(TxlogError):  # what stays is swept
+            self.unlink(temporary)
 
     def write_fresh(self, path: str, data: Buffer) -> None:
         with self._new_file(path, data) as directory:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 TEMPORARY_PREFIX = ".tmp-"
 """How an unpublished name begins; readers of a directory ignore it, the sweeper removes it."""
 
+GROUP_FILES = 128  # published together: so many descriptors are open at once
 READ_BACK_BYTES = 1 << 20  # compared at a time after publication, to bound memory
 
 _ERRORS: dict[int, type[TxlogError]] = {
@@ -148,6 +149,13 @@ class Disk(Protocol):
         """Publish, and hold the lock of the file for the body: the sweeper leaves it (R19).
 
         raises: as publish; what the body raises passes, the file stays
+        """
+
+    def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
+        """Publish many files with few flushes, some at a time; the last flush is for all names.
+
+        A file that is refused leaves those before it where they are: their names are burnt (R3).
+        raises: as publish
         """
 
     def write_fresh(self, path: str, data: Buffer) -> None:

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from txlog.engine.storage.disk_protocol import (
+    GROUP_FILES,
     TEMPORARY_PREFIX,
     Stream,
     compare,
@@ -227,6 +229,67 @@ class MemoryDisk:
             yield
         finally:
             held.let_go()
+
+    def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
+        names: set[str] = set()
+        waiting = iter(files)
+        while group := list(islice(waiting, GROUP_FILES)):
+            self._publish_group(group)
+            names |= {split(path)[0] for path, _ in group}
+        for parent in sorted(names):
+            self._sync_published(parent, parent)
+
+    def _publish_group(self, group: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
+        made = self._make_group({split(path)[0] for path, _ in group})
+        temporaries: list[str] = []
+        try:
+            for path, parts in group:
+                parent, own = split(path)[0], f"{TEMPORARY_PREFIX}{self.machine.tick():016x}"
+                temporaries.append(f"{parent}/{own}" if parent else own)
+                node = self.add_file(temporaries[-1])
+                MemoryFile(self, node, temporaries[-1], write=True).pwrite(0, parts)
+            try:
+                for temporary in temporaries:
+                    MemoryFile(self, self._file(temporary), temporary, write=True).datasync()
+                for parent in sorted({split(path)[0] for path in made}):
+                    self.sync_dir(parent)
+            except TxlogError:
+                for temporary in temporaries:
+                    self._try_unlink(temporary)
+                for path in reversed(made):  # no second flush of the same name (R13)
+                    with suppress(TxlogError):
+                        self.remove_dir(path)
+                raise
+            self._durable.update(made)
+            for (_, parts), temporary in zip(group, temporaries, strict=True):
+                compare(self.open(temporary), parts, temporary)
+            for (path, _), temporary in zip(group, temporaries, strict=True):
+                self.effect_mapped("link", path, "publish")
+                if self.find(path) is not None:
+                    raise failure(FileExistsError(errno.EEXIST, "File exists"), "publish", path)
+                parent, name = split(path)
+                node = self._file(temporary)
+                self._directory(parent).name(name, node, self.machine.tick())
+        finally:
+            if self._death is None:
+                for temporary in temporaries:
+                    self._try_unlink(temporary)
+
+    def _make_group(self, paths: Iterable[str]) -> list[str]:
+        made: list[str] = []
+        for path in sorted(paths):
+            above: list[str] = []
+            while path not in self._durable and path not in made:
+                above.append(path)
+                path = split(path)[0]
+            for one in reversed(above):
+                if self.find(one) is None:
+                    self.effect_mapped("mkdir", one)
+                    parent, name = split(one)
+                    self._directory(parent).name(name, Node(is_directory=True), self.machine.tick())
+                self._directory(one)
+                made.append(one)
+        return made
 
     def write_fresh(self, path: str, data: Buffer) -> None:
         self._new_file(path, data)

@@ -24,7 +24,7 @@ from threading import current_thread, main_thread
 
 import msgspec
 
-from txlog.engine.dumps import FOLDS, STATE_HEAD, STATE_MAGIC
+from txlog.engine.dumps import FOLDS, STATE_HEAD, STATE_MAGIC, dump_bytes
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.tail import TailRun
@@ -155,9 +155,6 @@ def state_at_cut(view: View) -> Cut:
             changed[key] = blob
     for key in changed:
         kept.pop(key, None)
-    for key in _worth_moving(view.disk, kept):
-        changed[key] = view.dump(key)
-        kept.pop(key)
     sealed, catalog = view.files.sealed_since(), view.catalog
     runs = {ledger: list(runs) for ledger, runs in view.tail.runs.items() if ledger not in sealed}
     places = {ledger: ledger_dir(catalog, *catalog.owners[ledger]) for ledger in runs}
@@ -243,14 +240,18 @@ def write_parts(
         files[ledger] = [ref]
     for ledger in cut.gone:
         files.pop(ledger, None)
-    for ledger, runs in sorted(cut.runs.items()):
-        table = view.tail.message_table([(run, 0, run.rows) for run in runs])
-        buffers = encode_part(table, {"ledger": str(ledger), "generation": str(generation)})
-        path = part_path(cut.directories[ledger], ledger, generation)
-        view.disk.publish(path, buffers)
-        files.setdefault(ledger, []).append(make_ref(path, ledger, buffers, table, form="part"))
-        report.parts += 1
-        report.rows += table.num_rows
+
+    def parts() -> Iterator[tuple[str, list[memoryview]]]:
+        for ledger, runs in sorted(cut.runs.items()):
+            table = view.tail.message_table([(run, 0, run.rows) for run in runs])
+            data = encode_part(table, {"ledger": str(ledger), "generation": str(generation)})
+            path = part_path(cut.directories[ledger], ledger, generation)
+            files.setdefault(ledger, []).append(make_ref(path, ledger, data, table, form="part"))
+            report.parts += 1
+            report.rows += table.num_rows
+            yield path, data
+
+    view.disk.publish_all(parts())
     return files
 
 
@@ -258,9 +259,11 @@ def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
     """Publish the dumps of the folds that changed, in one file; the others keep their place."""
     path = f"state/{generation:010d}.state"
     blobs: list[bytes] = []
-    out = list(cut.kept)
+    kept = {(ref.kind, ref.a, ref.b): ref for ref in cut.kept}
+    moved = {key: dump_bytes(view.disk, kept.pop(key)) for key in _worth_moving(view.disk, kept)}
+    out = list(kept.values())
     at = STATE_HEAD.size
-    for (kind, a, b), blob in sorted(cut.changed.items()):
+    for (kind, a, b), blob in sorted({**moved, **cut.changed}.items()):
         blobs.append(blob)
         out.append(DumpRef(kind, a, b, path, at, len(blob), crc32c(blob)))
         at += len(blob)

@@ -27,14 +27,23 @@ from txlog.errors import Corruption
 
 
 def sealable(view: View, manifest: Manifest) -> list[tuple[int, str, int, int]]:
-    """(partition, role, ledger, entries) of closed ledgers that are wholly in parts."""
+    """(partition, role, ledger, entries) of closed ledgers that are wholly in parts.
+
+    cost: a look at each ledger's number, and the folds of partitions with one that is closed
+    """
     out: list[tuple[int, str, int, int]] = []
-    parts = {ledger for ledger, refs in manifest.files.items() if refs[0].form == "part"}
+    owners = view.catalog.owners
+    newest: dict[tuple[int, str], int] = {}  # the open ledger is the newest, if there is one
+    for ledger, owner in owners.items():
+        newest[owner] = max(ledger, newest.get(owner, 0))
+    parts = {
+        ledger for ledger, refs in manifest.files.items()
+        if refs[0].form == "part" and ledger in owners and ledger < newest[owners[ledger]]
+    }  # fmt: skip
     for ledger in sorted(parts):
-        owner = view.catalog.owners.get(ledger)
-        if owner is None or owner[0] in view.catalog.unavailable:
-            continue  # its topic was deleted, or it is away
-        partition, role = owner
+        partition, role = owners[ledger]
+        if partition in view.catalog.unavailable:
+            continue  # it is away
         state = view.topic(partition) if role == "p" else view.buffer(partition)
         for end in state.ledgers[:-1]:
             if end.ledger != ledger or end.sealed:
