@@ -231,3 +231,16 @@ def test_a_backlog_is_what_the_subscription_has_left(run: Run) -> None:
 def _backlog(client: Client) -> int:
     [row] = client.subscriptions()
     return int(row["backlog"])
+
+
+def test_a_message_is_the_record_that_consume_gives(run: Run) -> None:
+    """CLI.md 8.1: the record plus file, row, acknowledged_list; JSON is embedded as it stands."""
+    assert run("produce", "orders", "-m", '{"id": 1.10, "n": 1.0e3}', "-k", "k", "-p", "1")[0] == 0
+    [told] = run("consume", "orders", "-p", "1", "-o", "-1", "--json")[1].splitlines()
+    where = json.loads(told)["message_id"]
+    code, out, err = run("inspect", f"msg:{where}", "--json")
+    assert code == 0, err
+    assert out.startswith(told.replace('"size_bytes":24}', '"size_bytes":24,'))
+    assert json.loads(out)["acknowledged_list"] == []
+    narrow = run("inspect", f"msg:{where}", "--json", "--columns", "value,kind")[1]
+    assert narrow == '{"value":{"id": 1.10, "n": 1.0e3},"kind":"message"}\n'

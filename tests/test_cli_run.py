@@ -490,3 +490,23 @@ def test_runs_that_are_killed_repeat_and_lose_nothing(tool: Tool) -> None:
         codes.append(child.returncode)
     assert codes == [-9, -9, -9, 0]
     assert (tool.values(), tool.left()) == (["1", "2", "3", "4", "5"], 0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "FILE:keep", "--input", "in", "--output", "public/default/in", "-s", "s"),
+        ("run", "FILE:keep", "--input", "in/0", "--output", "in", "-s", "s", "--create"),
+        ("run", "FILE:keep", "--input", "in", "--on-error", "dead-letter:in", "-s", "s"),
+        ("transform", "in", "in", "-s", "s", "--", "cat"),
+    ],
+)
+def test_who_feeds_himself_is_refused_unless_told(tool: Tool, words: tuple[str, ...]) -> None:
+    """902: the flag that consents is named, and nothing was made; with it, -n ends the loop."""
+    given = [word.replace("FILE", str(tool.file)) for word in words]
+    code, out, err = tool(given[0], "--json", *given[1:])
+    assert (code, out) == (9, "")
+    assert json.loads(err.splitlines()[-1])["error"]["code"] == "TXL-902"
+    assert "--allow-loop" in err
+    given[1:1] = ["--allow-loop", "-n", "0"]
+    assert tool(*given)[0] == 0

@@ -1,16 +1,19 @@
 """How many messages are delayed: of a partition, and on a subscription (msgDelayed).
 
-Reading functions over a view; they read the index alone, never the log, and wait for nobody.
+Reading functions over a view; they read the index and wait for nobody. Of ranges without an index,
+which wait for a consumer or a checkpoint to make it again, they read the times in the log.
 Source: spec/delayed-delivery 9.
 """
 
 from __future__ import annotations
 
+from txlog import delayreport
 from txlog.engine.flow.delay_policy import delay_policy
 from txlog.engine.flow.promotion import HONOURING
 from txlog.engine.flow.timetable import timetable
 from txlog.engine.flow.upcoming import upcoming_in_any_order
-from txlog.engine.folds.catalog import Subscription, Topic, numbers
+from txlog.engine.folds.catalog import Subscription, Topic, index_of, numbers
+from txlog.engine.folds.cursor import covers
 from txlog.engine.store import Store
 from txlog.engine.view import View
 
@@ -37,8 +40,10 @@ class DelayCounts:
         state = self._view.delayed(number)
         if cutoff is None or state.is_empty:
             return 0
-        if state.buckets and state.buckets[0].first[0] < self._view.topic(number).ledgers[0].ledger:
-            # a bucket goes on naming what was trimmed of its range
+        if state.unindexed or (
+            state.buckets and state.buckets[0].first[0] < self._view.topic(number).ledgers[0].ledger
+        ):
+            # a range is without an index, or a bucket goes on naming what was trimmed of its range
             ahead = upcoming_in_any_order(self._view, [number], self._note, cutoff)
             return sum(times.num_rows for times in ahead)
         return timetable(self._view, number, cutoff).count()
@@ -56,6 +61,13 @@ class DelayCounts:
         if cutoff is None or held.type not in HONOURING or self._view.delayed(number).is_empty:
             return 0
         cursor = self._view.cursor(held.number, number)
+        ranges = self._view.delayed(number).unindexed
+        if any(not covers(cursor.mark_delete, last) for _, last in ranges):
+            index = index_of(topic, number)
+            scope = delayreport.Scope(topic, [index], cutoff, self._note, held)
+            return sum(
+                times.num_rows for times in delayreport.ahead(self._view, scope, in_order=False)
+            )
         return timetable(self._view, number, cutoff).count_for(cursor)
 
     def of_subscription(self, topic: Topic, held: Subscription) -> int:

@@ -332,6 +332,9 @@ def test_what_everybody_acknowledged_is_deleted_and_can_come_back(tmp_path: Path
     client.checkpoint()
     assert counts(client) == [0], "nobody waits for it, so it is not built again"
     client.subscription("t", "s").seek(START)
+    listed = {row["subscription"]: row["delayed"] for row in client.subscriptions("t")}
+    assert listed == {"s": 8, "other": 0}, "no consumer and no checkpoint came since"
+    assert client.topics()[0]["delayed"] == 8
     client.checkpoint()
     assert sum(counts(client)) == 8 and not state.unindexed
     check_index(client)

@@ -13,7 +13,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from txlog.bounds import Range, parse_bound
+from txlog.cli import fastjson as orjson
 from txlog.cli.command import exclusive
+from txlog.cli.fields import select
 from txlog.cli.options import Call
 from txlog.cli.output import check_columns
 from txlog.cli.records import json_record, rows_of
@@ -173,11 +175,20 @@ def _hexdump(call: Call, answer: Mapping[str, Any], path: str | None, words: str
 def _single(call: Call, answer: dict[str, Any], path: str | None) -> None:
     """Print what the thing is; for people also how DuckDB reads its file."""
     record = answer.pop("record", None)
+    embedded = None
     if isinstance(record, pa.Table):
-        rows = [json_record(row, embed=False) for row in rows_of(record)]
+        as_json = call.output.as_json
+        rows = [json_record(row, embed=as_json) for row in rows_of(record)]
         answer = {**(rows[0] if rows else {}), **answer}
+        embedded = answer["value"] if as_json and answer["value_encoding"] == "json" else None
     if call.flags.columns is not None:
         check_columns(call.output.fields, list(answer))
+    if embedded is not None:  # a value that is JSON stands as it is, as in a record of consume
+        row = select({**answer, "value": None}, call.output.fields or list(answer))
+        if "value" in row:
+            row["value"] = embedded
+        call.output.out.write(orjson.dumps(row) + b"\n")
+        return
     call.output.single(answer)
     if call.output.form in ("table", "wide") and path is not None and _is_parquet(path):
         sql = f"FROM read_parquet('{os.path.abspath(path).replace(chr(39), chr(39) * 2)}')"

@@ -33,6 +33,9 @@ LimitOption = Annotated[int | None, Option("-n", min=0, metavar="N", help="at mo
 FollowOption = Annotated[bool, Option("--follow", "-F", help="go on at the end")]
 MaxWait = Annotated[str, Option("--max-wait", metavar="DUR", help="for a next one")]
 CreateOption = Annotated[bool, Option("--create", help="make subscription and output topics")]
+LoopOption = Annotated[
+    bool, Option("--allow-loop", help="an output may be an input: that never ends")
+]
 TypeOption = Annotated[
     str | None, Option("--type", metavar="|".join(_TYPES), help="of it, with --create")
 ]
@@ -73,6 +76,7 @@ def run(
     follow: FollowOption = False,
     max_wait: MaxWait = "0s",
     create: CreateOption = False,
+    allow_loop: LoopOption = False,
     type: TypeOption = None,
     on_error: OnError = "stop",
     retries: Retries = 0,
@@ -104,6 +108,7 @@ def run(
             follow=follow,
             max_wait_ms=parse_duration(max_wait),
             create=create,
+            allow_loop=allow_loop,
             type=type,
             on_error=on_error,
             retries=retries,
@@ -146,6 +151,7 @@ def transform(
     follow: FollowOption = False,
     max_wait: MaxWait = "0s",
     create: CreateOption = False,
+    allow_loop: LoopOption = False,
     type: TypeOption = None,
     on_error: OnError = "stop",
     retries: Retries = 0,
@@ -178,6 +184,7 @@ def transform(
             follow=follow,
             max_wait_ms=parse_duration(max_wait),
             create=create,
+            allow_loop=allow_loop,
             type=type,
             on_error=on_error,
             retries=retries,

@@ -30,6 +30,7 @@ class Request:
     follow: bool
     max_wait_ms: int
     create: bool
+    allow_loop: bool
     type: str | None
     on_error: str
     retries: int
@@ -69,4 +70,5 @@ class Request:
         }
         out += [f"--{name}={value}" for name, value in values.items() if value is not None]
         out += ["--batch"] * (self.batch and not self.words) + ["--follow"] * self.follow
+        out += ["--allow-loop"] * self.allow_loop
         return [*out, "--", *self.words] if self.words else out

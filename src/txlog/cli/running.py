@@ -24,6 +24,7 @@ from txlog.errors import PartlyDone, TxlogError
 from txlog.functions import FunctionOptions, Hooks, Summary, load, run
 from txlog.functions.handlers import name_of
 from txlog.functions.options import DEAD_LETTER
+from txlog.functions.runner import check_loop
 from txlog.functions.windows import Windowed
 from txlog.functions.windowstate import left_open
 from txlog.ids import TopicName
@@ -38,6 +39,9 @@ def start(call: Call, request: Request) -> None:
     topics = [TopicName.parse(topic, allow_partition=True).topic.short for topic in request.inputs]
     place = f"{min(topics)}/{request.subscription}"
     request.name = request.name or f"{name_of(function)}@{place}"
+    late = function.late_topic if isinstance(function, Windowed) else None
+    outputs = (request.output, request.dead_letter_topic, late)
+    check_loop(topics, outputs, request.allow_loop)  # before anything is made
     log = JobLog(call, request.name, request.instance)
     client = call.client(write=True)
     if isinstance(function, Command):
@@ -136,6 +140,7 @@ def _options(request: Request, lock_timeout_ms: int) -> FunctionOptions:
         dead_letter_topic=request.dead_letter_topic if request.on_error == DEAD_LETTER else None,
         retries=request.retries,
         take_over_ms=lock_timeout_ms,
+        allow_loop=request.allow_loop,
     )
 
 

@@ -34,6 +34,7 @@ class FunctionOptions:
     on_error:         stop, skip, or dead-letter
     dead_letter_topic: where inputs go that failed
     retries:          attempts after the first
+    allow_loop:       an output may be an input too: the function gets what it wrote, for ever
     take_over_ms:     how long to wait for an older instance to let the subscription go
     """
 
@@ -51,6 +52,7 @@ class FunctionOptions:
     dead_letter_topic: str | None = None
     retries: int = 0
     take_over_ms: int = 30_000
+    allow_loop: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.txn_size <= TXN_MESSAGES_MAX:

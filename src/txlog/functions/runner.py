@@ -17,7 +17,7 @@ from threading import Event
 from typing import Final, Protocol
 
 from txlog.client import Client
-from txlog.errors import InvalidArgument, LimitExceeded, TxlogError
+from txlog.errors import InvalidArgument, LimitExceeded, Refused, TxlogError
 from txlog.functions.attempt import GivenUp
 from txlog.functions.committing import Work
 from txlog.functions.context import Context
@@ -98,6 +98,20 @@ class Flow(Protocol):
         """Let go what it has beside the inputs."""
 
 
+def check_loop(inputs: Sequence[str], outputs: Sequence[str | None], is_allowed: bool) -> None:
+    """Refuse outputs that are inputs: the run would never end, and the topic only grow.
+
+    raises: Refused (902)
+    """
+    for topic in outputs:
+        if topic is not None and not is_allowed and TopicName.parse(topic).short in inputs:
+            raise Refused(
+                f"{TopicName.parse(topic).short} is input and output: what is written comes again, "
+                "for ever",
+                code=902, hint="--allow-loop, or allow_loop=True, says it is meant", topic=topic,
+            )  # fmt: skip
+
+
 class Runner:
     """One run."""
 
@@ -112,6 +126,8 @@ class Runner:
             raise InvalidArgument("a function has input topics, each of them once")
         self._client, self._options, self._hooks = client, options, hooks
         into = None if output is None else TopicName.parse(output).short
+        late = function.late_topic if isinstance(function, Windowed) else None
+        check_loop(topics, (into, options.dead_letter_topic, late), options.allow_loop)
         name = options.name or f"{name_of(function)}@{min(topics)}/{subscription}"
         context = Context(
             name, options.instance, topics, into, subscription,
