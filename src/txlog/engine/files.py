@@ -1,12 +1,16 @@
 """Owns Files: which files the ledgers of a view have, the open readers of them, and their rows.
 
-A manifest names files; frames behind it name others and let some go. A reader stays open while its
-file is named, so that the file may be unlinked under it.
+A manifest names files; frames behind it name others and let some go. What was read last stays open,
+as many files as the disk allows (OpenFiles). One that was closed for others and is unlinked when it
+is wanted again is MissingFile, as one that was never opened: the view follows, and looks once more
+at the newest files (R21). Their rows are the same, or trimmed, and then who asks is told so.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,7 +34,7 @@ from txlog.engine.storage import far, segment_reader
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.storage.manifest import EMPTY, Manifest
 from txlog.engine.storage.segment import FileRef
-from txlog.errors import Corruption
+from txlog.errors import Corruption, NoResources
 
 if TYPE_CHECKING:
     from txlog.engine.storage.segment_reader import SegmentReader, Span
@@ -47,19 +51,65 @@ def _going(op: LedgerTrimmed | Compacted | TopicDeleted) -> list[int]:
     return op.old if isinstance(op, Compacted) else op.ledgers
 
 
+class OpenFiles:
+    """Which files stay open: those that were used last. For one thread at a time.
+
+    Who keeps one says by a key how it is closed, and opens it again when it needs it.
+    """
+
+    __slots__ = ("_closes", "_disk")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._closes: OrderedDict[object, Callable[[], None]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._closes)
+
+    def open(self, key: object, path: str, close: Callable[[], None]) -> File:
+        """Open a file in the store or outside, and close those that nobody used for longest.
+
+        raises: MissingFile, DiskFailed, ...; NoResources when closing all of them does not help
+        """
+        kept = self._disk.files_kept()
+        while len(self._closes) >= kept:
+            self._closes.popitem(last=False)[1]()
+        try:
+            file = far.open_file(self._disk, path)
+        except NoResources:  # the program has its own: there must be room for what is read now
+            self.close()
+            file = far.open_file(self._disk, path)
+        self._closes[key] = close
+        return file
+
+    def used(self, key: object) -> None:
+        """A file that is open is used again."""
+        self._closes.move_to_end(key)
+
+    def closed(self, key: object) -> None:
+        """A file was closed by who kept it; harmless when repeated."""
+        self._closes.pop(key, None)
+
+    def close(self) -> None:
+        """Close all."""
+        while self._closes:
+            self._closes.popitem()[1]()
+
+
 class Files:
     """The live files of one view.
 
+    opened: which of its files are open, and those of its timetables
     lost:  files that no manifest names, let go until this LSN
     tally: what was read through it
     """
 
     __slots__ = (
-        "_disk", "_gone", "_large", "_readers", "_sealed", "_tail", "lost", "manifest", "tally",
+        "_gone", "_large", "_readers", "_sealed", "_tail", "lost", "manifest", "opened", "tally",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, tail: Tail, large: Large) -> None:
-        self._disk = disk
+        self.opened = OpenFiles(disk)
         self._tail = tail
         self._large = large
         self.manifest: Manifest = EMPTY
@@ -78,9 +128,9 @@ class Files:
         }  # fmt: skip
         self._gone &= newer.files.keys()
         self.lost = {path: lsn for path, lsn in self.lost.items() if lsn > newer.cut_lsn}
-        live = {ref.path for refs in newer.files.values() for ref in refs}
-        for path in [path for path in self._readers if path not in live]:
-            self._readers.pop(path)[0].close()
+        for path, (_, reader) in list(self._readers.items()):
+            if all(ref.path != path for ref in newer.files.get(reader.ref.ledger, [])):
+                self._close(path)
 
     def name(self, lsn: int, op: Op) -> None:
         """Which files the ledgers have from this op on; a ledger that is gone has none."""
@@ -103,8 +153,7 @@ class Files:
         if not isinstance(op, LedgerSealed | ChunksAppended):
             for ledger in _going(op):
                 for ref in self.of(ledger):
-                    if ref.path in self._readers:  # an open descriptor would hold its space
-                        self._readers.pop(ref.path)[0].close()
+                    self._close(ref.path)  # an open descriptor would hold its space
                 self._gone.add(ledger)
                 if (lost := self._sealed.pop(ledger, None)) is not None:
                     self.lost[lost.path] = lsn
@@ -113,25 +162,21 @@ class Files:
     def _move(self, lsn: int, ref: FileRef) -> None:
         """The file of a ledger is at another place; the one before goes with the next manifest."""
         for old in self.of(ref.ledger):
-            if old.path in self._readers:
-                self._readers.pop(old.path)[0].close()
+            self._close(old.path)
         if (old_one := self._sealed.get(ref.ledger)) is not None:
             self.lost[old_one.path] = lsn
         self._sealed[ref.ledger] = ref
 
     def close(self) -> None:
-        """Close every reader."""
-        for file, _ in self._readers.values():
-            file.close()
-        self._readers.clear()
+        """Close every file."""
+        self.opened.close()
 
     def close_of(self, partition: int, owners: dict[int, tuple[int, str]]) -> None:
         """Files of a partition may be put in place again before it comes back: open them anew."""
-        for path, (file, reader) in list(self._readers.items()):
+        for path, (_, reader) in list(self._readers.items()):
             owner = owners.get(reader.ref.ledger)
             if owner is None or owner[0] == partition:
-                file.close()
-                del self._readers[path]
+                self._close(path)
 
     @property
     def is_reading(self) -> bool:
@@ -154,12 +199,20 @@ class Files:
         return set(self._gone)
 
     def reader(self, ref: FileRef) -> SegmentReader:
-        """The open reader of a file; kept, so that the file may be unlinked under it."""
+        """The open reader of a file, to be used before another one is asked for."""
         found = self._readers.get(ref.path)
         if found is None:
-            file = far.open_file(self._disk, ref.path)
+            file = self.opened.open(ref.path, ref.path, partial(self._close, ref.path))
             found = self._readers[ref.path] = (file, segment_reader.SegmentReader(file, ref))
+        else:
+            self.opened.used(ref.path)
         return found[1]
+
+    def _close(self, path: str) -> None:
+        found = self._readers.pop(path, None)
+        if found is not None:
+            self.opened.closed(path)
+            found[0].close()
 
     def rows(
         self, requests: Sequence[Request], names: Sequence[str] = tuple(MESSAGE.names)

@@ -168,8 +168,9 @@ class Sealed:
         self._future: IdSet | None = None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file; it is opened again when it is needed."""
         if self._open is not None:
+            self._view.files.opened.closed(self)
             self._open.close()
         self._open = self._file = None
 
@@ -178,11 +179,14 @@ class Sealed:
         for _ in range(READS_MAX):
             try:
                 if self._file is None:
-                    self._open = self._view.disk.open(self.bucket.file.path)
+                    opened = self._view.files.opened
+                    self._open = opened.open(self, self.bucket.file.path, self.close)
                     made = BucketFile(self._open, self.bucket.file)
                     self._starts = [segment.min_at for segment in made.segments]
                     self._times = [segment.max_at for segment in made.segments]
                     self._file = made
+                else:
+                    self._view.files.opened.used(self)
                 return look(self._file)
             except IntegrityError as error:
                 self.close()

@@ -52,7 +52,8 @@ from txlog.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-DIRECTORIES_MAX = 128  # directory descriptors kept open by one disk; the usual limit is 1,024
+KEPT_MAX = 128  # descriptors of directories that one disk keeps, of files that one view keeps
+KEPT_SHARE = 8  # and this part of the soft limit: a process has other files, and may have views
 COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
 
 GROUP_FLUSHES_MIN = 8  # from so many on one flush of the file system is less than one of each
@@ -141,6 +142,9 @@ class PosixDisk:
             self._root.close()
             reason = f"{root} {'is foreign' if is_foreign else 'can be written by everybody'}"
             raise NotAllowed(reason, hint="open it read-only, or mend owner and mode", path=root)
+
+    def files_kept(self) -> int:
+        return _kept_max()
 
     def open(self, path: str, write: bool = False) -> PosixFile:
         if write:
@@ -433,8 +437,9 @@ class PosixDisk:
                 parent, name = split(path)
                 with self._directory(parent, action, subject) as above:
                     own = os.open(name, DIRECTORY, dir_fd=above)
+                room = _kept_max()
                 with self._mutex:
-                    if path not in self._directories and len(self._directories) < DIRECTORIES_MAX:
+                    if path not in self._directories and len(self._directories) < room:
                         kept = self._directories[path] = Handle(own, path)
                         own = -1
             yield own if kept is None else kept.fd
@@ -460,6 +465,16 @@ def open_root(path: str) -> int:
         raise StoreNotFound(f"{path} is not a directory", path=path) from error
     except OSError as error:
         raise failure(error, "open", path) from error
+
+
+def descriptor_limit() -> int:
+    """How many descriptors this process may have, RLIMIT_NOFILE as it is now."""
+    limit = os.sysconf("SC_OPEN_MAX")
+    return 1 << 30 if limit < 0 else limit
+
+
+def _kept_max() -> int:
+    return max(1, min(KEPT_MAX, descriptor_limit() // KEPT_SHARE))
 
 
 def _sync_published(directory: int, path: str) -> None:

@@ -119,6 +119,9 @@ class Disk(Protocol):
     def description(self) -> str:
         """The path of the root, for people."""
 
+    def files_kept(self) -> int:
+        """Return how many files a user of the disk may keep open beside those at work."""
+
     def open(self, path: str, write: bool = False) -> File:
         """Open a file that exists; MissingFile when it does not."""
 

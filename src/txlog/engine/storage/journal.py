@@ -100,9 +100,16 @@ class Journal:
         self._checked_tail = False
 
     def file(self, name: JournalName) -> JournalFile:
-        """An open file by name; kept open, since readers may need rows of it after its deletion."""
+        """An open file by name; it is closed again when many others were opened since.
+
+        raises: MissingFile: a checkpoint of others took it; the view has to follow (R21)
+        """
         found = self._files.get(name)
         if found is None:
+            kept, current = self._disk.files_kept(), getattr(self, "current", None)
+            for other in list(self._files)[: max(0, len(self._files) + 1 - kept)]:
+                if self._files[other] is not current:
+                    self._files.pop(other).close()
             found = self._files[name] = JournalFile(self._disk, name, self.salt)
         return found
 

@@ -1,0 +1,139 @@
+"""A process keeps few files open, however many a store has; what is closed is opened again.
+
+RLIMIT_NOFILE of the processes here is below the number of files.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine_kit import Bench, ids, send, values
+from txlog.bounds import Bound
+from txlog.engine.files import OpenFiles
+from txlog.engine.storage import disk as disk_module
+from txlog.engine.view import View
+from txlog.errors import NoResources
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+LEDGERS, LIMIT = 70, 64
+WORK = """
+import os, sys
+import txlog
+from txlog.querying import Query
+
+def is_open():
+    return len(os.listdir("/proc/self/fd"))
+
+def after(found, expected):
+    global most
+    most = max(most, is_open())
+    assert found == expected, (found, expected)
+
+most, count = 0, int(sys.argv[2])
+with txlog.open(sys.argv[1]) as client:
+    after(sum(table.num_rows for table in client.read("t")), count)
+    with client.consumer("t", "s") as consumer:
+        got = 0
+        while rows := consumer.receive_batch(10, timeout_ms=0).num_rows:
+            got += rows
+        after(got, count)
+    for number in range(3):
+        client.producer("t").send(b"more")
+    client.checkpoint(roll_all=True)
+    client.admin.compact("t")
+    after(sum(table.num_rows for table in client.read("t")), count + 3)
+    with Query(client, "SELECT sum(octet_length(value)) AS size FROM t") as query:
+        [size] = query.rows().read_all()["size"].to_pylist()
+    after(int(size) > count, True)
+after(txlog.verify(sys.argv[1], deep=True)["problem_list"], [])
+print(most)
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "store", ledger_entries_max=1, reader_grace_ms=0)
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s")
+    yield made
+    made.close()
+
+
+def test_more_files_than_a_process_may_have_open(bench: Bench) -> None:
+    """Reading, consuming, verifying, sealing, compacting and SQL: half the limit is enough."""
+    send(bench.client, *(b"%d" % number for number in range(LEDGERS)))
+    bench.client.checkpoint()
+    path = bench.path
+    assert len(list(Path(path).rglob("*.parquet"))) >= LEDGERS - 1
+    bench.close()
+    done = subprocess.run(
+        [sys.executable, "-c", WORK, path, str(LEDGERS)], capture_output=True, text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT)),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= LIMIT // 2
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let a disk allow so many open files."""
+    return lambda most: monkeypatch.setattr(disk_module, "KEPT_MAX", most)
+
+
+def test_a_file_that_was_closed_and_removed_is_looked_for_in_the_newest_manifest(
+    bench: Bench, kept: Callable[[int], None]
+) -> None:
+    """R21: a view that stands behind a checkpoint of others finds its rows where they are now."""
+    kept(2)
+    other = bench.another()
+    send(bench.client, *(b"%d" % number for number in range(6)))
+    bench.client.checkpoint()
+    assert values(other) == [b"%d" % number for number in range(6)]
+    opened: OpenFiles = other._store.read(lambda view: view.files.opened)
+    assert len(opened) == 2
+    ledgers = other._store.read(lambda view: sorted(view.manifest.files))
+    bench.client.admin.trim("t", Bound("id", ids(bench.client)[2]), force_unacked=True)
+    bench.client.checkpoint(roll_all=True)
+    bench.client.checkpoint()
+    gone = bench.client._store.read(lambda view: set(ledgers) - set(view.manifest.files))
+    assert gone
+
+    def rows(view: View) -> list[Any]:
+        return [view.ledger_table(one, 0, 1) for one in ledgers if view.files.of(one)]
+
+    assert sum(table.num_rows for table in other._store.read(rows, fresh=False)) == 6 - len(gone)
+
+
+def test_all_are_closed_where_the_program_has_used_up_its_descriptors(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NoResources only where closing what is kept does not help."""
+    send(bench.client, *(b"%d" % number for number in range(5)))
+    bench.client.checkpoint()
+    view = bench.client._store.read(lambda view: view)
+    opened, disk = view.files.opened, bench.client._store.disk
+    assert values(bench.client)[0] == b"0"
+    real = type(disk).open
+    assert len(opened) > 1
+    view.files.close()
+
+    def none_left(self: Any, path: str, write: bool = False) -> Any:
+        if path.startswith("topics/") and len(opened) >= left:
+            raise NoResources("too many open files")
+        return real(self, path, write)
+
+    left = 1
+    monkeypatch.setattr(type(disk), "open", none_left)
+    assert values(bench.client) == [b"%d" % number for number in range(5)]
+    assert len(opened) == 1
+    left = 0
+    with pytest.raises(NoResources):
+        values(bench.client)
