@@ -65,7 +65,7 @@ def plain(key: Component, blob: bytes) -> object:
     if key[0] in ("delayed", "watermark"):
         return msgspec.msgpack.decode(blob)
     if key[0] != "cursor":
-        return sort_dicts(msgspec.to_builtins(state))
+        return sort_dicts(msgspec.msgpack.decode(FOLDS[key[0]].dump(state)))
     return [
         state.acked.runs(), state.held.runs(), state.hands.leased.runs(),
         {number: (lease.ids.runs(), [(due, ids.runs()) for due, ids in lease.handouts])

@@ -49,6 +49,7 @@ from txlog.engine.model.ops import (
     TopicDeleted,
     TxnOpened,
 )
+from txlog.engine.storage.late import Late
 from txlog.ids import TopicName
 
 NO_TOPIC = 1 << 62  # above every number
@@ -395,17 +396,40 @@ def consumers_of(state: Catalog, subscription: int) -> list[Consumer]:
     return [one for _, one in sorted(state.consumers.items()) if one.subscription == subscription]
 
 
+class _Dump(Catalog, array_like=True):
+    """A dump: a call needs few of the topics and subscriptions."""
+
+    topics: dict[int, msgspec.Raw] = {}  # type: ignore[assignment]
+    subscriptions: dict[int, msgspec.Raw] = {}  # type: ignore[assignment]
+
+
 def _load(data: bytes) -> Catalog:
-    state = _decoder.decode(data)
-    for held in state.subscriptions.values():
-        if held.consumer:
-            state.consumers[held.consumer] = Consumer(
-                held.consumer, held.number, held.consumer_name, "exclusive", 0,
-                held.consumer_since_ms,
-            )  # fmt: skip
-            held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
+    dump = _decoder.decode(data)
+    values = {name: getattr(dump, name) for name in Catalog.__struct_fields__}
+    values["topics"] = Late(dump.topics, _one_topic.decode)
+    held_ones = values["subscriptions"] = Late(dump.subscriptions, _one_subscription.decode)
+    state = Catalog(**values)
+    if _length(data) <= _CONSUMERS:
+        for held in held_ones.values():
+            if held.consumer:
+                state.consumers[held.consumer] = Consumer(
+                    held.consumer, held.number, held.consumer_name, "exclusive", 0,
+                    held.consumer_since_ms,
+                )  # fmt: skip
+                held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
     return state
 
 
-_decoder = msgspec.msgpack.Decoder(Catalog)
+def _length(data: bytes) -> int:
+    """How many fields a dump has: the head of its array."""
+    return data[0] & 0x0F if data[0] >> 4 == 0x9 else int.from_bytes(data[1:3], "big")
+
+
+assert _Dump.__struct_fields__ == Catalog.__struct_fields__
+_CONSUMERS = Catalog.__struct_fields__.index("consumers")
+_decoder = msgspec.msgpack.Decoder(_Dump)
+_one_topic, _one_subscription = (
+    msgspec.msgpack.Decoder(Topic),
+    msgspec.msgpack.Decoder(Subscription),
+)
 FOLD = Fold("catalog", Catalog, apply, msgspec.msgpack.encode, _load)

@@ -35,6 +35,7 @@ from txlog.engine.model.ops import (
     TxnOpened,
     TxnsForgotten,
 )
+from txlog.engine.storage.late import Late
 
 OPEN, COMMITTING, COMMITTED = "OPEN", "COMMITTING", "COMMITTED"
 ABORTING, ABORTED = "ABORTING", "ABORTED"
@@ -219,5 +220,20 @@ _TAKES: dict[type, Callable[[Coordinator, int, int, Any], None]] = {
     CounterRaised: _take_counter_raised,
     TxnsForgotten: _take_txns_forgotten,
 }
-_decoder = msgspec.msgpack.Decoder(Coordinator)
-FOLD = Fold("coordinator", Coordinator, apply, msgspec.msgpack.encode, _decoder.decode)
+
+
+class _Dump(Coordinator, array_like=True):
+    """A dump: of the ended ones a call needs one, or those that are forgotten next."""
+
+    ended: dict[int, msgspec.Raw] = {}  # type: ignore[assignment]
+
+
+def _load(data: bytes) -> Coordinator:
+    dump = _decoder.decode(data)
+    values = {name: getattr(dump, name) for name in Coordinator.__struct_fields__}
+    return Coordinator(**{**values, "ended": Late(dump.ended, _txn.decode)})
+
+
+assert _Dump.__struct_fields__ == Coordinator.__struct_fields__
+_decoder, _txn = msgspec.msgpack.Decoder(_Dump), msgspec.msgpack.Decoder(Txn)
+FOLD = Fold("coordinator", Coordinator, apply, msgspec.msgpack.encode, _load)

@@ -20,6 +20,7 @@ import msgspec
 
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.late import Late
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption, FormatMismatch, MissingFile
 
@@ -71,8 +72,15 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     history: list[HistoryRef] = []
 
 
+class _Stored(Manifest, frozen=True, array_like=True):
+    """A manifest as it is read: of the files a call needs those of a few ledgers."""
+
+    files: dict[int, msgspec.Raw]  # type: ignore[assignment]
+
+
+assert _Stored.__struct_fields__ == Manifest.__struct_fields__
 EMPTY = Manifest(0, 0, 0, 0, 0, {}, [], [])
-_decoder = msgspec.msgpack.Decoder(Manifest)
+_decoder, _refs = msgspec.msgpack.Decoder(_Stored), msgspec.msgpack.Decoder(list[FileRef])
 
 
 def manifest_path(generation: int) -> str:
@@ -106,9 +114,19 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
                     f"{path} has version {version}, this txlog reads {VERSION}", path=path
                 )
             if length == len(data) - _HEAD.size:
-                manifest = _decoder.decode(data[_HEAD.size :])
-                if manifest.generation == generation:
-                    return manifest
+                stored = _decoder.decode(data[_HEAD.size :])
+                if stored.generation == generation:
+                    return Manifest(
+                        stored.generation,
+                        stored.previous_crc,
+                        stored.cut_lsn,
+                        stored.chain_crc,
+                        stored.time_ms,
+                        Late(stored.files, _refs.decode),
+                        stored.dumps,
+                        stored.dropped,
+                        stored.history,
+                    )
     raise Corruption(
         f"{path} is damaged, bytes 0 to {len(data)}", path=path, offset=0,
         hint="the predecessor is used while it is there; txlog admin checkpoint writes a new one",
