@@ -144,7 +144,7 @@ class TestPosix:
     def test_directory_descriptors_are_bounded(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(disk_module, "DIRECTORIES_MAX", 3)
+        monkeypatch.setattr(disk_module, "KEPT_MAX", 3)
         disk = PosixDisk(root)
         before = _descriptor_count()
         for n in range(20):

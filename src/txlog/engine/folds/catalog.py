@@ -124,8 +124,8 @@ class Loss(msgspec.Struct, array_like=True, gc=False):
     time_ms: int
 
 
-class Catalog(msgspec.Struct, array_like=True):
-    """State of the fold; numbers start at 1."""
+class Catalog(msgspec.Struct, array_like=True, dict=True):
+    """State of the fold; numbers start at 1. Beside the fields, not dumped: `_members`."""
 
     settings: dict[str, int | str | float] = {}
     topics: dict[int, Topic] = {}
@@ -198,16 +198,32 @@ def _consumer(state: Catalog, time_ms: int, op: ConsumerAttached | ConsumerDetac
     if isinstance(op, ConsumerAttached):
         _attach(state, time_ms, op)
     else:
-        state.consumers.pop(op.consumer, None)
+        _detach(state, op.consumer)
+
+
+def _detach(state: Catalog, consumer: int) -> None:
+    gone = state.consumers.pop(consumer, None)
+    if gone is not None:
+        _members(state)[gone.subscription].pop(consumer, None)
+
+
+def _members(state: Catalog) -> dict[int, dict[int, Consumer]]:
+    """The consumers by subscription, in order of number: many are looked for by each of many."""
+    found: dict[int, dict[int, Consumer]] | None = state.__dict__.get("_members")
+    if found is None:
+        found = state.__dict__["_members"] = {}
+        for number, one in sorted(state.consumers.items()):
+            found.setdefault(one.subscription, {})[number] = one
+    return found
 
 
 def _attach(state: Catalog, time_ms: int, op: ConsumerAttached) -> None:
     if op.kind == "exclusive":  # in old journals nobody says that the one before was found dead
         for other in consumers_of(state, op.subscription):
-            del state.consumers[other.number]
-    state.consumers[op.consumer] = Consumer(
-        op.consumer, op.subscription, op.name, op.kind, op.priority, time_ms
-    )
+            _detach(state, other.number)
+    made = Consumer(op.consumer, op.subscription, op.name, op.kind, op.priority, time_ms)
+    _members(state).setdefault(op.subscription, {})[op.consumer] = made
+    state.consumers[op.consumer] = made
     state.next_consumer = op.consumer + 1
 
 
@@ -219,7 +235,7 @@ def _reshape(
         gone = state.subscriptions.pop(op.subscription)
         state.topics[gone.topic].subscriptions.remove(op.subscription)
         for one in consumers_of(state, op.subscription):
-            del state.consumers[one.number]
+            _detach(state, one.number)
         return
     topic = state.topics[op.topic]
     if isinstance(op, PartitionsAdded):
@@ -393,7 +409,7 @@ def find_subscription(state: Catalog, topic: Topic, name: str) -> Subscription |
 
 def consumers_of(state: Catalog, subscription: int) -> list[Consumer]:
     """The attached consumers of a subscription, by number; a dead one stays until it is noticed."""
-    return [one for _, one in sorted(state.consumers.items()) if one.subscription == subscription]
+    return list(_members(state).get(subscription, {}).values())
 
 
 class _Dump(Catalog, array_like=True):

@@ -88,7 +88,7 @@ def plain(key: Component, blob: bytes) -> object:
     state: Any = FOLDS[key[0]].load(blob)
     if isinstance(state, Cursor):
         return _plain_cursor(state)
-    return _sorted(msgspec.to_builtins(state))
+    return _sorted(msgspec.msgpack.decode(FOLDS[key[0]].dump(state), strict=False))
 
 
 def _plain_cursor(state: Cursor) -> object:
