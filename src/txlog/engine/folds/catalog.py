@@ -204,7 +204,7 @@ def _consumer(state: Catalog, time_ms: int, op: ConsumerAttached | ConsumerDetac
 def _detach(state: Catalog, consumer: int) -> None:
     gone = state.consumers.pop(consumer, None)
     if gone is not None:
-        _members(state)[gone.subscription].pop(consumer, None)
+        _members(state).get(gone.subscription, {}).pop(consumer, None)
 
 
 def _members(state: Catalog) -> dict[int, dict[int, Consumer]]:

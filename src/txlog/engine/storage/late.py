@@ -33,6 +33,9 @@ class Late(dict[int, V]):
             found = self[key] = self._decode(found)
         return found  # type: ignore[no-any-return]
 
+    def __iter__(self) -> Iterator[int]:
+        return super().__iter__()  # of its own, so that dict(late) asks for the values
+
     @overload  # type: ignore[override]
     def get(self, key: int) -> V | None: ...
     @overload

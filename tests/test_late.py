@@ -1,0 +1,131 @@
+"""What a dump has many of is decoded when it is asked for, and nobody can tell but by the time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.engine_kit import Bench, send
+from txlog.engine.folds import catalog
+from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, SubscriptionCreated
+from txlog.engine.storage.late import Late
+from txlog.engine.view import View
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+MANY = 20
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "store", coordinators=1)
+    yield made
+    made.close()
+
+
+def late(plain: dict[int, list[int]]) -> Late[list[int]]:
+    """The same as a dump that was gone over."""
+    raw = msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=dict[int, msgspec.Raw])
+    return Late(raw, msgspec.msgpack.Decoder(list[int]).decode)
+
+
+def decoded(held: Any) -> list[int]:
+    """The keys whose values were asked for."""
+    return [key for key in held if type(dict.__getitem__(held, key)) is not msgspec.Raw]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_is_as_the_dict_it_stands_for(seed: int) -> None:
+    """Whatever is done with it, in whatever order."""
+    chance = random.Random(seed)
+    plain = {number: [number] * (number % 3) for number in chance.sample(range(100), MANY)}
+    other = late(plain)
+    for _ in range(200):
+        key, step = chance.randrange(100), chance.randrange(7)
+        if step == 0:
+            plain[key] = other[key] = [key]
+        elif step == 1:
+            assert plain.pop(key, None) == other.pop(key, None)
+        elif step == 2:
+            assert plain.get(key, 7) == other.get(key, 7)
+        elif step == 3:
+            plain.setdefault(key, []).append(1)
+            other.setdefault(key, []).append(1)
+        elif step == 4:
+            assert (key in plain, len(plain)) == (key in other, len(other))
+        elif step == 5 and plain:
+            assert next(reversed(plain)) == next(reversed(other))
+        else:
+            assert msgspec.msgpack.encode(plain) == msgspec.msgpack.encode(other)
+    assert plain == other.copy() == dict(other)
+    assert plain == dict(late(plain)) == {**late(plain)}
+    assert other == plain
+    assert list(plain.items()) == list(other.items())
+    assert list(plain.values()) == list(other.values())
+
+
+def test_a_process_decodes_what_it_uses(bench: Bench) -> None:
+    """Of the topics one, of the ended transactions the oldest, of the files none; then all."""
+    client = bench.client
+    for number in range(MANY):
+        client.create_topic(f"t{number}")
+        client.create_subscription(f"t{number}", "s")
+        with client.transaction() as txn:
+            client.producer(f"t{number}").send(b"m", txn=txn)
+    client.checkpoint()
+    other = bench.another()
+    send(other, b"more", topic="t7")
+    with other.transaction() as txn:
+        other.producer("t7").send(b"m", txn=txn)
+
+    def look(view: View) -> list[int]:
+        known = view.catalog
+        kept: tuple[Any, ...] = (
+            known.topics, known.subscriptions, view.coordinator(0).ended, view.manifest.files,
+        )  # fmt: skip
+        return [len(decoded(one)) for one in kept]
+
+    topics, subscriptions, ended, files = other._store.read(look)
+    assert topics == 1
+    assert subscriptions <= 1
+    assert ended <= 2 + 1  # the oldest and the newest that were there, and its own
+    assert files <= 1
+    names = sorted(row["topic"] for row in other.topics())
+    assert names == sorted(row["topic"] for row in client.topics())
+    assert len(other.transactions(all=True)) == MANY + 1
+    other.checkpoint()
+    assert sorted(row["topic"] for row in bench.another().topics()) == names
+
+
+def test_the_consumers_of_a_dump_without_their_list_are_found() -> None:
+    """Stores of the first versions: a subscription had its one consumer itself."""
+    state = catalog.Catalog()
+    state.topics[1] = catalog.Topic(1, "public/default/t", 1, 1, 0, [])
+    catalog.apply(state, 1, 5, SubscriptionCreated(1, 1, "s", "exclusive", "committed"))
+    held = state.subscriptions[1]
+    held.consumer, held.consumer_name, held.consumer_since_ms = 4, "c", 9
+    fields = msgspec.msgpack.decode(catalog.FOLD.dump(state))
+    before = fields[: catalog.Catalog.__struct_fields__.index("consumers")]
+    old = catalog.FOLD.load(msgspec.msgpack.encode(before))
+    assert [one.number for one in catalog.consumers_of(old, 1)] == [4]
+    assert old.subscriptions[1].consumer == 0
+
+
+def test_the_consumers_of_a_subscription_follow_every_op() -> None:
+    """By subscription, in order of number, whenever it is asked."""
+    for asks in (False, True):
+        state = catalog.Catalog()
+        for number in range(1, 7):
+            catalog.apply(state, number, 0, ConsumerAttached(number % 2, number, "c", "shared", 0))
+            if asks:
+                catalog.consumers_of(state, 0)
+        catalog.apply(state, 7, 0, ConsumerDetached(1, 3))
+        again = catalog.FOLD.load(catalog.FOLD.dump(state))
+        for one in (state, again):
+            assert [found.number for found in catalog.consumers_of(one, 1)] == [1, 5]
+            assert [found.number for found in catalog.consumers_of(one, 0)] == [2, 4, 6]
+            assert catalog.consumers_of(one, 9) == []
