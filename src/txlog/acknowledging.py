@@ -35,10 +35,26 @@ class Through(NamedTuple):
 def runs_of(what: Acknowledgeable) -> list[Run]:
     """The ids of what a caller acknowledges, as runs."""
     if isinstance(what, pa.Table):
+        check_received(what, "ledger", "entry", "index")
         return acknowledge.runs_of_table(what)
     if isinstance(what, Message | MessageId):
         what = [what]
     return acknowledge.runs_of_ids(ids_of(what))
+
+
+def check_received(table: pa.Table, *names: str) -> None:
+    """Raises InvalidArgument unless a table has these columns, as received rows have them."""
+    for name in names:
+        place = table.schema.get_field_index(name)
+        wanted = pa.types.is_string if name == "topic" else pa.types.is_integer
+        kind = None if place < 0 else table.schema.field(place).type
+        if kind is not None and pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if kind is None or not wanted(kind):
+            raise InvalidArgument(
+                f"the table has no column {name} as received rows have it",
+                hint="hand over rows of receive_batch, or message ids",
+            )
 
 
 def ids_of(what: Sequence[Message | MessageId]) -> list[MessageId]:

@@ -21,6 +21,7 @@ from txlog import (
     storesettings,
     topicadmin,
 )
+from txlog.arguments import checked
 from txlog.bounds import Bound
 from txlog.engine.call import Decide
 from txlog.engine.flow import admin, availability, keys, lookup
@@ -55,6 +56,7 @@ _REPAIRS = {
 }
 
 
+@checked
 class Admin(PolicyAdmin):
     """Administration of an open store.
 

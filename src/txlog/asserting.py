@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from txlog import compute as pc
 from txlog import transaction
+from txlog.arguments import checked
 from txlog.clock import Instant
 from txlog.engine.flow import watermark
 from txlog.engine.flow.draft import Decision
@@ -211,6 +212,7 @@ def _id_of(txn: Transaction | TxnId) -> TxnId | None:
     return use if isinstance(use, TxnId) else None
 
 
+@checked
 class WatermarkBuilder:
     """A watermark in the making: `producer.new_watermark().event_time(t).send()`, or mark_idle.
 

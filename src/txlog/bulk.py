@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from txlog.arguments import checked
 from txlog.engine.flow.adopt import Recorded, check_token, recorded
 from txlog.engine.flow.delay_policy import delay_policy
 from txlog.engine.flow.lookup import live_topic
@@ -82,6 +83,7 @@ def _staged(stager: Stager, rows: Iterable[Rows]) -> list[Staged]:
     return stager.finish()
 
 
+@checked
 class Bulk:
     """One batch of a topic; made by `Client.bulk`.
 

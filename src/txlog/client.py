@@ -28,6 +28,7 @@ from txlog import bulk as bulks
 from txlog import reader as readers
 from txlog import subscription as subscription_handle
 from txlog import topic as topic_handle
+from txlog.arguments import checked
 from txlog.bounds import END, Range
 from txlog.engine.flow import acknowledge as flow_acknowledge
 from txlog.engine.flow import admin, adopt
@@ -66,6 +67,7 @@ READ_MESSAGES = 10_000
 Answer = dict[str, Any]
 
 
+@checked
 class Client(TransactionClient):
     """An open store. Safe to call from many threads; a forked child must open its own.
 

@@ -23,6 +23,7 @@ from txlog.acknowledging import (
     runs_of,
 )
 from txlog.ahead import Ahead
+from txlog.arguments import checked
 from txlog.clock import Instant
 from txlog.engine.flow.acknowledge import AckAnswer
 from txlog.engine.flow.deadletter import Moved, Postponed
@@ -54,6 +55,7 @@ from txlog.watermarking import Watermark, WatermarkListener, WatermarkSession
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
 
 
+@checked
 class Consumer:
     """Receives from one topic on a subscription; safe to call from many threads.
 

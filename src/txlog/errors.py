@@ -124,7 +124,7 @@ class Usage(TxlogError):
     kind = "usage"
 
 
-class InvalidArgument(Usage):
+class InvalidArgument(Usage, ValueError, TypeError):
     """A malformed argument: name, id, range, time, size, epoch, time-out."""
 
     codes: Codes = (201, 202, 203, 205)

@@ -15,12 +15,20 @@ _COLUMNS: Final = (
     "topic partition ledger entry index value key properties publish_time event_time deliver_at "
     "visible_time producer sequence_id txn_most txn_least txn_state redelivery_count"
 ).split()
+_BESIDE: Final = (
+    "key properties publish_time event_time deliver_at producer sequence_id txn redelivery_count "
+    "is_late"
+).split()
+SHOWN_BYTES: Final = 48  # of a value or a key, in a repr
+SHOWN_PROPERTIES: Final = 4
 _INSTANTS: Final = frozenset({"publish_time", "event_time", "deliver_at", "visible_time"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Message:
     """A received message; instants are milliseconds since 1970 UTC.
+
+    It has a hash, by its place; `repr` shows what is set, of a long value only the beginning.
 
     >>> from txlog import Message, MessageId
     >>> message = Message(topic="orders", partition=0, message_id=MessageId(1, 0), value=b"a")
@@ -45,6 +53,21 @@ class Message:
     redelivery_count: int | None = None
     is_late: bool = False  # older than the last watermark when it was handed out
 
+    def __hash__(self) -> int:
+        return hash((self.topic, self.partition, self.message_id, self.txn, self.value))
+
+    def __repr__(self) -> str:
+        shown = [f"topic={self.topic!r}", f"partition={self.partition}"]
+        shown.append(f"message_id={self.message_id}")
+        shown.append(f"value={_short(self.value)}")
+        for name in _BESIDE:
+            item = getattr(self, name)
+            if name == "properties" and len(item) > SHOWN_PROPERTIES:
+                shown.append(f"properties=({len(item):,} of them)")
+            elif item not in (None, 0, False, {}):
+                shown.append(f"{name}={_short(item) if name == 'key' else repr(item)}")
+        return f"Message({', '.join(shown)})"
+
     def data(self) -> bytes | None:
         """The payload, as in Pulsar's client."""
         return self.value
@@ -52,6 +75,13 @@ class Message:
     def partition_key(self) -> bytes | None:
         """The key, as in Pulsar's client."""
         return self.key
+
+
+def _short(value: bytes | None) -> str:
+    """A value as it is written in Python; a long one as its beginning and its length."""
+    if value is None or len(value) <= SHOWN_BYTES:
+        return repr(value)
+    return f"{bytes(value[:SHOWN_BYTES])!r}…({len(value):,} bytes)"
 
 
 def messages(table: pa.Table) -> Iterator[Message]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from txlog.arguments import checked
 from txlog.ids import TxnId
 from txlog.large import Value
 from txlog.receipt import SendReceipt
@@ -15,12 +16,14 @@ class Send(Protocol):
     """`Producer.send`."""
 
     def __call__(
-        self, value: Value | None, *, key: bytes | None, properties: Mapping[str, str] | None,
-        event_time: int | None, deliver_at: int | None, deliver_after: int | None,
+        self, value: Value | str | None, *, key: bytes | str | None,
+        properties: Mapping[str, str] | None, event_time: int | None,
+        deliver_at: int | None, deliver_after: int | None,
         sequence_id: int | None, partition: int | None, txn: Transaction | TxnId | None,
     ) -> SendReceipt: ...  # fmt: skip
 
 
+@checked
 class MessageBuilder:
     """A message that is not sent yet. What is said twice counts as it was said last.
 
@@ -35,8 +38,8 @@ class MessageBuilder:
     def __init__(self, send: Send, txn: Transaction | TxnId | None) -> None:
         self._send = send
         self._txn = txn
-        self._value: Value | None = None
-        self._key: bytes | None = None
+        self._value: Value | str | None = None
+        self._key: bytes | str | None = None
         self._properties: dict[str, str] = {}
         self._event_time: int | None = None
         self._deliver_at: int | None = None
@@ -44,12 +47,12 @@ class MessageBuilder:
         self._sequence_id: int | None = None
         self._partition: int | None = None
 
-    def value(self, value: Value | None) -> MessageBuilder:
+    def value(self, value: Value | str | None) -> MessageBuilder:
         """The payload: bytes; with chunking also a binary file or an iterable of bytes."""
         self._value = value
         return self
 
-    def key(self, key: bytes | None) -> MessageBuilder:
+    def key(self, key: bytes | str | None) -> MessageBuilder:
         """The key, which chooses the partition."""
         self._key = key
         return self

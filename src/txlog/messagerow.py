@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
 import pyarrow as pa
 
@@ -12,8 +12,15 @@ from txlog.engine.flow.route import COLUMNS
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.settings import PROPERTIES_MAX
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
     from txlog.large import Value
+
+
+def as_bytes(given: T | str) -> T | bytes:
+    """What was given for a value or a key; a text as its UTF-8, wherever bytes are taken."""
+    return given.encode() if isinstance(given, str) else given
 
 
 def one_row(

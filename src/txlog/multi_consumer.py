@@ -16,7 +16,8 @@ from typing import TypeAlias, TypeVar
 import pyarrow as pa
 
 from txlog import compute as pc
-from txlog.acknowledging import Acknowledgeable, acknowledge_together, runs_of
+from txlog.acknowledging import Acknowledgeable, acknowledge_together, check_received, runs_of
+from txlog.arguments import checked
 from txlog.consumer import Consumer
 from txlog.engine.flow.acknowledge import AckAnswer
 from txlog.engine.flow.deadletter import DEAD, Moved
@@ -51,6 +52,7 @@ T = TypeVar("T")
 _GONE = (TopicNotFound, SubscriptionNotFound, AlreadyClosed)  # closed: it was detached
 
 
+@checked
 class MultiTopicsConsumer:
     """Receives from several topics in fair turns; safe to call from many threads.
 
@@ -363,6 +365,7 @@ class MultiTopicsConsumer:
         """What was named, by the consumer of its topic. Raises MessageNotFound."""
         self._check_open()
         if isinstance(what, pa.Table):
+            check_received(what, "topic", "ledger", "entry", "index")
             names = pc.unique(what.column("topic")).to_pylist()
             if len(names) == 1:
                 return [(self._named(names[0]), what)]

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from txlog import compute as pc
 from txlog.acknowledging import Acknowledgeable, runs_of
+from txlog.arguments import checked
 from txlog.engine.flow.acknowledge import AckAnswer, by_partition, runs_of_table
 from txlog.engine.flow.acksets import messages_in, through
 from txlog.engine.flow.bounds import start_of
@@ -41,6 +42,7 @@ from txlog.watermarking import Watermark, WatermarkListener, WatermarkSession, c
 Ours = list[tuple[int, Run]]  # partition number, run without whole markers
 
 
+@checked
 class NonDurableConsumer:
     """Receives a topic from a position on, with acknowledgements that nobody else knows of.
 

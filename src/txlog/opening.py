@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txlog.arguments import explained
 from txlog.client import Answer, Client
 from txlog.clock import Clock, SystemClock
 from txlog.engine.identity import IDENTITY_PATH, MADE, make_store, read_identity
@@ -12,6 +13,7 @@ from txlog.errors import AlreadyExists, InvalidArgument
 from txlog.settings import Settings, check_setting
 
 
+@explained
 def init(
     path: str, *, if_not_exists: bool = False, shared_group: str | None = None,
     allow_unsafe: bool = False, clock: Clock | None = None, **settings: int | str | float,
@@ -46,6 +48,7 @@ def init(
     return {"path": path, "uuid": identity.uuid, "format": identity.format, "created": created}
 
 
+@explained
 def open_store(
     path: str, *, read_only: bool = False, clock: Clock | None = None,
     lock_timeout_ms: int | None = None, durability: str | None = None, dry_run: bool = False,

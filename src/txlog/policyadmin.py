@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from txlog.arguments import checked
 from txlog.engine.flow.scoped_policies import (
     DELAYED,
     RETENTION,
@@ -27,6 +28,7 @@ from txlog.looking import look
 Answer = dict[str, Any]
 
 
+@checked
 class PolicyAdmin:
     """The operations on policies."""
 

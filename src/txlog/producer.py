@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import pyarrow as pa
 
 from txlog import large, message_builder, messagerow, transaction
+from txlog.arguments import checked
 from txlog.asserting import Asserting, WatermarkBuilder
 from txlog.clock import Instant
 from txlog.engine.flow import produce, producers
@@ -69,6 +70,7 @@ class _Sending(NamedTuple):
         return BatchReceipt(self.routing.routed, answer, in_txn=True)
 
 
+@checked
 class Producer:
     """Sends to a topic. With a name, sends are idempotent: a repeated sequence is stored once.
 
@@ -142,7 +144,7 @@ class Producer:
         )
 
     def send(
-        self, value: Value | None, *, key: bytes | None = None,
+        self, value: Value | str | None, *, key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None, event_time: int | None = None,
         deliver_at: int | None = None, deliver_after: int | None = None,
         sequence_id: int | None = None, partition: int | None = None,
@@ -152,6 +154,7 @@ class Producer:
 
         value:                  bytes; with chunking also a binary file or an iterable of bytes,
                                 of which only a few chunks are in memory
+        value, key:             a str is its UTF-8
         event_time:             ms since 1970 UTC
         deliver_at:             not before this, ms since 1970 UTC; one that has passed is no delay
         deliver_after:          not before so many ms after the message was stored
@@ -164,7 +167,7 @@ class Producer:
         ).receipts()[0]  # fmt: skip
 
     def send_one(
-        self, value: Value | None, *, key: bytes | None = None,
+        self, value: Value | str | None, *, key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None, event_time: int | None = None,
         deliver_at: int | None = None, deliver_after: int | None = None,
         sequence_id: int | None = None, partition: int | None = None,
@@ -172,6 +175,7 @@ class Producer:
     ) -> BatchReceipt | LargeReceipt:  # fmt: skip
         """Send one message, as `send`; answers like a batch of one."""
         self._check_open()
+        value, key = messagerow.as_bytes(value), messagerow.as_bytes(key)
         head = messagerow.beside(key, properties, event_time, deliver_at, deliver_after)
         if self.chunking and value is not None:
             body = large.body_of(value, key, properties, self._store.settings)
@@ -192,12 +196,13 @@ class Producer:
         return self.send_batch(batch, txn=txn)
 
     def send_async(
-        self, value: bytes | None, *, txn: Transaction, key: bytes | None = None,
+        self, value: bytes | str | None, *, txn: Transaction, key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None, event_time: int | None = None,
         deliver_at: int | None = None, deliver_after: int | None = None,
         sequence_id: int | None = None, partition: int | None = None,
     ) -> Later[SendReceipt]:  # fmt: skip
         """Send one message in a transaction, later: as send_batch_async."""
+        value, key = messagerow.as_bytes(value), messagerow.as_bytes(key)
         head = messagerow.beside(key, properties, event_time, deliver_at, deliver_after)
         batch = messagerow.one_row(value, head, sequence_id, partition)
         return self._leave(batch, txn, lambda answer: answer.receipts()[0])
@@ -274,7 +279,8 @@ class Producer:
         """Send rows in a transaction, together with its next call that waits for an answer.
 
         What cannot be sent raises here; what the store refuses is raised by `result()`, or else by
-        the commit, which then aborts. Nothing is sent by itself: the latest is the commit.
+        the commit, which then aborts. Nothing is sent by itself: the latest is the commit. Until
+        then the rows are not copied, so their buffers must not be written to.
         """
         return self._leave(data, txn, lambda answer: answer)
 

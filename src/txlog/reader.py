@@ -15,6 +15,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from txlog.arguments import checked
 from txlog.bounds import Bound, Range
 from txlog.engine.flow.bounds import (
     check_retained,
@@ -56,6 +57,7 @@ from txlog.watermarking import Watermark, WatermarkListener, WatermarkSession, c
 BATCH_MESSAGES = 1000
 
 
+@checked
 class Reader:
     """Reads a topic from a position on; iterating ends at the end of the log.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from txlog import filechecks, looking, names, relation, scanning, views
+from txlog.arguments import checked
 from txlog.clock import Clock, SystemClock
 from txlog.engine import pins
 from txlog.engine.flow import adopt
@@ -52,6 +53,7 @@ def open_relations(
     return RelationReader(store, disk)
 
 
+@checked
 class RelationReader:
     """The part of a client that says which files and rows hold the messages of topics."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from txlog import subreport
 from txlog.acknowledging import acknowledge_runs
+from txlog.arguments import checked
 from txlog.clock import Instant
 from txlog.engine.call import Decide
 from txlog.engine.flow.acknowledge import runs_of_ids
@@ -44,6 +45,7 @@ def _durable(decision: Decision) -> Decision:
     return decision
 
 
+@checked
 class SubscriptionHandle:
     """A durable subscription of a topic, or of one partition of it.
 

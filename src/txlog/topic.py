@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from txlog import delayreport, indexing
+from txlog.arguments import checked
 from txlog.bucketreport import buckets
 from txlog.clock import Instant
 from txlog.delaycounts import DelayCounts
@@ -29,6 +30,7 @@ from txlog.engine.view import View
 from txlog.errors import InvalidArgument
 from txlog.ids import MessageId, TopicName
 from txlog.looking import look
+from txlog.messagerow import as_bytes
 from txlog.settings import DAY_MS, HOUR_MS, Settings
 from txlog.throughput import throughput
 from txlog.watermarktopic import TopicWatermarks
@@ -39,6 +41,7 @@ Answer = dict[str, Any]
 Ask = Callable[[View, Settings, Instant, Find, Which], Decision]
 
 
+@checked
 class TopicHandle:
     """The delayed messages of a topic, or of one partition of it.
 
@@ -111,7 +114,7 @@ class TopicHandle:
 
     def delayed(
         self, subscription: str | None = None, before: int | None = None,
-        limit: int | None = None, *, key: bytes | None = None,
+        limit: int | None = None, *, key: bytes | str | None = None,
     ) -> pa.Table:  # fmt: skip
         """Messages whose time is to come, in order of time; what the index holds, not the backlog.
 
@@ -127,7 +130,7 @@ class TopicHandle:
         return look(
             self._store,
             lambda view: delayreport.listed(
-                view, self._scope(view, subscription, before), limit, key
+                view, self._scope(view, subscription, before), limit, as_bytes(key)
             ),
         )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from txlog import ending, keyed, keyreport, looking, report
 from txlog import transaction as transaction_handle
+from txlog.arguments import checked
 from txlog.engine.flow import end_txn, enter
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.model.key_ops import NEW_HOLDER
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 
 
+@checked
 class TransactionClient(RelationReader):
     """The part of Client that begins, ends and shows transactions."""
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from txlog import ending
+from txlog.arguments import checked
 from txlog.clock import Instant
 from txlog.engine.call import NOTHING, Call, in_doubt
 from txlog.engine.flow import end_txn
@@ -72,6 +73,7 @@ class Later(Generic[T]):
         return self._finish(_answered(self._call))
 
 
+@checked
 class Transaction:
     """A transaction; as a context manager it commits at the end, and aborts when the block raises.
 
@@ -340,6 +342,7 @@ def _renewed(call: Call) -> Call:
     return call
 
 
+@checked
 class TransactionBuilder:
     """Builds a transaction as PIP-31 writes it.
 

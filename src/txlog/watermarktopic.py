@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from txlog import watermarkhistory, watermarkreport
+from txlog.arguments import checked
 from txlog.clock import Instant
 from txlog.engine.flow import watermark
 from txlog.engine.flow.draft import Decision
@@ -31,6 +32,7 @@ from txlog.transaction import Transaction, in_transaction
 Answer = dict[str, Any]
 
 
+@checked
 class TopicWatermarks:
     """The watermarks of a topic: `client.topic("orders").watermarks`.
 

@@ -1,0 +1,185 @@
+"""Owns what a caller of the library is told of an argument of another type than its signature says.
+
+    @checked
+    class Producer: ...          producer.send("text")  ->  InvalidArgument: value is str, it must
+                                                             be bytes | None
+
+Arguments are not looked at before a call, so one that is right pays nothing: they are compared with
+the signature when the call has raised something that is no error of ours. If none of them is to
+blame, the exception is somebody else's (a bug, or a user's function), and goes on as it is.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import FunctionType, ModuleType, NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from txlog.errors import InvalidArgument, TxlogError
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+CO_GENERATOR = 0x20  # of a code object, as inspect has it
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def checked(cls: type[T]) -> type[T]:
+    """Let the public methods of a class say which argument was wrong; raises InvalidArgument."""
+    for name, item in list(vars(cls).items()):
+        if not name.startswith("_") and isinstance(item, FunctionType):
+            setattr(cls, name, explained(item))
+    return cls
+
+
+def explained(function: F) -> F:
+    """The same for one function."""
+
+    if function.__code__.co_flags & CO_GENERATOR:
+
+        @functools.wraps(function)
+        def steps(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return (yield from function(*args, **kwargs))
+            except TxlogError:
+                raise
+            except Exception as error:
+                found = blamed(function, args, kwargs)
+                if found is None:
+                    raise
+                raise found from error
+
+        return cast(F, steps)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TxlogError:
+            raise
+        except Exception as error:
+            found = blamed(function, args, kwargs)
+            if found is None:
+                raise
+            raise found from error
+
+    return cast(F, call)
+
+
+def blamed(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> InvalidArgument | None:
+    """The error for the first argument that is not what the signature says; None: all are."""
+    inspect: ModuleType = importlib.import_module("inspect")
+    signature = inspect.signature(function)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return None  # too few or too many: Python has said so
+    hints = _hints(function)
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        values = [value]
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            values = list(value)
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            values = list(value.values())
+        for one in values:
+            if name in hints and not fits(one, hints[name]):
+                return _error(name, one, str(signature.parameters[name].annotation))
+    return None
+
+
+def _error(name: str, value: object, wanted: str) -> InvalidArgument:
+    hint = None
+    if isinstance(value, str) and "bytes" in wanted:
+        hint = "encode it: text.encode()"
+    elif isinstance(value, str) and not _is_text(value):
+        return InvalidArgument(f"{name} is no text that UTF-8 can write")
+    elif isinstance(value, int) and value not in _INT64:
+        return InvalidArgument(f"{name} does not fit into 64 bits", code=203)
+    return InvalidArgument(f"{name} is {type(value).__name__}, it must be {wanted}", hint=hint)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The types of parameters by name; those that cannot be made out are left out."""
+    found: dict[str, Any] = {}
+    for name, text in function.__annotations__.items():
+        alone = FunctionType(_nothing.__code__, function.__globals__)
+        alone.__annotations__ = {name: text}
+        with suppress(NameError, TypeError):
+            found.update(get_type_hints(alone, localns=_Names(function.__globals__)))
+    return found
+
+
+def _nothing() -> None:
+    """A function to hang an annotation on."""
+
+
+class _Names(dict[str, Any]):
+    """The names of annotations; what a module imports for a type checker only, others have."""
+
+    def __init__(self, known: dict[str, Any]) -> None:
+        super().__init__()
+        self._known = known
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._known or hasattr(builtins, name):
+            return self._known.get(name, getattr(builtins, name, None))
+        for module in sorted(sys.modules):
+            if module.startswith("txlog."):
+                names = ModuleType.__getattribute__(sys.modules[module], "__dict__")
+                if name in names:
+                    return names[name]
+        raise KeyError(name)
+
+
+def fits(value: object, wanted: Any) -> bool:
+    """True when a value is one of a type, as far as can be told without using it up."""
+    origin = get_origin(wanted)
+    if origin in (Union, UnionType):
+        return any(fits(value, one) for one in get_args(wanted))
+    if origin is Literal:
+        return value in get_args(wanted)
+    if wanted is Any:
+        return True
+    if wanted is None or wanted is NoneType:
+        return value is None
+    if wanted is float:
+        return isinstance(value, float | int) and not isinstance(value, bool)
+    if wanted is int:
+        return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
+    if wanted is str:
+        return isinstance(value, str) and _is_text(value)
+    kind = origin or wanted
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    if not isinstance(value, kind):
+        return False
+    if isinstance(value, str | bytes) and origin is not None:
+        return False  # a text is a sequence, but nobody means it as one
+    if isinstance(value, Mapping) and not issubclass(kind, Mapping):
+        return origin is None  # nor the names of a mapping
+    return _items_fit(value, get_args(wanted))
+
+
+def _items_fit(value: object, kinds: tuple[Any, ...]) -> bool:
+    if isinstance(value, Mapping) and len(kinds) == 2:
+        return all(fits(k, kinds[0]) and fits(v, kinds[1]) for k, v in value.items())
+    if isinstance(value, list | tuple | set | frozenset) and kinds:
+        if isinstance(value, tuple) and kinds[-1] is not Ellipsis and len(kinds) == len(value):
+            return all(fits(one, kind) for one, kind in zip(value, kinds, strict=True))
+        return all(fits(one, kinds[0]) for one in value)
+    return True
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

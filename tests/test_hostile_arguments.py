@@ -1,0 +1,239 @@
+"""No argument of the public library, however odd, gives an exception that is not ours.
+
+Each public call, each of its parameters, a list of hostile values: the call works, or raises a
+TxlogError, and a wrong type is InvalidArgument, which is also a ValueError and a TypeError. What is
+refused for its type has stored nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+import txlog
+from tests.engine_kit import Bench
+from txlog.arguments import fits
+from txlog.errors import InvalidArgument, TxlogError
+from txlog.message import Message
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+HOSTILE: Final[dict[str, Any]] = {
+    "None": None,
+    "text": "no such",
+    "bytes": b"\xff",
+    "float": 1.5,
+    "object": object(),
+    "surrogate": "a\ud800",
+    "2**63": 1 << 63,
+    "bool": True,
+    "-1": -1,
+    "nan": float("nan"),
+    "empty": "",
+    "zero byte": "a\0b",
+    "list": [object()],
+    "dict": {1: 2},
+    "function": lambda *_: 1 / 0,
+    "table": pa.table({"x": [[1]]}),
+    "list column": pa.table({"value": [["a"]]}),
+    "date": datetime(2026, 11, 20, tzinfo=UTC),
+    "huge": -(1 << 200),
+}
+FEW: Final = ("None", "text", "bytes", "float", "object", "surrogate", "2**63", "list column")
+WAITS: Final = ("timeout_ms", "wait_ms", "max_wait_ms")  # None is for ever
+# What a call needs that is right, by the name of its parameter.
+RIGHT: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "topic": lambda its: "t",
+    "subscription": lambda its: "s",
+    "topics": lambda its: ["t"],
+    "name": lambda its: "n",
+    "value": lambda its: b"v",
+    "key": lambda its: "k",
+    "data": lambda its: pa.table({"value": [b"v"]}),
+    "what": lambda its: its.message,
+    "message": lambda its: its.message,
+    "txn": lambda its: its.txn,
+    "txn_id": lambda its: its.txn,
+    "ids": lambda its: [its.message.message_id],
+    "to": lambda its: "earliest",
+    "partitions": lambda its: 2,
+    "event_time": lambda its: 1,
+    "policies": lambda its: {},
+}
+HANDLES: Final[dict[str, Callable[[Any], Any]]] = {
+    "client": lambda its: its.client,
+    "admin": lambda its: its.client.admin,
+    "producer": lambda its: its.client.producer("t"),
+    "builder": lambda its: its.client.producer("t").new_message(),
+    "watermark builder": lambda its: its.client.producer("t", "w").new_watermark(),
+    "consumer": lambda its: its.client.consumer("t", "s"),
+    "several": lambda its: its.client.consumer(["t", "u"], "s"),
+    "reader": lambda its: its.client.reader("t"),
+    "transaction": lambda its: its.client.transaction(),
+    "transaction builder": lambda its: its.client.new_transaction(),
+    "topic": lambda its: its.client.topic("t"),
+    "subscription": lambda its: its.client.subscription("t", "s"),
+    "watermarks": lambda its: its.client.topic("t").watermarks,
+}
+
+
+class Its:
+    """A store with two topics, a message, a transaction and a subscription."""
+
+    def __init__(self, path: Path) -> None:
+        self.bench = Bench(path / "store")
+        self.client = self.bench.client
+        for topic in ("t", "u"):
+            self.client.create_topic(topic, 2)
+            self.client.create_subscription(topic, "s", type="shared")
+        self.client.producer("t").send(b"a", key=b"k")
+        [self.message] = [one for one in self.client.reader("t")]
+        self.txn = self.client.begin()["txn"]
+
+    def close(self) -> None:
+        self.bench.close()
+
+
+def public(handle: object) -> Iterator[tuple[str, inspect.Signature]]:
+    """The public methods of a handle that take arguments."""
+    for name in dir(type(handle)):
+        item = inspect.getattr_static(type(handle), name)
+        if name.startswith("_") or not callable(item):
+            continue
+        signature = inspect.signature(getattr(handle, name))
+        if signature.parameters:
+            yield name, signature
+
+
+def trial(
+    its: Its, call: Callable[..., Any], signature: inspect.Signature, at: str, odd: Any
+) -> str:
+    """Make a call with one odd argument; returns what is wrong with its answer, else nothing."""
+    given: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            if name == at:
+                return ""
+        elif name == at:
+            given[name] = odd
+        elif parameter.default is parameter.empty:
+            if name not in RIGHT:
+                return ""
+            given[name] = RIGHT[name](its)
+        elif name in WAITS:
+            given[name] = 0
+    positional = [
+        given.pop(name) for name, one in signature.parameters.items()
+        if one.kind is one.POSITIONAL_ONLY and name in given
+    ]  # fmt: skip
+    try:
+        answer = call(*positional, **given)
+        if inspect.isgenerator(answer):
+            next(answer, None)
+        if hasattr(answer, "result"):
+            answer.result()
+    except TxlogError as error:
+        if isinstance(error, InvalidArgument):
+            assert {ValueError, TypeError} < set(type(error).__mro__)
+        return ""
+    except ZeroDivisionError:
+        return ""  # it is our own function's, and goes through
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    if hasattr(answer, "close"):
+        with suppress(TxlogError):
+            answer.close()
+    return ""
+
+
+def is_whole(its: Its) -> bool:
+    """Nothing that the next call needs was deleted by the last."""
+    try:
+        return all(its.client.subscriptions(topic) for topic in ("t", "u"))
+    except TxlogError:
+        return False
+
+
+@pytest.mark.parametrize("handle", HANDLES)
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(FEW, id="few"),
+        pytest.param([one for one in HOSTILE if one not in FEW], id="rest", marks=pytest.mark.deep),
+    ],
+)
+def test_hostile_arguments_are_refused_with_an_error_of_ours(
+    tmp_path: Path, handle: str, values: list[str]
+) -> None:
+    wrong: list[str] = []
+    its = Its(tmp_path)
+    for name, signature in list(public(HANDLES[handle](its))):
+        for at in signature.parameters:
+            for word in values:
+                if at in WAITS and word in ("None", "2**63"):
+                    continue
+                target = HANDLES[handle](its)
+                found = trial(its, getattr(target, name), signature, at, HOSTILE[word])
+                if found:
+                    wrong.append(f"{handle}.{name}({at}={word}): {found}")
+                if hasattr(target, "close") and target is not its.client:
+                    with suppress(TxlogError):
+                        target.close()
+                if not is_whole(its):
+                    its.close()
+                    its = Its(tmp_path / f"{name}-{at}-{values.index(word)}")
+    its.close()
+    assert wrong == []
+
+
+def test_functions_of_the_package_too(tmp_path: Path) -> None:
+    for function in (txlog.open, txlog.init):
+        for odd in HOSTILE.values():
+            if not isinstance(odd, str):
+                with pytest.raises(InvalidArgument):
+                    function(odd)
+
+
+def test_text_is_bytes_wherever_a_message_is_made(tmp_path: Path) -> None:
+    """A key that is text goes where its bytes go."""
+    its = Its(tmp_path)
+    producer = its.client.producer("t")
+    places = {producer.send("é", key=key).partition for key in ("é", "é".encode())}
+    assert len(places) == 1
+    assert [one.value for one in its.client.reader("t")].count("é".encode()) == 2
+    its.close()
+
+
+def test_a_message_has_a_hash_and_a_short_repr(tmp_path: Path) -> None:
+    its = Its(tmp_path)
+    its.client.producer("t").send(b"x" * 1_000_000, key=b"k", properties={"a": "b"})
+    *_, message = its.client.reader("t")
+    assert len(repr(message)) < 400 and "1,000,000 bytes" in repr(message)
+    assert len({message, Message(**{**message_fields(message)})}) == 1
+    its.close()
+
+
+def message_fields(message: Message) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in Message.__slots__}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "is_right"),
+    [
+        (1, int, True), (True, int, False), (1 << 63, int, False), (1, float, True),
+        ("a", str, True), ("\ud800", str, False), (b"a", bytes | None, True),
+        (None, bytes | None, True), ("a", list[str], False), (["a"], list[str], True),
+        ([1], list[str], False), ({"a": 1}, Mapping[str, str], False),
+        ((1, "a"), tuple[int, str], True),
+        ((1, 2), tuple[int, str], False), (object(), Any, True),
+    ],
+)  # fmt: skip
+def test_what_fits_a_type(value: object, kind: Any, is_right: bool) -> None:
+    assert fits(value, kind) is is_right
