@@ -200,3 +200,29 @@ def test_uncommitted_messages_are_shown_without_a_count(bench: Bench) -> None:
     send(bench.client, b"1")
     with bench.client.consumer("t", "s", durable=False, isolation="uncommitted") as consumer:
         assert taken(consumer) == [(b"1", 0), (b"open", None)]
+
+
+def test_what_was_not_received_is_not_delivered(tmp_path: Path) -> None:
+    """Read ahead is not handed out: it does not count, and what comes back goes before it."""
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    ids = send(bench.client, *(b"%d" % n for n in range(6)))
+
+    def took(count: int) -> list[tuple[bytes | None, int | None]]:
+        got = [consumer.receive() for _ in range(count)]
+        return [(one.value, one.redelivery_count) for one in got if one is not None]
+
+    with bench.client.consumer("t", "s", durable=False, start="earliest") as consumer:
+        assert took(2) == [(b"0", 0), (b"1", 0)]
+        consumer.negative_acknowledge([ids[0], ids[4]], delay_ms=1000)  # 4 was not received
+        assert took(1) == [(b"2", 0)]
+        bench.clock.advance(1000)
+        assert took(2) == [(b"0", 1), (b"4", 0)]
+        consumer.acknowledge(ids[3])
+        consumer.redeliver_unacknowledged_messages()
+        assert took(9) == [(b"0", 2), (b"1", 1), (b"2", 1), (b"4", 1), (b"5", 0)]
+        consumer.redeliver_unacknowledged_messages()
+        assert took(1) == [(b"0", 3)]
+        table = consumer.receive_batch(2)
+        assert table["value"].to_pylist() == [b"1", b"2"]
+        assert table["redelivery_count"].to_pylist() == [2, 2]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice
 from types import TracebackType
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ from txlog.transaction import Transaction
 from txlog.waiting import until
 from txlog.watermarking import Watermark, WatermarkListener, WatermarkSession, check_listener
 
+AHEAD_MAX = 1000  # messages read ahead of the application
 Ours = list[tuple[int, Run]]  # partition number, run without whole markers
 
 
@@ -66,7 +68,7 @@ class NonDurableConsumer:
 
     __slots__ = (
         "__weakref__", "_acked", "_buffered", "_counts", "_ground", "_hand", "_is_closed",
-        "_reader", "_returned", "_session", "_store", "_turns", "name", "short",
+        "_new_rows", "_reader", "_returned", "_session", "_store", "_turns", "name", "short",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +89,7 @@ class NonDurableConsumer:
         self._returned: list[tuple[int, int, Run]] = []  # due (boot clock), partition, run
         self._counts: dict[tuple[int, int, int], int] = {}
         self._is_closed = False
+        self._new_rows = 0  # of what was read last, behind what came back
         self._turns = Mutex(store.disk.pid)
         self._ground: HandedOut | None = None
         self._session: WatermarkSession | None = None
@@ -121,9 +124,10 @@ class NonDurableConsumer:
         """What to hand out at once; without rows: there is a new watermark."""
         with self._turns.held():
             session, ground = self._session, self._ground
+            self._put_back()  # it comes in its order
             if session is None or ground is None:
-                return self._poll(limit)
-            table, has_moved = session.turn(lambda: self._poll(limit))
+                return self._some(limit)
+            table, has_moved = session.turn(lambda: self._some(limit))
             if table is None:
                 return session.marked(NO_MESSAGES) if has_moved else None
             ground.moved()
@@ -147,35 +151,70 @@ class NonDurableConsumer:
             return [session.judged(message)]
 
     def _pop(self) -> Message | None:
+        self._check_open()
         ground = self._ground
-        if not self._buffered:
-            table = self._poll(1000)
+        if self._buffered and self._is_due():  # what came back goes first
+            again = self._store.read(lambda view: self._given_back(view, AHEAD_MAX))
+            self._buffered.extendleft(reversed([one for table in again for one in messages(table)]))
+        message = self._unacked_next()
+        if message is None:
+            table = self._poll(AHEAD_MAX)
             if table is not None:
                 self._buffered.extend(messages(table))
-            if ground is not None:
-                ground.read_ahead(one for one in self._buffered if not one.redelivery_count)
-        message = self._buffered.popleft() if self._buffered else None
-        if ground is not None and message is not None:
+            if ground is not None and self._buffered:
+                back = len(self._buffered) - self._new_rows
+                ground.read_ahead(islice(self._buffered, back, None))
+            message = self._unacked_next()
+        if message is None:
+            return None
+        if message.message_id is not None:
+            self._hand.add(_run(_id(message.message_id)))
+        if ground is not None:
             ground.handed_out(message)
         return message
+
+    def _unacked_next(self) -> Message | None:
+        """The next that was read ahead and not acknowledged meanwhile."""
+        while self._buffered:
+            message = self._buffered.popleft()
+            if not _is_in(message, self._acked):
+                return message
+        return None
+
+    def _put_back(self) -> None:
+        """What was read ahead and nobody has got comes again, in its order and uncounted."""
+        ahead = self._ahead().runs()
+        self._buffered.clear()
+        if ahead:
+            now_ms = self._store.clock.now().boot_ms
+            ours = self._store.read(lambda view: self._ours(view, ahead))
+            self._returned += ((now_ms, number, run) for number, run in ours)
+
+    def _is_due(self) -> bool:
+        now_ms = self._store.clock.now().boot_ms
+        return any(due <= now_ms for due, _, _ in self._returned)
 
     def _leave(self, view: View, number: int, run: Run) -> None:
         """The watermark waits for these messages no more: they are acknowledged, or trimmed."""
         if self._ground is not None:
             self._ground.gone(index_of(self._topic(view), number), run)
 
+    def _some(self, limit: int) -> pa.Table | None:
+        """The next messages, which the application gets."""
+        table = self._poll(limit)
+        if table is not None:
+            for run in runs_of_table(table):
+                self._hand.add(run)
+        return table
+
     def _poll(self, limit: int) -> pa.Table | None:
-        with self._turns.held():
-            if self._is_closed:
-                raise AlreadyClosed("the consumer is closed")
-            again = self._store.read(lambda view: self._given_back(view, limit))
-            left = limit - sum(table.num_rows for table in again)
-            tables = [*again, *([self._new(left)] if left else [])]
-            tables = [table for table in tables if table.num_rows]
-            for table in tables:
-                for run in runs_of_table(table):
-                    self._hand.add(run)
-            return pa.concat_tables(tables) if tables else None
+        self._check_open()
+        again = self._store.read(lambda view: self._given_back(view, limit))
+        left = limit - sum(table.num_rows for table in again)
+        tables = [*again, *([self._new(left)] if left else [])]
+        self._new_rows = tables[-1].num_rows if left else 0
+        tables = [table for table in tables if table.num_rows]
+        return pa.concat_tables(tables) if tables else None
 
     def _given_back(self, view: View, limit: int) -> list[pa.Table]:
         """Messages whose time has come, at most limit, in order of position."""
@@ -235,15 +274,13 @@ class NonDurableConsumer:
 
     def has_message_available(self) -> bool:
         """True when a message can be received now."""
-        now_ms = self._store.clock.now().boot_ms
-        return (
-            bool(self._buffered)
-            or any(due <= now_ms for due, _, _ in self._returned)
-            or self._reader.has_message_available()
-        )
+        self._check_open()
+        with self._turns.held():
+            return bool(self._buffered) or self._is_due() or self._reader.has_message_available()
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition, None for an empty one."""
+        self._check_open()
         return self._reader.get_last_message_ids()
 
     def get_last_message_id(self) -> MessageId | None:
@@ -280,9 +317,12 @@ class NonDurableConsumer:
         with self._turns.held():
             return self._store.read(look)
 
-    def _check_durable(self, txn: object) -> None:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise AlreadyClosed("the consumer is closed")
+
+    def _check_durable(self, txn: object) -> None:
+        self._check_open()
         if txn is not None:
             raise NotAllowed(
                 f"subscription {self.name} is not durable: a transaction cannot acknowledge on it",
@@ -309,25 +349,42 @@ class NonDurableConsumer:
         """Give messages back that are in hand: they come again, after the delay."""
         if delay_ms < 0:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it is negative", code=203)
+        self._check_open()
         with self._turns.held():
             self._store.read(lambda view: self._give_back(view, self._named(view, what), delay_ms))
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Deliver again what was received and not acknowledged."""
+        self._check_open()
         with self._turns.held():
-            self._buffered.clear()
+            self._put_back()
             self._store.read(
                 lambda view: self._give_back(view, self._ours(view, self._hand.runs()), 0)
             )
 
     def _give_back(self, view: View, asked: Ours, delay_ms: int) -> None:
         due_ms = self._store.clock.now().boot_ms + delay_ms
+        ahead, back = self._ahead(), IdSet()
         for number, run in asked:
+            for one in ahead.common(run):  # put off, and not counted: nobody has got it
+                back.add(one)
+                self._returned.append((due_ms, number, one))
             for one in self._hand.common(run):
                 self._hand.discard(one)
                 self._returned.append((due_ms, number, one))
                 for key in each(one):
                     self._counts[key] = self._counts.get(key, 0) + 1
+        if back:
+            left = (one for one in self._buffered if not _is_in(one, back))
+            self._buffered = deque(left)
+
+    def _ahead(self) -> IdSet:
+        """What was read ahead and nobody has got."""
+        out = IdSet()
+        for message in self._buffered:
+            if message.message_id is not None:
+                out.add(_run(_id(message.message_id)))
+        return out
 
     # --- ids ---------------------------------------------------------------------------------
 
@@ -363,6 +420,14 @@ class NonDurableConsumer:
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
         self.close()
+
+
+def _id(one: MessageId) -> tuple[int, int, int]:
+    return (one.ledger, one.entry, one.index)
+
+
+def _is_in(message: Message, ids: IdSet) -> bool:
+    return message.message_id is not None and _id(message.message_id) in ids
 
 
 def _run(key: tuple[int, int, int]) -> Run:

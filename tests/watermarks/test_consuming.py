@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -217,12 +218,14 @@ def test_a_seek_between_the_offer_and_the_messages_is_noticed(
         assert values(consumer) == [20]
         take, turns = Receiving.take, 0
 
-        def seek_before_the_first(self: Receiving, limit: int, guard: Guard | None) -> pa.Table:
+        def seek_before_the_first(
+            self: Receiving, limit: int, guard: Guard | None, **given: Any
+        ) -> pa.Table:
             nonlocal turns
             turns += 1
             if turns == 1:
                 other.subscription("t", "s").seek(START)
-            return take(self, limit, guard)
+            return take(self, limit, guard, **given)
 
         monkeypatch.setattr(Receiving, "take", seek_before_the_first)
         assert consumer.receive_batch().num_rows == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -227,13 +228,13 @@ def test_a_seek_between_the_value_and_the_messages_is_noticed(
         take, turns = Receiving.take, 0
 
         def seek_before_the_first(
-            self: Receiving, limit: int, guard: Guard | None = None
+            self: Receiving, limit: int, guard: Guard | None = None, **given: Any
         ) -> pa.Table:
             nonlocal turns
             turns += 1
             if turns == 1:
                 other.subscription("two", "s").seek(START)
-            return take(self, limit, guard)
+            return take(self, limit, guard, **given)
 
         monkeypatch.setattr(Receiving, "take", seek_before_the_first)
         message = consumer.receive()
