@@ -243,11 +243,13 @@ class Consumer:
     def has_message_available(self) -> bool:
         """True when a message can be received now."""
         with self._turns.held():
+            self._receiving.check_open()
             self._ahead.look()
             return bool(self._ahead) or self._store.read(self._receiving.has_next)
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition, None for an empty one."""
+        self._receiving.check_open()
         return self._store.read(
             lambda view: last_ids(view, self._receiving.target(view)[0], self._receiving.partitions)
         )

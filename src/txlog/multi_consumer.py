@@ -321,6 +321,7 @@ class MultiTopicsConsumer:
     def get_last_message_ids(self) -> dict[str, dict[int, MessageId | None]]:
         """The last visible message of each partition of each topic."""
         with self._turns.held():
+            self._check_open()
             return {name: one.get_last_message_ids() for name, one in self._consumers.items()}
 
     # --- acknowledging -----------------------------------------------------------------------
@@ -357,6 +358,7 @@ class MultiTopicsConsumer:
     def redeliver_unacknowledged_messages(self) -> Back:
         """Give back what was received and not acknowledged; it comes again at once, counted."""
         with self._turns.held():
+            self._check_open()
             return _together(
                 [one.redeliver_unacknowledged_messages() for one in self._consumers.values()]
             )
@@ -382,6 +384,7 @@ class MultiTopicsConsumer:
         return list(parts.values())
 
     def _of(self, what: Message | MessageId) -> Consumer:
+        self._check_open()
         if isinstance(what, Message):
             return self._named(what.topic)
 

@@ -133,6 +133,7 @@ class Producer:
 
     def last_sequence_id(self) -> int:
         """The highest sequence stored under this producer's name in any partition; -1: none."""
+        self._check_open()
         if self._name is None:
             return -1
         name = self._name
@@ -220,6 +221,7 @@ class Producer:
         ...         [(one.value, one.key, one.properties) for one in client.reader("orders")]
         [(b'one', b'ana', {'lang': 'en'})]
         """
+        self._check_open()
         return message_builder.MessageBuilder(self.send, txn)
 
     def new_watermark(self, txn: Transaction | TxnId | None = None) -> WatermarkBuilder:
@@ -339,6 +341,7 @@ class Producer:
 
     def flush(self) -> None:
         """Make everything written so far durable."""
+        self._check_open()
         self._store.flush()
 
     def close(self) -> None:

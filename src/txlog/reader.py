@@ -40,6 +40,7 @@ from txlog.engine.store import Store
 from txlog.engine.upkeep.quarantine import record_damage
 from txlog.engine.view import View
 from txlog.errors import (
+    AlreadyClosed,
     Corruption,
     InvalidArgument,
     MessageNotFound,
@@ -77,9 +78,10 @@ class Reader:
     """
 
     __slots__ = (
-        "_buffered", "_damage", "_ends", "_ground", "_grows", "_is_bounded", "_isolation", "_left",
-        "_lsn", "_of_txn", "_partitions", "_places", "_previews", "_session", "_skips", "_stops",
-        "_store", "_topic_number", "_turn", "_wanted", "is_led", "short", "topic",
+        "_buffered", "_damage", "_ends", "_ground", "_grows", "_is_bounded", "_is_closed",
+        "_isolation", "_left", "_lsn", "_of_txn", "_partitions", "_places", "_previews", "_session",
+        "_skips", "_stops", "_store", "_topic_number", "_turn", "_wanted", "is_led", "short",
+        "topic",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +96,7 @@ class Reader:
         self.topic = TopicName.parse(topic, allow_partition=True)
         self.short = self.topic.topic.short
         self._buffered: deque[Message] = deque()
+        self._is_closed = False
         self._turn = 0
         self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
         self._places: dict[int, Mark] = {}
@@ -196,8 +199,9 @@ class Reader:
         """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.
 
         With watermarks also no rows when there is a new one, and a column is_late.
-        raises: PartitionUnavailable, Corruption: once everything that can be read was
+        raises: AlreadyClosed; PartitionUnavailable, Corruption: once all that can be read was
         """
+        self._check_open()
         session = self._session
         if session is None:
             return self.take(max_messages)
@@ -212,6 +216,7 @@ class Reader:
 
     def take(self, max_messages: int) -> pa.Table:
         """As receive_batch, whatever there is to say of watermarks."""
+        self._check_open()
         try:
             return self._store.read(lambda view: self._take(view, max_messages))
         except MissingFile:  # also for the newest view: damage, like any other
@@ -350,12 +355,14 @@ class Reader:
     def read_next(self) -> Message | None:
         """The next message, None at the end of the log.
 
-        With watermarks also None when there is a new one: get_last_watermark tells.
+        With watermarks also None when there is a new one: get_last_watermark tells. Raises as
+        receive_batch.
         """
         return self._read_next()[0]
 
     def _read_next(self) -> tuple[Message | None, bool]:
         """The next message, or whether there is a new watermark instead."""
+        self._check_open()
         session = self._session
         if session is None:
             return self._pop(), False
@@ -389,6 +396,7 @@ class Reader:
 
     def has_message_available(self) -> bool:
         """True when a visible message follows."""
+        self._check_open()
         if self._buffered:
             return True
 
@@ -413,8 +421,9 @@ class Reader:
         """Go on from a position: a message id, an instant in ms, `earliest`, `latest`, a Bound.
 
         A message id moves its partition; the others go on where they are.
-        raises: MessageNotFound, InvalidArgument
+        raises: AlreadyClosed, MessageNotFound, InvalidArgument
         """
+        self._check_open()
         bound = bound_of(position)
         places = self._store.read(lambda view: self._sought(view, bound))
         self._places.update(places)
@@ -436,6 +445,7 @@ class Reader:
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition that is read, None for an empty one."""
+        self._check_open()
 
         def look(view: View) -> dict[int, MessageId | None]:
             self._notice(view)
@@ -456,7 +466,13 @@ class Reader:
                 return
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Read no more; nothing is held."""
+        self._is_closed = True
+        self._buffered.clear()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise AlreadyClosed("the reader is closed")
 
     def __enter__(self) -> Reader:
         return self
