@@ -706,3 +706,37 @@ def test_dumps_that_did_not_change_move_as_they_are(bench: Bench) -> None:
         assert values(bench.another(), f"u{number}") == [b"v", b"w", b"w", b"w"]
     bench.close()
     assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
+
+
+def test_who_writes_without_a_pause_makes_room_for_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7: kills a writer that keeps the mutex from it, while the journal grows without a bound."""
+    monkeypatch.setattr(service, "IN_BACKGROUND", True)
+    go_on = threading.Event()
+    real_write, real_join = checkpoint_module.write_state, threading.Thread.join
+    waits: list[float | None] = []
+
+    def held_up(*given: Any) -> Any:
+        assert go_on.wait(60)
+        return real_write(*given)
+
+    def join(thread: threading.Thread, timeout: float | None = None) -> None:
+        waits.append(timeout)
+        real_join(thread, None if timeout is None else 0)
+
+    monkeypatch.setattr(checkpoint_module, "write_state", held_up)
+    monkeypatch.setattr(threading.Thread, "join", join)
+    bench = Bench(tmp_path / "store", checkpoint_frames=10)
+    client = bench.client
+    client.create_topic("t")
+    client.checkpoint_automatically = True
+    send(client, b"v", b"v")
+    assert waits == []
+    send(client, *[b"v"] * 36)
+    go_on.set()
+    client.close()
+    assert set(waits[:-1]) == {service.ROOM_S, service.ROOM_LONG_S}
+    assert waits[:-1] == sorted(waits[:-1])  # type: ignore[type-var]
+    assert waits[-1] is None  # `close`, until it is over
+    assert len(waits) >= 29

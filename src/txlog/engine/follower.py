@@ -201,15 +201,15 @@ class Follower:
         return self._mutex.run(look)
 
     @property
-    def is_long(self) -> bool:
-        """True when the journal behind the newest checkpoint has grown past its settings.
+    def length(self) -> float:
+        """How long the journal behind the newest checkpoint is; from 1 on another one is due.
 
-        cost: two comparisons; no lock, so it may be of a moment ago
+        cost: two divisions; no lock, so it may be of a moment ago
         """
         view, settings = self._view, self.settings
-        return (
-            view.lsn - view.manifest.cut_lsn >= settings.checkpoint_frames
-            or view.journal.end >= settings.checkpoint_bytes
+        return max(
+            (view.lsn - view.manifest.cut_lsn) / settings.checkpoint_frames,
+            view.journal.end / settings.checkpoint_bytes,
         )
 
     def replayed(self, look: Callable[[View], T]) -> T:

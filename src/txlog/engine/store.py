@@ -164,12 +164,12 @@ class Store(Follower):
             finally:
                 if not calls[-1].done:
                     self._withdraw(calls)
+            if self.upkeep is not None and self.length >= 1:
+                self.upkeep.look(self)
         except Exception as error:
             if in_doubt(calls):
                 raise interrupted(error) from error
             raise
-        if self.is_long and self.upkeep is not None:
-            self.upkeep.look(self)
 
     def _withdraw(self, calls: list[Call]) -> None:
         """Let nobody decide calls whose caller leaves; for those that a leader has it waits."""

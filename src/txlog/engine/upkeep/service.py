@@ -29,6 +29,8 @@ SWEPT_DIRECTORIES_MAX = 64
 # After the first failure, doubled with each that follows; and when another process is at one.
 REST_MS_MIN, REST_MS_MAX = 1_000, 60_000
 GIVEN_WAY_MS = 100
+# So long a writer steps aside for the checkpoint under way; and when the journal is LONG times due.
+ROOM_S, ROOM_LONG_S, LONG = 0.0002, 0.005, 2
 # False: the caller does it itself, so that tests are the same every time.
 IN_BACKGROUND = True
 
@@ -66,8 +68,16 @@ class Checkpoints:
         return self._thread is not None and self._thread.is_alive()
 
     def look(self, store: Store) -> None:
-        """Begin a checkpoint; raises nothing, and waits for nothing but the start of a thread."""
-        if not self.is_on or self.is_running or self._is_resting(store):
+        """Begin a checkpoint; raises nothing.
+
+        Beside one that is under way the caller makes room for a moment: else a thread that writes
+        without a pause would keep it from the mutex, and the journal would grow without a bound.
+        """
+        if (thread := self._thread) is not None and thread.is_alive():
+            if thread is not threading.current_thread():
+                thread.join(ROOM_S if store.length < LONG else ROOM_LONG_S)
+            return
+        if not self.is_on or self._is_resting(store):
             return
         if not self._starting.acquire(blocking=False):
             return  # another thread is here, or a write of the checkpoint itself
