@@ -429,3 +429,27 @@ def test_calls_of_others_survive_the_interrupt_of_their_leader(
     assert isinstance(written.error, OutcomeUnknown)
     assert isinstance(undecided.error, OutcomeUnknown)  # its frame was being written
     assert fresh(bench) == [b"a"]
+
+
+def test_what_a_handler_raises_is_heard_in_its_thread(bench: Bench) -> None:
+    """Also while it decides for another one, which decides that anew by itself."""
+    store = bench.client._store
+    tries = 0
+
+    def decide(view: View, now: Any) -> Decision:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise Alarm("time is up")
+        return Decision([], answer="done")
+
+    other = [Call(decide)]
+    store._queue.append(other)
+    with pytest.raises(Alarm):
+        send(bench.client, b"b")
+    was_done = other[0].done
+    assert not was_done and not store._queue
+    store._mutex.run(partial(store._lead, other))
+    assert other[0].answer == "done"
+    send(bench.client, b"c")
+    assert fresh(bench) == [b"a", b"c"]

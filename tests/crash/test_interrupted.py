@@ -40,6 +40,7 @@ FILES = frozenset(str(module.__file__) for module in MODULES)
 REAL_FILES = frozenset((*FILES, disk.__file__, disk_file.__file__, disk_lock.__file__))
 LOCK_FILES = frozenset((disk.__file__, disk_lock.__file__))
 QUICK_PLACES = 12  # of each call and kind
+SEED = 20261123
 
 
 class Alarm(Exception):
@@ -298,3 +299,86 @@ def test_another_process_goes_on_behind_an_exception(step: int, tmp_path: Path) 
             assert len(set(found)) == len(found)
         other.stdin.close()
     assert [m.value.decode() for m in bench.client.reader("t") if m.value] == found
+
+
+STORM = """
+import random, signal, sys, threading, txlog
+
+from txlog.engine.storage.disk import PosixDisk
+from txlog.errors import OutcomeUnknown, TxlogError
+class Alarm(Exception): pass
+path, seed, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+rng, armed = random.Random(seed), False
+def handle(number, frame):
+    if armed:
+        raise rng.choice((KeyboardInterrupt, Alarm))
+signal.signal(signal.SIGALRM, handle)
+client = txlog.open(path)
+store, lock = client._store, PosixDisk(path).lock_file("lock")
+producer, answered, tried, held, interrupts, over = client.producer("t"), [], 0, 0, 0, False
+others = []
+def beside():
+    own, n = client.producer("t"), 0
+    while not over:
+        n += 1
+        try:
+            own.send(b"other %d" % n)
+            others.append(b"other %d" % n)
+        except OutcomeUnknown:
+            pass
+thread = threading.Thread(target=beside)
+thread.start()
+while interrupts < wanted:
+    tried += 1
+    value = b"new %d" % tried
+    try:
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.00002, 0.001))
+            if tried % 3:
+                producer.send(value)
+            else:
+                with client.transaction() as txn:
+                    producer.send(value, txn=txn)
+            answered.append(value)
+        finally:
+            armed = False
+    except (KeyboardInterrupt, Alarm, OutcomeUnknown):
+        interrupts += 1
+    except TxlogError as error:  # of the abort behind an interrupt
+        assert error.__context__ is not None, error
+        interrupts += 1
+    armed = False
+    if store._mutex._lock._is_owned() or store._may_hold and not thread.is_alive():
+        held += 1
+    lock.acquire(60_000)  # as another process would
+    lock.release()
+over = True
+thread.join()
+held += not lock.try_acquire()
+lock.close()
+print(held, len(store._queue), interrupts, flush=True)
+store.flush()
+fresh = txlog.open(path)
+found = [m.value for m in fresh.reader("t")]
+assert len(found) == len(set(found)), "doubled"
+lost = {*answered, *others} - {*found}
+assert not lost, lost
+assert found == [m.value for m in client.reader("t")]
+report = txlog.verify(path, deep=True)
+assert not report["errors"], report
+"""
+
+
+@pytest.mark.slow
+def test_a_storm_of_interrupts(tmp_path: Path) -> None:
+    """Random moments in a real process, with another thread beside: nothing held, lost, doubled."""
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    bench.close()
+    print("seed", SEED)
+    done = subprocess.run(
+        [sys.executable, "-c", STORM, bench.path, str(SEED), "4000"], capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("0 0 4000\n", 0), done.stderr

@@ -271,7 +271,7 @@ class Store(Follower):
         if own not in taken:  # a leader took it, and was interrupted
             taken.insert(0, own)
         try:
-            self._run(taken)
+            self._run(taken, own)
         finally:
             self._leading = []
 
@@ -306,7 +306,7 @@ class Store(Follower):
             self._lock = None
         self._may_hold = False
 
-    def _run(self, groups: list[list[Call]], *, sync: bool = False) -> None:
+    def _run(self, groups: list[list[Call]], own: list[Call], *, sync: bool = False) -> None:
         """Follow, then decide and write; a failure of ours is the outcome of calls it concerns."""
         is_following = True
         calls = groups[0] if len(groups) == 1 else [call for group in groups for call in group]
@@ -316,9 +316,9 @@ class Store(Follower):
             is_following = False
             for group in groups:
                 if len(group) == 1:
-                    sync = self._run_one(group[0], now) or sync
+                    sync = self._run_one(group[0], now, is_own=group is own) or sync
                 else:
-                    sync = self._run_joined(group, now) or sync
+                    sync = self._run_joined(group, now, is_own=group is own) or sync
             if sync:
                 self._view.journal.flush(sync=self.durability == "sync")
         except TxlogError as error:
@@ -339,7 +339,7 @@ class Store(Follower):
                 call.end(error)
             # else nobody has decided it: its thread leads next
 
-    def _run_one(self, call: Call, now: Instant) -> bool:
+    def _run_one(self, call: Call, now: Instant, *, is_own: bool) -> bool:
         """Run a call with a frame of its own; returns whether it must be durable."""
         view = self._view
         try:
@@ -348,8 +348,11 @@ class Store(Follower):
         except OutcomeUnknown:
             raise
         except Exception as error:  # a refused decision fails alone (R12)
+            is_stray = self._is_stray(error)
+            if is_stray and not is_own:
+                raise
             call.refuse(error)
-            if not isinstance(error, TxlogError) or self._mutex.has_refused:
+            if is_stray:
                 self._renew(now)  # the view may have been noting something
             return False
         if not decision.ops:
@@ -367,7 +370,14 @@ class Store(Follower):
         call.stage = WRITTEN
         return decision.sync
 
-    def _run_joined(self, calls: list[Call], now: Instant) -> bool:
+    def _is_stray(self, error: Exception) -> bool:
+        """True for one that no decision refuses with: a handler of this thread may have raised it.
+
+        So this thread hears it, and a call of another one is left to that: it decides it anew.
+        """
+        return not isinstance(error, TxlogError) or self._mutex.has_refused
+
+    def _run_joined(self, calls: list[Call], now: Instant, *, is_own: bool) -> bool:
         """Run calls that share a frame; it is written when the last has decided."""
         sync, joined, written = False, list[Call](), 0
         try:
@@ -398,7 +408,7 @@ class Store(Follower):
         except NothingWritten as refused:  # the folds are ahead of the journal
             self._give_up(calls[written:], refused.error, now)
         except Exception as error:
-            if in_doubt(joined):
+            if in_doubt(joined) or not is_own:
                 raise
             self._give_up(calls[written:], error, now)
         return sync
@@ -532,7 +542,7 @@ class Store(Follower):
             try:
                 self._may_hold = True
                 if self._lock.try_acquire():
-                    self._run([calls] if calls else [], sync=True)
+                    self._run([calls] if calls else [], calls, sync=True)
                 else:
                     self._may_hold = False
             finally:

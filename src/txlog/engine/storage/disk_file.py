@@ -52,7 +52,7 @@ class Handle:
         raise TypeError("an open store cannot be copied or pickled: open it again where it is used")
 
     def __del__(self) -> None:
-        if self.fd != _CLOSED:
+        if getattr(self, "fd", _CLOSED) != _CLOSED:  # an interrupt may end the making of one
             self.close()
 
     def stat(self) -> os.stat_result:
