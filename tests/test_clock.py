@@ -1,10 +1,21 @@
-"""Clocks: the manual one moves only when told to, the system's reads both times."""
+"""Clocks: the manual one moves only when told to, the system's reads both times; a wall clock that
+jumps destroys nothing (RELIABILITY R32).
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.engine_kit import START_MS, Bench, begin, say, send, send_txn, values
 from txlog.clock import Clock, Instant, ManualClock, SystemClock
+from txlog.engine import identity
+from txlog.engine.flow import clockguard
+from txlog.engine.model.ops import ClockNoted, Op, encode_ops
+from txlog.figures import families
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 def test_manual_clock_moves_only_when_told() -> None:
@@ -26,3 +37,247 @@ def test_system_clock_keeps_one_boot_and_never_runs_backwards() -> None:
     assert first.boot_id == second.boot_id == SystemClock().now().boot_id
     assert second.boot_ms >= first.boot_ms
     assert first.wall_ms > 1_700_000_000_000
+
+
+# --- a clock that jumps ----------------------------------------------------------------------
+
+DAY_MS = 86_400_000
+YEARS_MS = 3650 * DAY_MS
+
+
+def jumping(folder: Path, **settings: int) -> Bench:
+    """A topic with ten messages, half of them acknowledged, in closed and in sealed ledgers."""
+    bench = Bench(folder / "store", ledger_entries_max=3, coordinators=1, **settings)
+    bench.client.create_topic("t")
+    bench.client.create_subscription("t", "s")
+    sent = send(bench.client, *(b"%d" % number for number in range(10)))
+    bench.client.acknowledge("t", "s", sent[:5])
+    bench.client.checkpoint(roll_all=True)
+    return bench
+
+
+def use(bench: Bench) -> None:
+    """What a store lives through: a poll, a commit, a send, a checkpoint, a look for garbage."""
+    client = bench.client
+    with client.consumer("t", "s") as consumer:
+        consumer.receive_batch(1)
+    send_txn(client, b"new")
+    client.producer("t", "named").send(b"new", sequence_id=1)
+    client.expire()
+    client.subscription("t", "s").expire()
+    client.admin.trim("t", by_policy=True)
+    client.checkpoint(roll_all=True)
+    client.admin.gc(apply=True)
+
+
+def clock_problems(bench: Bench) -> list[str]:
+    """What status, check and the metrics say of the clock; they agree."""
+    said = [p["message"] for p in bench.client.status()["problem_list"] if p["code"] == "clock"]
+    rows = [row for row in bench.client.admin.check()["check_list"] if row["name"] == "clock"]
+    assert [(row["detail"], row["status"]) for row in rows] == [(one, "warning") for one in said]
+    store = bench.client._store
+    found = store.read(lambda view: families(view, store))
+    [jump] = [one for one in found if one.name == "txlog_clock_jump_seconds"]
+    assert (jump.samples[0][2] > 0) is bool(said)
+    return said
+
+
+KEPT = {"ttl_ms": DAY_MS, "retention_ms": DAY_MS, "txn_ended_retention_ms": 2 * DAY_MS,
+        "dedup_idle_ms": 2 * DAY_MS, "reader_grace_ms": DAY_MS}  # fmt: skip
+
+
+def test_a_clock_set_forward_destroys_nothing(tmp_path: Path) -> None:
+    """Ten years ahead and one poll: a backlog was acknowledged, and retention deleted the topic."""
+    bench = jumping(tmp_path, **KEPT)
+    client = bench.client
+    send_txn(client, b"before")
+    client.producer("t", "named").send(b"before", sequence_id=5)
+    files = set(Path(bench.path).rglob("*.parquet"))
+    assert clock_problems(bench) == []
+    bench.clock.set_wall(START_MS + YEARS_MS)
+    use(bench)
+    [said] = clock_problems(bench)
+    assert "it was set" in said
+    assert values(client) == [b"%d" % n for n in range(10)] + [b"before", b"before", b"new"]
+    assert client.subscriptions()[0]["backlog"] == 5 + 3
+    assert len(client.transactions(all=True)) == 2
+    assert files <= set(Path(bench.path).rglob("*.parquet"))
+    bench.clock.set_wall(START_MS)
+    use(bench)
+    assert clock_problems(bench) == []
+    assert client.subscriptions()[0]["backlog"] == 5 + 4
+
+
+def test_by_command_a_clock_set_forward_is_right(tmp_path: Path) -> None:
+    bench = jumping(tmp_path, **KEPT)
+    bench.clock.set_wall(START_MS + YEARS_MS)
+    use(bench)
+    answer = bench.client.admin.accept_clock()
+    assert answer == {"ahead_ms": YEARS_MS, "was_believed": False}
+    assert clock_problems(bench) == []
+    use(bench)
+    assert b"9" not in values(bench.client)
+    assert bench.client.admin.accept_clock() == {"ahead_ms": 0, "was_believed": True}
+
+
+def test_a_bound_that_is_lifted_or_wide_is_a_way_too(tmp_path: Path) -> None:
+    bench = jumping(tmp_path, **KEPT)
+    bench.clock.set_wall(START_MS + 2 * DAY_MS)
+    assert len(clock_problems(bench)) == 1
+    bench.client.admin.set_setting("clock_jump_max_ms", 3 * DAY_MS)
+    assert clock_problems(bench) == []
+    bench.clock.set_wall(START_MS + YEARS_MS)
+    assert len(clock_problems(bench)) == 1
+    bench.client.admin.set_setting("clock_jump_max_ms", -1)
+    assert clock_problems(bench) == []
+
+
+def test_what_is_old_by_the_clock_since_boot_expires_all_the_same(tmp_path: Path) -> None:
+    """A clock that stays wrong does not keep everything for ever."""
+    bench = jumping(tmp_path, **KEPT)
+    bench.clock.set_wall(START_MS + YEARS_MS)
+    bench.clock.advance(DAY_MS - 1)
+    assert bench.client.subscription("t", "s").expire()["skipped"] == 0
+    bench.clock.advance(2)
+    assert bench.client.subscription("t", "s").expire()["skipped"] == 5
+    assert len(clock_problems(bench)) == 1
+
+
+def test_a_machine_that_was_suspended_or_idle_needs_no_command(tmp_path: Path) -> None:
+    bench = jumping(tmp_path, **KEPT)
+    bench.clock.advance(365 * DAY_MS)
+    assert clock_problems(bench) == []
+    assert bench.client.subscription("t", "s").expire()["skipped"] == 5
+
+
+def test_a_machine_that_was_off_waits_an_hour_and_needs_no_command(tmp_path: Path) -> None:
+    """How long it was off nobody knows: a clock that is wrong at boot is set right in the hour."""
+    bench = jumping(tmp_path, **KEPT)
+    bench.clock.reboot("second", START_MS + 30 * DAY_MS)
+    bench.reopen()
+    use(bench)
+    [said] = clock_problems(bench)
+    assert "since the reboot" in said
+    assert b"9" in values(bench.client)
+    bench.clock.advance(3_600_000 - 1)
+    assert bench.another().subscription("t", "s").expire()["skipped"] == 0
+    bench.clock.advance(1)
+    assert clock_problems(bench) == []
+    assert bench.client.subscription("t", "s").expire()["skipped"] == 5
+    use(bench)
+    assert b"9" not in values(bench.client)
+
+
+def test_off_for_less_than_the_bound_is_no_matter(tmp_path: Path) -> None:
+    bench = jumping(tmp_path, ttl_ms=1000)
+    bench.clock.reboot("second", START_MS + DAY_MS)
+    bench.reopen()
+    assert clock_problems(bench) == []
+    assert bench.client.subscription("t", "s").expire()["skipped"] == 5
+
+
+def test_a_clock_that_is_wrong_at_boot_and_then_set_right_destroys_nothing(tmp_path: Path) -> None:
+    bench = jumping(tmp_path, **KEPT)
+    bench.clock.reboot("second", START_MS + YEARS_MS)
+    bench.reopen()
+    use(bench)
+    bench.clock.advance(3_000_000)
+    bench.clock.set_wall(START_MS + 3_600_000)  # the network told it
+    use(bench)
+    assert clock_problems(bench) == []
+    bench.clock.advance(3_600_000)
+    use(bench)
+    assert b"9" in values(bench.client)
+
+
+def test_a_clock_set_again_in_its_hour_waits_anew(tmp_path: Path) -> None:
+    bench = jumping(tmp_path, **KEPT)
+    bench.clock.reboot("second", START_MS + 30 * DAY_MS)
+    bench.reopen()
+    use(bench)
+    bench.clock.advance(3_599_000)
+    bench.clock.set_wall(START_MS + 60 * DAY_MS)
+    use(bench)
+    bench.clock.advance(3_599_000)
+    assert bench.client.subscription("t", "s").expire()["skipped"] == 0
+    bench.clock.advance(1_000)
+    assert bench.client.subscription("t", "s").expire()["skipped"] > 0
+
+
+def test_a_machine_without_a_clock_begins_in_1970_and_loses_nothing(tmp_path: Path) -> None:
+    """The mark stays where it was, so the clock that the network sets is no jump."""
+    bench = jumping(tmp_path, **KEPT)
+    bench.clock.reboot("second", 5_000)
+    bench.reopen()
+    use(bench)
+    assert clock_problems(bench) == []
+    bench.clock.advance(60_000)
+    bench.clock.set_wall(START_MS + 60_000)
+    use(bench)
+    assert clock_problems(bench) == []
+    assert b"9" in values(bench.client)
+
+
+def test_delayed_messages_do_not_come_early_by_a_clock_set_forward(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", ledger_step_per_bucket=1, min_index_count_per_bucket=1)
+    client = bench.client
+    client.create_topic("t")
+    client.create_subscription("t", "s", type="shared")
+    client.producer("t").send(b"late", deliver_after=5 * DAY_MS)
+    client.checkpoint(roll_all=True)
+    bench.clock.set_wall(START_MS + YEARS_MS)
+    with client.consumer("t", "s") as consumer:
+        assert consumer.receive_batch(9).num_rows == 0
+        client.checkpoint(roll_all=True)
+        assert client.topics()[0]["delayed"] == 1
+        bench.clock.advance(5 * DAY_MS - 1)
+        assert consumer.receive_batch(9).num_rows == 0
+        bench.clock.advance(1)
+        assert consumer.receive_batch(9).num_rows == 1
+
+
+def test_a_silent_producer_is_not_idle_by_a_clock_set_forward(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", watermark_producer_idle_timeout_ms=DAY_MS)
+    bench.client.create_topic("t")
+    say(bench.client, "till", 5_000)
+    bench.clock.set_wall(START_MS + YEARS_MS)
+    bench.client.expire()
+    assert bench.client.topic("t").watermarks.show()["status"] == "active"
+    bench.clock.advance(DAY_MS)
+    bench.client.expire()
+    assert bench.client.topic("t").watermarks.show()["status"] == "idle"
+
+
+def test_a_store_of_an_older_version_is_as_behind_a_reboot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no mark, so the newest frame says how far time was; frames since then say nothing."""
+
+    def without(ops: list[Op]) -> bytes:
+        return encode_ops([op for op in ops if not isinstance(op, ClockNoted)])
+
+    with monkeypatch.context() as older:
+        older.setattr(clockguard, "note", lambda *given: None)
+        older.setattr(identity, "encode_ops", without)
+        bench = jumping(tmp_path, **KEPT)
+        bench.close()
+    bench.clock.set_wall(START_MS + YEARS_MS)
+    bench.client = bench.another()
+    use(bench)
+    use(bench)
+    assert b"9" in values(bench.client)
+    assert len(clock_problems(bench)) == 1
+    bench.clock.advance(3_600_000)
+    assert bench.client.subscription("t", "s").expire()["skipped"] > 0
+
+
+def test_what_is_left_of_a_transaction_follows_the_clock_that_ends_it(tmp_path: Path) -> None:
+    """`expires_in` went by the wall clock: -10 years, of one that the engine let go on."""
+    bench = Bench(tmp_path / "store")
+    txn = begin(bench.client, 60_000)
+    bench.clock.set_wall(START_MS + YEARS_MS)
+    bench.clock.advance(10_000)
+    [row] = bench.client.transactions()
+    assert (row["expires_in_ms"], row["overdue"]) == (50_000, False)
+    bench.clock.advance(50_001)
+    assert bench.client.show_transaction(txn)["state"] == "aborted"

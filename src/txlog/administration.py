@@ -24,7 +24,7 @@ from txlog import (
 from txlog.arguments import checked
 from txlog.bounds import Bound
 from txlog.engine.call import Decide
-from txlog.engine.flow import admin, availability, keys, lookup
+from txlog.engine.flow import admin, availability, clockguard, keys, lookup
 from txlog.engine.flow.availability import Switched, partition_number
 from txlog.engine.flow.hanging import Finding, hanging
 from txlog.engine.flow.keys import Deleted
@@ -390,6 +390,16 @@ class Admin(PolicyAdmin):
             self._store, topic, to, by_policy=by_policy, force_unacked=force_unacked,
             dry_run=dry_run, checkpoint=self._automatic,
         )  # fmt: skip
+
+    def accept_clock(self) -> Answer:
+        """Say that the wall clock of this machine is right, however far ahead: expiry goes by it.
+
+        returns: {ahead_ms, was_believed}, what was thought of it before
+        """
+        store = self._store
+        before = store.write(lambda view, now: clockguard.accept(view, store.settings, now))
+        assert isinstance(before, clockguard.Judged)
+        return {"ahead_ms": before.ahead_ms, "was_believed": before.is_believed}
 
     def gc(self, apply: bool = False, keep_ms: int = HOUR_MS) -> Answer:
         """Files that no manifest names, with reasons; apply: unlink them."""

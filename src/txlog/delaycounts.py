@@ -8,6 +8,7 @@ Source: spec/delayed-delivery 9.
 from __future__ import annotations
 
 from txlog import delayreport
+from txlog.engine.flow.clockguard import due_ms
 from txlog.engine.flow.delay_policy import delay_policy
 from txlog.engine.flow.promotion import HONOURING
 from txlog.engine.flow.timetable import timetable
@@ -27,7 +28,7 @@ class DelayCounts:
         self._view = view
         self._note = store.note
         self._settings = store.settings
-        self._now_ms = store.clock.now().wall_ms
+        self._now_ms = due_ms(view, store.settings, store.clock.now())
 
     def cutoff(self, topic: Topic) -> int | None:
         """What has a later time waits; None: nothing of this topic does."""

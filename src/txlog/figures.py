@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from txlog.delayfigures import delay_families
+from txlog.engine.flow import clockguard
 from txlog.engine.folds.catalog import Subscription, Topic, numbers
 from txlog.engine.folds.coordinator import (
     ABORTED,
@@ -27,6 +28,7 @@ from txlog.family import Family, Sample
 from txlog.ids import TopicName
 from txlog.keyfigures import key_families, living_keys
 from txlog.partitionstats import sidecar_bytes
+from txlog.settings import SECOND_MS
 from txlog.watermarkfigures import watermark_families
 
 REASONS = ("user", "admin", "conflict", "timeout", "fenced", "recovery")
@@ -46,7 +48,15 @@ def families(view: View, store: Store) -> list[Family]:
         *delay_families(view, store, _topics(view)),
         *watermark_families(view, store, _topics(view)),
         *key_families(living_keys(view)),
+        *_clock_families(view, store),
     ]
+
+
+def _clock_families(view: View, store: Store) -> Iterator[Family]:
+    known = clockguard.judge(view, store.settings, store.clock.now())
+    jump_s = 0 if known.is_believed else known.ahead_ms // SECOND_MS
+    yield Family("txlog_clock_jump_seconds", "gauge", "the clock ahead of what was expected, if "
+                 "nothing expires by it; else 0", [("", {}, jump_s)])  # fmt: skip
 
 
 # --- coordinators ----------------------------------------------------------------------------

@@ -63,6 +63,10 @@ def check(
     names = [TopicName.parse(name) for name in topics]
     chosen = [find_topic(view, name) for name in names] or every
     rows = [_partitions(view, chosen), _space(store), _hanging(view, store, chosen)]
+    rows += [
+        _row("clock", 1, Bounds(0, None), problem["message"])
+        for problem in report.clock_problem(view, store)
+    ]
     rows.append(_txn_age(view, store, chosen, txn_age_ms))
     for topic in chosen:
         rows += [

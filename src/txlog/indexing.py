@@ -60,7 +60,7 @@ def _merged(view: View, store: Store, number: int, to: int) -> tuple[list[Bucket
     """The buckets of a partition, and how many a merge would leave."""
     check_available(view, topic_of(view.catalog, number), number)
     state = view.delayed(number)
-    cutoff = cutoff_of(view, store.settings, number, store.clock.now().wall_ms)
+    cutoff = cutoff_of(view, store.settings, number, store.clock.now())
     gone = {gen for op in doomed(view, number, cutoff) for gen in op.gens}
     kept = [bucket for bucket in state.buckets if bucket.gen not in gone]
     apart = 1 + sum(
@@ -143,7 +143,7 @@ def _mark(last: Id) -> Id:
 
 def _compare(view: View, store: Store, number: int, ranges: Ranges, total: Rebuilt) -> None:
     """Count what the log has and the index lacks, and the other way round."""
-    cutoff = cutoff_of(view, store.settings, number, store.clock.now().wall_ms)
+    cutoff = cutoff_of(view, store.settings, number, store.clock.now())
     known = [TIMES.empty_table()]
     for bucket in view.delayed(number).buckets:
         if any(first <= bucket.first and bucket.last <= last for first, last in ranges):

@@ -234,9 +234,12 @@ class Reader:
             if is_new:
                 self.go_on(view)
             tables, failed = self._take_round(view, limit, is_gone=is_gone)
-            if not (tables or is_new or self.is_led):
+            room = limit - sum(table.num_rows for table in tables)
+            size = sum(table.column("value").nbytes for table in tables)
+            if room > 0 and size < RECEIVE_BYTES_MAX and not (is_new or self.is_led):
                 self.go_on(view)
-                tables, failed = self._take_round(view, limit, is_gone=is_gone)
+                more, failed = self._take_round(view, room, is_gone=is_gone)
+                tables += more
         except MissingFile:
             self._places, self._previews, self._lsn, self._ends, self._left = before
             self._damage = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from txlog import watermarkreport
 from txlog.delaycounts import DelayCounts
-from txlog.engine.flow import lookup
+from txlog.engine.flow import clockguard, lookup
 from txlog.engine.flow.acksets import backlog, first_entry
 from txlog.engine.flow.end_txn import EndAnswer
 from txlog.engine.flow.participants import (
@@ -30,6 +30,7 @@ from txlog.engine.liveness import dead_consumers, writer
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.ids import MessageId, TopicName, TxnId
+from txlog.settings import SECOND_MS
 
 Answer = dict[str, Any]
 
@@ -245,7 +246,7 @@ def _txn_row(view: View, store: Store, txn: Txn) -> Answer:
         pending = [view.cursor(s, p).pending.get(_pair(txn)) for s, p in txn.subscriptions]
         acks = sum(one.count for one in pending if one is not None)
     unfinished = not txn.ended_ms
-    left = txn.timeout_ms - (now.wall_ms - txn.wall_ms)
+    left = lookup.left_ms(txn, now)
     return {
         "txn": txn_id, "state": txn.status.lower(), "transaction_key": txn.key,
         "age_ms": (txn.ended_ms or now.wall_ms) - txn.wall_ms,
@@ -361,8 +362,22 @@ def status(view: View, store: Store) -> Answer:
         "problem_list": [
             {"code": "recovery", "message": line, "hint": None} for line in store.reports
         ] + [_problem(view, number) for number in sorted(view.catalog.unavailable)]
-        + [loss(view, one) for one in view.catalog.losses],
+        + [loss(view, one) for one in view.catalog.losses] + clock_problem(view, store),
     }  # fmt: skip
+
+
+def clock_problem(view: View, store: Store) -> list[Answer]:
+    """What there is to say of a wall clock that is not believed: none or one problem."""
+    known = clockguard.judge(view, store.settings, store.clock.now())
+    if known.is_believed:
+        return []
+    ahead = f"the clock is {known.ahead_ms // SECOND_MS:,} s ahead of what was expected"
+    if known.is_set:
+        why = f"{ahead}: it was set; nothing expires or comes early by it"
+    else:
+        why = f"{ahead} since the reboot; nothing expires by it for {known.left_ms // SECOND_MS} s"
+    return [{"code": "clock", "message": why,
+             "hint": "set the clock, or `txlog admin accept-clock` if it is right"}]  # fmt: skip
 
 
 def loss(view: View, one: catalogs.Loss) -> Answer:

@@ -87,6 +87,9 @@ class Settings:
     reader_grace_ms: int = 10 * MINUTE_MS
     # how long the staged files of a job stay that never ended
     stage_ttl_ms: int = DAY_MS
+    # what destroys by age does not believe a wall clock that is further ahead (flow/clockguard);
+    # -1: it believes all
+    clock_jump_max_ms: int = DAY_MS
     # share of dead bytes at which a closed sidecar ledger is compacted
     sidecar_garbage_ratio: float = 0.5
     # key, payload and properties of one message that is sent in chunks
@@ -194,6 +197,7 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "free_bytes_min": (0, _WORD_MAX),
     "reader_grace_ms": (0, 366 * DAY_MS),
     "stage_ttl_ms": (0, 366 * DAY_MS),
+    "clock_jump_max_ms": (UNLIMITED, INSTANT_MS_MAX),
     "tick_time_ms": (0, DAY_MS),
     "max_delivery_delay_ms": (0, INSTANT_MS_MAX),
     "fixed_delivery_delay_ms": (0, INSTANT_MS_MAX),

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from txlog.bounds import Bound
+from txlog.engine.flow.clockguard import trusted
 from txlog.engine.flow.lookup import check_partition
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.participants import unavailable_error
@@ -180,7 +181,8 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> Answer:
         lock = maintenance_lock(store, wait=True)
     try:
         rows: list[Answer] = []
-        now_ms = store.clock.now().wall_ms
+        now = store.clock.now()
+        now_ms = store.read(lambda view: trusted(view, store.settings, now)).wall_ms
         found = [*unnamed(store), *far_unnamed(store), *replaced(store, keep_ms, now_ms)]
         for path, reason in found:
             size = size_of(path) if is_far(path) else store.disk.size(path)

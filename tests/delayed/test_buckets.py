@@ -547,7 +547,7 @@ def test_upkeep_does_nothing_twice(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, max_num_buckets=1)
     fill(bench, 3)
     store = bench.client._store
-    now = bench.clock.now().wall_ms
+    now = bench.clock.now()
     assert not store.read(lambda view: buckets.upkeep_due(view, 1, store.settings, now))
     before = store.refresh()
     assert buckets.tend(store, None, wait=True).steps == 0

@@ -1,4 +1,4 @@
-"""Owns the commands that give space back: compact, offload, trim, gc."""
+"""Owns the commands that give space back: compact, offload, trim, gc; and accept-clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txlog.cli.command import command, exclusive
 from txlog.cli.consent import confirm
 from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
-from txlog.cli.tables import counted, size
+from txlog.cli.tables import counted, duration, size
 from txlog.errors import Usage
 from txlog.settings import HOUR_MS
 
@@ -139,6 +139,28 @@ def gc(
     answer = client.admin.gc(apply, HOUR_MS if keep_ms is None else keep_ms)
     done = "unlinked" if apply else "found"
     call.summary(f"{done} {counted(answer['files'], 'file')}, {size(answer['size_bytes'])}")
+    call.output.result(answer)
+
+
+@command(
+    "admin accept-clock",
+    examples=("txlog admin accept-clock", "txlog admin accept-clock --json"),
+    fields="ahead_ms was_believed",
+    changes=True,
+)
+def accept_clock(call: Call) -> None:
+    """Say that the wall clock is right, so that what is old by it expires again.
+
+    A clock that was set forward by more than clock_jump_max_ms is not believed: nothing is deleted,
+    acknowledged or forgotten by it, and `status` and `check` say so. Behind a reboot it is believed
+    by itself once it has run for an hour; so is one that was set back.
+    """
+    answer = call.client(write=True).admin.accept_clock()
+    ahead = duration(max(0, int(answer["ahead_ms"])))
+    if answer["was_believed"]:
+        call.summary("the clock was believed already")
+    else:
+        call.summary(f"the clock is believed, {ahead} ahead of what was expected")
     call.output.result(answer)
 
 

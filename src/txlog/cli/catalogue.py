@@ -120,6 +120,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin trim": Entry("adminspace", "trim", "let the oldest messages go"),
     "admin repair": Entry("verify", "repair", "make damaged files again, or say how"),
     "admin gc": Entry("adminspace", "gc", "files that no manifest names"),
+    "admin accept-clock": Entry("adminspace", "accept_clock", "expire by the clock as it is"),
     "policy delayed set": Entry("policy", "set_delayed", "how delayed messages wait"),
     "policy delayed get": Entry("policy", "get_delayed", "what holds, and where it is set"),
     "policy delayed remove": Entry("policy", "remove_delayed", "inherit policies again"),

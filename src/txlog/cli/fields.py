@@ -171,6 +171,8 @@ MEANINGS: Final[dict[str, str]] = {
     "aborted_dropped": "messages of aborted or trimmed transactions left out",
     "ledgers": "ledgers that went",
     "applied": "the files were unlinked",
+    "ahead_ms": "how far the clock is ahead of what was expected",
+    "was_believed": "expiry went by the clock already",
     "files": "number of files",
     "topics": "number of topics",
     "problems": "things that are wrong, see txlog status",

@@ -12,7 +12,7 @@ import uuid
 from contextlib import closing, suppress
 
 from txlog.clock import Clock
-from txlog.engine.model.ops import SettingSet, encode_ops
+from txlog.engine.model.ops import ClockNoted, SettingSet, encode_ops
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.frame import decode_header, encode
@@ -155,7 +155,8 @@ def _make(disk: Disk, settings: Settings, clock: Clock) -> Identity:
         disk.make_dirs(path)
     disk.write_fresh(MAINTENANCE, b"")
     disk.publish(RESERVE, [bytes(RESERVE_BYTES)])
-    ops = encode_ops([SettingSet(name, value) for name, value in settings.to_mapping().items()])
+    known = [SettingSet(name, value) for name, value in settings.to_mapping().items()]
+    ops = encode_ops([*known, ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)])
     name = JournalName(1)
     parts, total, crc = encode(
         lsn=1, durable_lsn=0, time_ms=now.wall_ms, offset=FILE_HEADER_BYTES, ops=ops, rows=None,

@@ -37,7 +37,7 @@ from txlog.engine.call import (
     in_doubt,
     interrupted,
 )
-from txlog.engine.flow import resolve
+from txlog.engine.flow import clockguard, resolve
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.sweep import Swept, Uses
 from txlog.engine.follower import Follower
@@ -208,7 +208,7 @@ class Store(Follower):
         self._load_named([call])
         self._sweep(view, now, [call])
         try:
-            decision = call.decide(view, now)
+            decision = self._noted(call.decide(view, now), now)
             encoded = self._appender.encoded(self.settings, decision)
         except TxlogError:
             self._keep_view()
@@ -343,7 +343,7 @@ class Store(Follower):
         """Run a call with a frame of its own; returns whether it must be durable."""
         view = self._view
         try:
-            decision = call.decide(view, now)
+            decision = self._noted(call.decide(view, now), now)
             encoded = self._appender.encoded(self.settings, decision)
         except OutcomeUnknown:
             raise
@@ -503,12 +503,22 @@ class Store(Follower):
 
     def _append(self, decision: Decision, now: Instant) -> None:
         """Write a frame that no caller waits for; raises StoreFull, DiskFailed: nothing done."""
+        decision = self._noted(decision, now)
         encoded = self._appender.encoded(self.settings, decision)
         try:
             self._appender.append(self._view, decision, encoded, now)
         except NothingWritten as refused:
             raise refused.error from refused
         self._adopt_settings()
+
+    def _noted(self, decision: Decision, now: Instant) -> Decision:
+        """The decision with where the clocks stand, if it writes a frame and that is to be told."""
+        noted = clockguard.note(self._view, self.settings, now) if decision.ops else None
+        if noted is None:
+            return decision
+        return Decision(
+            [*decision.ops, noted], decision.batch, decision.sync, decision.answer, decision.error
+        )
 
     def settle(self) -> None:
         """Make what is written but not flushed visible, if the lock is free at once (R22).

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txlog.clock import Instant
+from txlog.engine.flow.clockguard import note, trusted, wants_frame
 from txlog.engine.flow.draft import Draft
 from txlog.engine.flow.silence import declare_idle, is_silence_due, silent_producers
 from txlog.engine.flow.sweep import (
@@ -46,15 +47,17 @@ class Sweeper:
 
         thorough: every coordinator, without a bound
         """
+        in_doubt = wants_frame(view, settings, now)
+        sure = trusted(view, settings, now)  # forgetting and silence are not undone
         forget = thorough or view.lsn >= self._forget_lsn or now.boot_ms >= self._forget_ms
         for one in uses:
-            if load_used(view, settings, now, one):
+            if load_used(view, settings, sure, one):
                 forget = True
         if thorough:
             view.load_coordinators()
         due = thorough or not view.no_deadline_before(now)
         may_be_silent = thorough or not view.no_silence_before(now)
-        if not due and not forget and not may_be_silent:
+        if not (due or forget or may_be_silent or in_doubt):
             return None
         self.swept = Swept()
         draft = Draft(view, settings, now.wall_ms)
@@ -62,13 +65,15 @@ class Sweeper:
         if due:
             self.swept = sweep(draft, now, first, bounded=not thorough)
             draft.sync = bool(draft.ops)  # an end is durable before anybody hears of it
+        if in_doubt and (noted := note(view, settings, now)) is not None:
+            draft.ops.append(noted)
         if forget:
             self._forget_lsn = view.lsn + FORGET_FRAMES
             pause = min(max(settings.txn_ended_retention_ms, FORGET_MS_MIN), FORGET_MS_MAX)
             self._forget_ms = now.boot_ms + pause
-            self.swept.forgotten = forget_ended(draft, now, first, thorough=thorough)
+            self.swept.forgotten = forget_ended(draft, sure, first, thorough=thorough)
         if may_be_silent:
-            self._look_for_silence(draft, now, thorough=thorough)
+            self._look_for_silence(draft, sure, thorough=thorough)
         return draft
 
     @staticmethod
@@ -84,16 +89,17 @@ class Sweeper:
 
 def is_sweep_due(view: View, settings: Settings, now: Instant, uses: Uses | None) -> bool:
     """For a reading call, which looks first: of what it uses (None: the store) something is due."""
+    sure = trusted(view, settings, now)
     if uses is None:
         view.load_coordinators()
-        return is_anything_due(view, settings, now)
-    if load_used(view, settings, now, uses):
+        return is_anything_due(view, settings, now, sure)
+    if load_used(view, settings, sure, uses):
         return True
-    if uses.cursors and is_silence_due(view, settings, now):
+    if uses.cursors and is_silence_due(view, settings, sure):
         return True  # a consumer that waits for a watermark may be the only one to write
     if view.no_deadline_before(now):
         return False
-    if is_anything_due(view, settings, now, ended=False):
+    if is_anything_due(view, settings, now, sure, ended=False):
         return True
     view.note_deadlines(now)  # until then the next look is cheap
     return False

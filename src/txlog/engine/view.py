@@ -71,7 +71,7 @@ class View:
     __slots__ = (
         "_buffers", "_catalog", "_changed", "_coordinators", "_deadline", "_delays", "_dumps",
         "_forgotten", "_loaded", "_silence", "_topics", "_waiting", "disk", "files", "journal",
-        "lsn", "reports", "salt", "tail", "timetables",
+        "lsn", "reports", "salt", "tail", "time_ms", "timetables",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -81,6 +81,7 @@ class View:
         self.tail = Tail(self.journal)
         self.files = Files(disk, self.tail, self._large)
         self.lsn = 0
+        self.time_ms = 0  # of the newest frame, by the wall clock of who wrote it
         self.reports: list[str] = []
         self._dumps: dict[Component, DumpRef] = {}
         self._loaded: dict[Component, Any] = {}
@@ -137,6 +138,7 @@ class View:
             self.files.manifest = read_manifest(self.disk, generation, self.salt)
         self.journal.open_at(self.manifest.cut_lsn, self.manifest.chain_crc)
         self.lsn = self.manifest.cut_lsn
+        self.time_ms = self.manifest.time_ms
         self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in self.manifest.dumps}
 
     def adopt_manifest(self) -> None:
@@ -188,6 +190,7 @@ class View:
         """Stand behind a frame, and index its rows."""
         assert raw.lsn == self.lsn + 1  # Law 2: frames without a gap
         self.lsn = raw.lsn
+        self.time_ms = raw.time_ms
         self.tail.note(raw, ops)
 
     def take_ops(self, lsn: int, time_ms: int, ops: list[Op]) -> None:

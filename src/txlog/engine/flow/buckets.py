@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from txlog.clock import Instant
+from txlog.engine.flow.clockguard import due_ms
 from txlog.engine.flow.delay_policy import delay_policy
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import SHARED_TYPES
@@ -38,10 +39,10 @@ from txlog.engine.view import View
 from txlog.settings import Settings
 
 
-def cutoff_of(view: View, settings: Settings, partition: int, now_ms: int) -> int:
+def cutoff_of(view: View, settings: Settings, partition: int, now: Instant) -> int:
     """What is due in a partition: times up to this."""
     topic = topic_of(view.catalog, partition)
-    return delay_policy(view, settings, topic).cutoff(now_ms)
+    return delay_policy(view, settings, topic).cutoff(due_ms(view, settings, now))
 
 
 def is_tended(view: View, partition: int) -> bool:
@@ -50,7 +51,7 @@ def is_tended(view: View, partition: int) -> bool:
     return has_partition(catalog, partition) and partition not in catalog.unavailable
 
 
-def upkeep_due(view: View, settings: Settings, partition: int, now_ms: int) -> bool:
+def upkeep_due(view: View, settings: Settings, partition: int, now: Instant) -> bool:
     """True when something is to be done; reads no file, and next to nothing without buckets."""
     if not is_tended(view, partition):
         return False
@@ -61,7 +62,7 @@ def upkeep_due(view: View, settings: Settings, partition: int, now_ms: int) -> b
         return True
     if not (state.buckets or state.unindexed):
         return False
-    cutoff = cutoff_of(view, settings, partition, now_ms)
+    cutoff = cutoff_of(view, settings, partition, now)
     return bool(
         doomed(view, partition, cutoff)
         or to_prune(state, cutoff)
@@ -183,7 +184,7 @@ def delete(view: View, settings: Settings, now: Instant, partition: int) -> Deci
     """Decide which buckets go; answers how many."""
     if not is_tended(view, partition):
         return Decision([], None, True, 0)
-    ops = doomed(view, partition, cutoff_of(view, settings, partition, now.wall_ms))
+    ops = doomed(view, partition, cutoff_of(view, settings, partition, now))
     return Decision([*ops], None, True, sum(len(op.gens) for op in ops))
 
 

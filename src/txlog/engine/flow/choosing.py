@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from txlog.clock import Instant
+from txlog.engine.flow.clockguard import due_ms
 from txlog.engine.flow.cycle import Cycle, due_for_any, next_due
 from txlog.engine.flow.delay_policy import delay_policy
 from txlog.engine.flow.dispatch import Piece, plan
@@ -85,7 +86,7 @@ def delays_of(
     policy = delay_policy(view, settings, topic)
     if not policy.active:
         return None
-    cutoff = policy.cutoff(now.wall_ms)
+    cutoff = policy.cutoff(due_ms(view, settings, now))
     return Delays(cutoff, cutoff - now.wall_ms, settings.strays_max, make_do)
 
 

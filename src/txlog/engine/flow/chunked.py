@@ -90,7 +90,7 @@ def reserve(
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage
     """
     draft = Draft(view, settings, now.wall_ms)
-    number, _, found = _plain(draft, topic, to)
+    number, _, found = _plain(draft, now, topic, to)
     if found is not None:
         return draft.decision(found, sync=True)
     return _Due(draft, topic, to, number).refusal() or _reserved(draft, number)
@@ -105,7 +105,7 @@ def append(
     raises: as reserve; LimitExceeded (unfinished transactions)
     """
     draft = Draft(view, settings, now.wall_ms)
-    number, sequence, found = _plain(draft, topic, to)
+    number, sequence, found = _plain(draft, now, topic, to)
     if found is not None:
         return draft.decision(found, sync=True)
     due = _Due(draft, topic, to, number)
@@ -136,7 +136,7 @@ def append(
     return draft.decision(placed, sync=True)
 
 
-def _plain(draft: Draft, topic: Topic, to: Address) -> tuple[int, int, Placed | None]:
+def _plain(draft: Draft, now: Instant, topic: Topic, to: Address) -> tuple[int, int, Placed | None]:
     """(partition, sequence or -1, what is there already); the scope is that of plain sends."""
     view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
@@ -144,7 +144,7 @@ def _plain(draft: Draft, topic: Topic, to: Address) -> tuple[int, int, Placed | 
     check_available(view, topic, number)
     if to.named is None:
         return number, -1 if to.sequence is None else to.sequence, None
-    known = last_sent(draft, number, to.named.name)
+    known = last_sent(draft, now, number, to.named.name)
     last = -1 if known is None else known.sequence
     sequence = _sequence(to, last)
     if sequence > last:

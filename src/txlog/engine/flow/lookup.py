@@ -132,11 +132,14 @@ def check_coordinator(number: int, coordinator_count: int) -> None:
 
 def is_overdue(txn: Txn, now: Instant) -> bool:
     """OPEN for strictly longer than its time-out, counted from its start (spec 6)."""
-    if txn.status != coordinators.OPEN:
-        return False
+    return txn.status == coordinators.OPEN and left_ms(txn, now) < 0
+
+
+def left_ms(txn: Txn, now: Instant) -> int:
+    """How long an open transaction may go on; below 0 it is overdue."""
     if txn.boot_id and txn.boot_id == now.boot_id:  # unknown: each process a boot of its own
-        return now.boot_ms - txn.boot_ms > txn.timeout_ms
-    return max(now.wall_ms, txn.modified_ms) - txn.wall_ms > txn.timeout_ms
+        return txn.timeout_ms - (now.boot_ms - txn.boot_ms)
+    return txn.timeout_ms - (max(now.wall_ms, txn.modified_ms) - txn.wall_ms)
 
 
 def check_owner(txn: Txn, uid: int) -> None:

@@ -79,7 +79,7 @@ def send(
         check_available(view, topic, number)
         last = -1
         if producer is not None:
-            known = producers.last_sent(draft, number, producer)
+            known = producers.last_sent(draft, now, number, producer)
             last = -1 if known is None else known.sequence
             if known is None:
                 producers.make_room(draft, number, producer)

@@ -11,6 +11,7 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from txlog.clock import Instant
+from txlog.engine.flow.clockguard import trusted
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.topic import LastSent
@@ -34,7 +35,7 @@ def open_producer(
     """Decide that a producer takes the name over; written, not flushed. Returns its Named."""
     draft = Draft(view, settings, now.wall_ms)
     number = number_of(topic, 0)
-    known = last_sent(draft, number, name)
+    known = last_sent(draft, now, number, name)
     epoch = 1 if known is None else known.epoch + 1
     if known is None:
         make_room(draft, number, name)
@@ -55,10 +56,13 @@ def check_producer(view: View, topic: Topic, producer: Named) -> None:
         )  # fmt: skip
 
 
-def last_sent(draft: Draft, number: int, name: str) -> LastSent | None:
+def last_sent(draft: Draft, now: Instant, number: int, name: str) -> LastSent | None:
     """What the name sent last to a partition; one that was idle too long is forgotten now."""
     known = draft.view.topic(number).producers.get(name)
-    if known is not None and draft.now_ms - known.time_ms > draft.settings.dedup_idle_ms:
+    if known is None:
+        return None
+    since_ms = known.time_ms + draft.settings.dedup_idle_ms
+    if since_ms < now.wall_ms and since_ms < trusted(draft.view, draft.settings, now).wall_ms:
         draft.ops.append(ProducersForgotten(number, [name]))
         return None
     return known

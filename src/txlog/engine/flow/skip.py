@@ -19,6 +19,7 @@ from txlog import compute as pc
 from txlog.clock import Instant
 from txlog.engine.flow.acksets import acked_outcome
 from txlog.engine.flow.bounds import behind_time, stop_behind
+from txlog.engine.flow.clockguard import trusted
 from txlog.engine.flow.delay_policy import delay_policy
 from txlog.engine.flow.delivery import AT
 from txlog.engine.flow.dispatch import NO_MATTER, Piece, plan, requests_of
@@ -98,8 +99,9 @@ def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> Amou
     if ttl_ms is None:
         return None
     policy = delay_policy(view, settings, topic)
-    due_ms = policy.cutoff(now.wall_ms) if policy.is_ttl_from_deliver_at else None
-    return Amount(before_ms=now.wall_ms - ttl_ms, due_ms=due_ms)
+    now_ms = trusted(view, settings, now).wall_ms
+    due_ms = policy.cutoff(now_ms) if policy.is_ttl_from_deliver_at else None
+    return Amount(before_ms=now_ms - ttl_ms, due_ms=due_ms)
 
 
 def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:

@@ -161,13 +161,16 @@ def _pair(txn: Txn) -> Pair:
     return (txn.coordinator, txn.sequence)
 
 
-def is_anything_due(view: View, settings: Settings, now: Instant, *, ended: bool = True) -> bool:
+def is_anything_due(
+    view: View, settings: Settings, now: Instant, sure: Instant, *, ended: bool = True
+) -> bool:
     """True when a sweep of the loaded coordinators would write something.
 
+    sure:  as far as the wall clock is believed (clockguard)
     ended: also for ended transactions that are to be forgotten
     """
     return any(_due(view, now)) or (
-        ended and bool(forgettable(view, settings, now.wall_ms, thorough=True))
+        ended and bool(forgettable(view, settings, sure.wall_ms, thorough=True))
     )
 
 

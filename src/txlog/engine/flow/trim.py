@@ -13,6 +13,7 @@ from txlog.bounds import Bound
 from txlog.clock import Instant
 from txlog.engine.flow.acksets import advanced, behind_mark, messages_in, subtract, through
 from txlog.engine.flow.bounds import partition_of, resolve_bound
+from txlog.engine.flow.clockguard import trusted
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.participants import unavailable_error
 from txlog.engine.flow.retention_policy import RetentionPolicy, retention_policy
@@ -86,7 +87,7 @@ def trim(
                 continue
             raise unavailable_error(view.catalog, topic, number)
         count = (
-            _by_policy(view, policy, topic, number, now.wall_ms)
+            _by_policy(view, policy, topic, number, trusted(view, settings, now).wall_ms)
             if to is None else _below(ends, resolve_bound(view, topic, index, to))
         )  # fmt: skip
         if careful:

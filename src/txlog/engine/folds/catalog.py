@@ -4,7 +4,7 @@ Ledger: system/catalog. Ops
   SettingSet, TopicCreated, SubscriptionCreated, ConsumerAttached, ConsumerDetached, LedgerRolled,
   SubscriptionTypeSet, PartitionOffline, PartitionAvailable, LedgerReserved, PolicySet,
   IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet, SubscriptionDeleted,
-  NamespacePolicySet, PlaceAdded, LossAccepted,
+  NamespacePolicySet, PlaceAdded, LossAccepted, ClockNoted,
   LedgerTrimmed (role s), Compacted (each large message is a ledger: their owners would stay),
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
@@ -25,6 +25,7 @@ import msgspec
 
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
+    ClockNoted,
     Compacted,
     ConsumerAttached,
     ConsumerDetached,
@@ -147,6 +148,7 @@ class Catalog(msgspec.Struct, array_like=True, dict=True):
     namespace_policies: dict[str, dict[str, int]] = {}  # tenant/namespace -> name -> value
     places: list[str] = []  # where files outside of the store may be
     losses: list[Loss] = []  # they stay: every later reader may ask
+    clock: ClockNoted | None = None  # where the clocks stood when they were last believed
 
 
 def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
@@ -174,7 +176,7 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         _subscription(state, op)
     elif isinstance(op, PartitionOffline | PartitionAvailable):
         _switch(state, lsn, time_ms, op)
-    elif isinstance(op, SettingSet | PlaceAdded | LossAccepted):
+    elif isinstance(op, SettingSet | ClockNoted | PlaceAdded | LossAccepted):
         _set(state, time_ms, op)
     else:
         raise unexpected("catalog", lsn, op)
@@ -256,7 +258,12 @@ def _reshape(
     state.policies.pop(op.topic, None)
 
 
-def _set(state: Catalog, time_ms: int, op: SettingSet | PlaceAdded | LossAccepted) -> None:
+def _set(
+    state: Catalog, time_ms: int, op: SettingSet | ClockNoted | PlaceAdded | LossAccepted
+) -> None:
+    if isinstance(op, ClockNoted):
+        state.clock = op
+        return
     if isinstance(op, LossAccepted):
         state.losses.append(
             Loss(op.partition, op.ledger, op.first, op.last, op.messages, op.reason, op.uid,

@@ -17,6 +17,20 @@ class SettingSet(_Op, tag="set", frozen=True, array_like=True, gc=False):
     value: int | str | float
 
 
+class ClockNoted(_Op, tag="clk", frozen=True, array_like=True, gc=False):
+    """The wall clock was believed at wall_ms, when the clock since boot stood at boot_ms.
+
+    seen_*: where both stood when a wall clock that is far ahead was first seen in another boot
+    """
+
+    wall_ms: int
+    boot_id: str
+    boot_ms: int
+    seen_wall_ms: int = 0
+    seen_boot_id: str = ""
+    seen_boot_ms: int = 0
+
+
 class TopicCreated(_Op, tag="topic", frozen=True, array_like=True, gc=False):
     """A topic exists; its partitions are numbered from first_partition.
 

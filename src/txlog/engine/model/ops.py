@@ -13,6 +13,7 @@ import msgspec
 
 from txlog.engine.model.bulk_ops import Adopted as Adopted
 from txlog.engine.model.bulk_ops import BatchRecorded as BatchRecorded
+from txlog.engine.model.catalog_ops import ClockNoted as ClockNoted
 from txlog.engine.model.catalog_ops import ConsumerAttached as ConsumerAttached
 from txlog.engine.model.catalog_ops import ConsumerDetached as ConsumerDetached
 from txlog.engine.model.catalog_ops import IsolationSet as IsolationSet
@@ -337,7 +338,7 @@ Op = (
     | BucketSealed | BucketsMerged | BucketDeleted | Promoted | NamespacePolicySet
     | DelaysCounted
     | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark | WatermarkEmitted
-    | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
+    | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted | ClockNoted
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -18,6 +18,7 @@ from txlog.engine.model.ops import (
     BufferCommitted,
     BufferWatermark,
     ChunksAppended,
+    ClockNoted,
     CommitMarker,
     Compacted,
     ConsumerAttached,
@@ -240,7 +241,7 @@ ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
     BufferWatermark: _buffer_watermark, WatermarkEmitted: _emitted,
     BucketDeleted: _buckets, Promoted: _cursor, NamespacePolicySet: _catalog,
     DelaysCounted: _topic, Adopted: _adopted, BatchRecorded: _key, PlaceAdded: _catalog,
-    Offloaded: _files, LossAccepted: _catalog,
+    Offloaded: _files, LossAccepted: _catalog, ClockNoted: _catalog,
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from txlog.engine.flow import adopt as flow
 from txlog.engine.flow.adopt import AGAIN, DONE, Adoption
+from txlog.engine.flow.clockguard import trusted
 from txlog.engine.flow.lookup import live_topic
 from txlog.engine.flow.staging import STAGE_DIR, Staged, is_tagged, job_time
 from txlog.engine.folds.catalog import number_of
@@ -183,7 +184,9 @@ def sweep_stages(store: Store, *, topics_max: int | None = None) -> int:
     Nothing in them is real, so it may go without looking. The caller holds the maintenance lock.
     topics_max: with more topics than this nothing is looked for; None: also those deleted
     """
-    oldest = store.clock.now().wall_ms - store.settings.stage_ttl_ms
+    now = store.clock.now()
+    now_ms = store.read(lambda view: trusted(view, store.settings, now)).wall_ms
+    oldest = now_ms - store.settings.stage_ttl_ms
     size = 0
     for directory in _stage_dirs(store, topics_max):
         for name in names_in(store.disk, directory) or ():

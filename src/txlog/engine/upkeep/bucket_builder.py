@@ -177,10 +177,8 @@ class Builder:
     def cutoff(self) -> int:
         """What is due now."""
         store, partition = self._store, self._partition
-        now_ms = store.clock.now().wall_ms
-        return self.look(
-            lambda view, state: flow.cutoff_of(view, store.settings, partition, now_ms)
-        )
+        now = store.clock.now()
+        return self.look(lambda view, state: flow.cutoff_of(view, store.settings, partition, now))
 
     # --- steps -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.clock import Instant
 from txlog.engine.flow import buckets as flow
 from txlog.engine.store import Store
 from txlog.engine.upkeep import checkpoint
@@ -33,9 +34,9 @@ BEFORE_ALL: Id = (0, 0, 0)
 BEHIND_ALL: Id = (1 << 62, 0, 0)
 
 
-def upkeep_due(view: View, partition: int, settings: Settings, now_ms: int) -> bool:
+def upkeep_due(view: View, partition: int, settings: Settings, now: Instant) -> bool:
     """True when the index of a partition wants something; reads no file."""
-    return flow.upkeep_due(view, settings, partition, now_ms)
+    return flow.upkeep_due(view, settings, partition, now)
 
 
 def tend_due(store: Store, *, closing: bool = False) -> TendReport:
@@ -47,10 +48,10 @@ def tend_due(store: Store, *, closing: bool = False) -> TendReport:
     """
     if store.disk.read_only or store.dry_run:
         return TendReport()
-    now_ms, settings = 0, store.settings
+    now, settings = store.clock.now(), store.settings
 
     def look(view: View) -> tuple[list[int], bool]:
-        due = [number for number in touched if upkeep_due(view, number, settings, now_ms)]
+        due = [number for number in touched if upkeep_due(view, number, settings, now)]
         is_overfull = any(flow.is_overfull(view, settings, number) for number in due)
         view.delays_seen()
         return due, is_overfull
@@ -59,15 +60,14 @@ def tend_due(store: Store, *, closing: bool = False) -> TendReport:
         touched = store.read(lambda view: view.delays_to_look_at(everything=closing), fresh=False)
         if not touched:  # most of the time
             return TendReport()
-        now_ms = store.clock.now().wall_ms
-        if store.bucket_ops.is_resting(now_ms):
+        if store.bucket_ops.is_resting(now.wall_ms):
             return TendReport()
         due, is_overfull = store.read(look, fresh=False)
         return tend(store, due, wait=is_overfull) if due else TendReport()
     except AlreadyClosed:
         return TendReport()
     except TxlogError as error:  # the call before it was done and must say so
-        store.bucket_ops.fail("tend", now_ms)
+        store.bucket_ops.fail("tend", now.wall_ms)
         store.note(f"delayed indexes were not looked after: {error}")
         return TendReport()
 
@@ -90,11 +90,11 @@ def tend(store: Store, partitions: Iterable[int] | None, *, wait: bool = False) 
 def tend_held(store: Store, partitions: Iterable[int] | None = None) -> TendReport:
     """As tend, for a caller that holds the maintenance lock."""
     report = TendReport()
-    now_ms = store.clock.now().wall_ms
+    now = store.clock.now()
 
     def look(view: View) -> list[int]:
         numbers = delayed_partitions(view) if partitions is None else partitions
-        return [number for number in numbers if upkeep_due(view, number, store.settings, now_ms)]
+        return [number for number in numbers if upkeep_due(view, number, store.settings, now)]
 
     for partition in store.read(look):
         if report.failed < FAILED_MAX:

@@ -25,6 +25,7 @@ from threading import current_thread, main_thread
 import msgspec
 
 from txlog.engine.dumps import FOLDS, STATE_HEAD, STATE_MAGIC, dump_bytes
+from txlog.engine.flow.clockguard import trusted
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.tail import TailRun
@@ -110,12 +111,13 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
         store.reload()  # it had not heard of the newest manifest; one that is damaged stays so
         cut_lsn, chain_crc, cut = store.cut(state_at_cut)
     now = store.clock.now()
+    sure_ms = store.read(lambda view: trusted(view, store.settings, now), fresh=False).wall_ms
     old = cut.manifest
     report.lsn = cut_lsn
     if old.cut_lsn >= cut_lsn:
         report.skipped = True
         report.generation = old.generation
-        _, expired = _expired(old, store, now.wall_ms, far=far)
+        _, expired = _expired(old, store, sure_ms, far=far)
         report.freed_bytes += unlink_free(store, expired)
         return old
     report.frames = cut_lsn - old.cut_lsn
@@ -127,13 +129,13 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
         dumps = write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
         files = write_parts(view, cut, generation, report)
         rows = history.table_of(items)
-        log = history.publish(view, rows, generation, store.settings, now.wall_ms)
+        log = history.publish(view, rows, generation, store.settings, sure_ms)
         dropped = dropped_files(old, files, dumps, log, cut.lost, now.wall_ms)
         manifest = Manifest(
             generation, crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
             dumps, dropped, log,
         )  # fmt: skip
-        keep, expired = _expired(manifest, store, now.wall_ms, far=far)
+        keep, expired = _expired(manifest, store, sure_ms, far=far)
         manifest = msgspec.structs.replace(manifest, dropped=keep)
         disk.publish(manifest_path(generation), [encode_manifest(manifest, store.identity.salt)])
         report.generation = generation
