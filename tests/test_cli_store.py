@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import txlog
 from txlog.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -452,3 +453,62 @@ def test_a_look_leaves_what_is_due_to_those_who_write(tool: Tool) -> None:
     for words in ("topic list", "status", "peek t", "sub list", "doctor", "txn list"):
         tool(*words.split())
         assert sorted((tool.path / "manifest").iterdir()) == names
+
+
+def test_every_instant_that_is_stored_is_printed_read_back_and_queried(tool: Tool) -> None:
+    """CLI.md 11, 11: years beyond 9999 and the end of a stream, of which a file holds 64 bits."""
+    given = [-(1 << 63), -62_135_596_800_001, 253_402_300_800_000, (1 << 63) - 1]
+    with txlog.open(str(tool.path)) as client:
+        producer = client.producer("orders")
+        for at in given:
+            producer.send(b"x", event_time=at)
+    envelopes = tool.path.parent / "envelopes"
+    envelopes.write_text(tool.ok("consume", "orders", "-f", "envelope"))
+    tool.ok("produce", "copy", str(envelopes), "--in", "envelope", "--create")
+    lines = [f"{at}\n" for at in given]
+    assert tool.ok("consume", "copy", "-f", "%d{event}\n") == "".join(lines)
+    pairs = tool.path.parent / "pairs"
+    pairs.write_text("".join(lines))
+    tool.ok("produce", "again", str(pairs), "--in", "%d{event}\n", "--create")
+    assert tool.ok("consume", "again", "-f", "%d{event}\n") == "".join(lines)
+    rows = tool.json("query", "SELECT event_time FROM copy ORDER BY event_time")
+    assert [row["event_time"] for row in rows] == [
+        "-infinity", str(given[1]), str(given[2]), "infinity",
+    ]  # fmt: skip
+    late = "event_time > '2020-01-01'"
+    assert tool.json("query", f"SELECT count(*) AS n FROM copy WHERE {late}") == [{"n": 2}]
+    assert tool.ok("consume", "copy", "--where", late, "-f", "%d{event}\n") == "".join(lines[2:])
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "words"),
+    [
+        ("TXLOG_NOW", "soon", ["topic", "list"]),
+        ("TXLOG_LOCK_TIMEOUT", "long", ["topic", "list"]),
+        ("TXLOG_LOG", "loud", ["topic", "list"]),
+        ("TXLOG_TXN", "one", ["produce", "orders", "-m", "x"]),
+        ("TXLOG_DURABILITY", "disk", ["topic", "list"]),
+    ],
+)
+def test_a_variable_that_is_wrong_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str,
+    word: str, words: list[str],
+) -> None:  # fmt: skip
+    """Nobody sees it in the command line, so the error says where the word comes from."""
+    txlog.init(str(tmp_path / "s"))
+    monkeypatch.setenv(name, word)
+    assert main(["-S", str(tmp_path / "s"), *words]) == 2
+    assert f"error: {name}" in capfd.readouterr().err
+
+
+def test_a_deleted_working_directory_is_not_needed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txlog.init(str(tmp_path / "s"))
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["-S", str(tmp_path / "s"), "topic", "create", "orders"]) == 0
+    assert main(["-S", str(tmp_path / "s"), "produce", "orders", "-m", "x"]) == 0
+    assert main(["topic", "list"]) == 3
+    assert "a bug of txlog" not in capfd.readouterr().err

@@ -139,3 +139,15 @@ def test_a_signal_ends_a_statement_at_once_by_the_handlers_exception(
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert session.row("SELECT 1 AS one") == {"one": 1}  # the session can go on
+
+
+def test_an_instant_that_duckdb_has_no_room_for_is_endless(session: Session) -> None:
+    """The end of a stream is 2^63-1 ms; comparisons hold, and what fits stays as it is."""
+    given = [-(1 << 63), -9_223_372_022_400_000, 253_402_300_800_000, (1 << 63) - 1, None]
+    column = pa.array(given, pa.timestamp("ms", "UTC"))
+    session.register("t", pa.table({"due": column}))
+    told = session.arrow("SELECT due = 'infinity' AS endless, due = '-infinity' AS never FROM t")
+    assert told["endless"].to_pylist() == [False, False, False, True, None]
+    assert told["never"].to_pylist() == [True, False, False, False, None]
+    kept = session.arrow("SELECT epoch_ms(due) AS ms FROM t WHERE isfinite(due)")
+    assert kept["ms"].to_pylist() == given[1:3]

@@ -46,6 +46,7 @@ _RFC3339 = re.compile(
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+STORED_MAX: Final = (1 << 63) - 1  # of instants that a file can hold, in ms
 INSTANT_MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
 
 

@@ -48,7 +48,12 @@ def find_store(flags: _Flags, user: UserSettings) -> tuple[str, str]:
         return os.environ["TXLOG_STORE"], "TXLOG_STORE"
     if flags.store == "":
         raise InvalidArgument("the path of the store is empty")
-    directory = here = os.getcwd()
+    try:
+        directory = here = os.getcwd()
+    except FileNotFoundError as error:
+        raise StoreNotFound(
+            "no store here: the working directory was deleted", hint="-S PATH names one"
+        ) from error
     while not os.path.isfile(os.path.join(directory, STORE_FILE)):
         above = os.path.dirname(directory)
         if above == directory:

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from txlog.bounds import INSTANT_MS_MIN, parse_duration, parse_time
+from txlog.bounds import STORED_MAX, parse_duration, parse_time
 from txlog.cli import fastjson as orjson
 from txlog.errors import BadRecord, InvalidArgument
-from txlog.settings import INSTANT_MS_MAX
 
 _INSTANT = pa.timestamp("ms", "UTC")
 _TYPES = {
@@ -101,8 +100,8 @@ def envelope_row(columns: Columns, line: int, record: bytes) -> None:
         "value": _decoded(fields, "value", line),
         "key": _decoded(fields, "key", line),
         "properties": list(properties.items()) if properties else None,
-        "event_time": _integer(fields, "event_time", line, INSTANT_MS_MIN, INSTANT_MS_MAX),
-        "deliver_at": _integer(fields, "deliver_at", line, INSTANT_MS_MIN, INSTANT_MS_MAX),
+        "event_time": _integer(fields, "event_time", line, -STORED_MAX - 1, STORED_MAX),
+        "deliver_at": _integer(fields, "deliver_at", line, -STORED_MAX - 1, STORED_MAX),
         "deliver_after": _integer(fields, "deliver_after", line, 0, (1 << 63) - 1),
         "sequence_id": _integer(fields, "sequence_id", line, 0, (1 << 63) - 1),
         "partition": _integer(fields, "partition", line, 0, (1 << 31) - 1),

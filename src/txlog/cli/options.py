@@ -10,7 +10,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -200,7 +200,7 @@ class Call:
     def durability(self, flag: str | None = None) -> str | None:
         """Return `sync`, `os`, or None for what the store says."""
         word = flag or os.environ.get("TXLOG_DURABILITY") or None
-        self.check_choice("--durability", word, ("sync", "os"))
+        self.check_choice("--durability" if flag else "TXLOG_DURABILITY", word, ("sync", "os"))
         return word
 
     def check_choice(self, flag: str, value: str | None, words: tuple[str, ...]) -> None:
@@ -215,7 +215,7 @@ class Call:
             return TxnId.parse(flag)
         if no_join or not os.environ.get("TXLOG_TXN"):
             return None
-        return TxnId.parse(os.environ["TXLOG_TXN"])
+        return of_variable("TXLOG_TXN", TxnId.parse)
 
     def summary(self, text: str) -> None:
         """Say what was done; not with -q, and not beside --json."""
@@ -300,15 +300,21 @@ class Call:
         if not text:
             return system
         real = system.now()
-        wall_ms = parse_time(text, real.wall_ms)
+        if self.flags.now:
+            wall_ms = parse_time(text, real.wall_ms)
+        else:
+            wall_ms = of_variable("TXLOG_NOW", lambda word: parse_time(word, real.wall_ms))
         # The boot clock stands at the same distance from the wall clock as the machine's, so that
         # deadlines of calls with and without --now agree; whole seconds, so that they repeat.
         distance_s = (real.wall_ms - real.boot_ms + 500) // 1000
         return ManualClock(wall_ms, real.boot_id, wall_ms - distance_s * 1000)
 
     def _lock_timeout(self) -> int | None:
-        text = self.flags.lock_timeout or os.environ.get("TXLOG_LOCK_TIMEOUT")
-        return parse_duration(text) if text else None
+        if self.flags.lock_timeout:
+            return parse_duration(self.flags.lock_timeout)
+        if not os.environ.get("TXLOG_LOCK_TIMEOUT"):
+            return None
+        return of_variable("TXLOG_LOCK_TIMEOUT", parse_duration)
 
     def usual_lock_timeout_ms(self) -> int:
         """How long to wait for a lock where neither a flag, a variable nor the store says it."""
@@ -341,6 +347,18 @@ class Call:
         if is_terminal(1) and is_terminal(2):
             self.output.out.flush()  # on one screen what is said of data stands behind it
         saying.say(line + "\n")
+
+
+def of_variable(name: str, read: Callable[[str], T]) -> T:
+    """Read what an environment variable says.
+
+    raises: what read raises, with the name of the variable: nobody sees it in the command line
+    """
+    try:
+        return read(os.environ[name])
+    except InvalidArgument as error:
+        error.message = f"{name}: {error.message}"
+        raise
 
 
 def split_key(text: str | None) -> tuple[str | None, str | None]:

@@ -18,10 +18,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from txlog.bounds import INSTANT_MS_MIN, parse_time
+from txlog.bounds import STORED_MAX, parse_time
 from txlog.cli.percent import braces, escape
 from txlog.errors import BadRecord, InvalidArgument, Usage
-from txlog.settings import INSTANT_MS_MAX, PROPERTIES_MAX
+from txlog.settings import PROPERTIES_MAX
 
 _FIELDS: Final = {"v": "value", "k": "key", "t": "topic", "P": "producer"}
 _SIZES: Final = {"V": "v", "K": "k", "T": "t", "H": "h"}
@@ -228,7 +228,7 @@ def _meaning(letter: str, options: list[str]) -> tuple[str, Callable[[bytes], An
             raise Usage("%d of an input is %d{event} or %d{deliver}, in ms or with {rfc3339}")
         if "rfc3339" in options:
             return which[0], lambda data: parse_time(data.decode(), 0) if data else None
-        return which[0], lambda data: _number(data, INSTANT_MS_MIN, INSTANT_MS_MAX)
+        return which[0], lambda data: _number(data, -STORED_MAX - 1, STORED_MAX)
     steps: list[Callable[[bytes], bytes]] = []
     for option in options:
         if option == "hex":

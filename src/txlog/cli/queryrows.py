@@ -25,6 +25,7 @@ from txlog.engine.storage.outside import replacing
 from txlog.engine.storage.segment import arrow_module
 from txlog.errors import AlreadyExists, Usage
 
+_ENDLESS: Final = (1 << 63) - 1  # DuckDB's infinity
 _SUFFIXES: Final = (".parquet", ".csv", ".arrow")
 Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
@@ -73,8 +74,25 @@ def values(batch: pa.RecordBatch) -> list[list[object]]:
 def _listed(column: pa.Array) -> list[object]:
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    listed: list[object] = column.to_pylist()
+    try:
+        listed: list[object] = column.to_pylist()
+    except (OverflowError, ValueError):
+        if not pa.types.is_timestamp(column.type):
+            raise
+        return [_far(value, column.type) for value in column.cast(pa.int64()).to_pylist()]
     return listed
+
+
+def _far(number: int | None, kind: pa.TimestampType) -> object:
+    """An instant of a column where some are outside of the years 1 to 9999: those as epoch ms."""
+    if number is None:
+        return None
+    if abs(number) == _ENDLESS and kind.unit == "us":
+        return "infinity" if number > 0 else "-infinity"
+    try:
+        return pa.scalar(number, kind).as_py()
+    except (OverflowError, ValueError):
+        return str(number // {"s": 1, "ms": 1, "us": 1000, "ns": 1_000_000}[kind.unit])
 
 
 def _plain(value: Any, kind: pa.DataType) -> object:

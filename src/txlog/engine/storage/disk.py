@@ -487,5 +487,6 @@ def _sync_published(directory: int, path: str) -> None:
 
 def absolute(path: str) -> str:
     """The path from the root, without what means nothing: `a//./b/`; `..` stays, links may be."""
-    joined = os.path.join(os.getcwd(), path)
+    # a working directory that was deleted is asked for only where it is needed
+    joined = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
     return "/" + "/".join(part for part in joined.split("/") if part not in ("", "."))
