@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from txlog.clock import Instant
 from txlog.engine.flow.choosing import SHARED_TYPES
 from txlog.engine.flow.draft import Decision
-from txlog.engine.flow.lease import reap_ops, return_runs
+from txlog.engine.flow.lease import give_back_unseen, reap_ops
 from txlog.engine.folds.cursor import covers
 from txlog.engine.model.hands import NOTHING_SEEN, Seen, is_due
 from txlog.engine.model.idset import Id, IdSet
@@ -45,8 +45,8 @@ class Ahead:
     """
 
     __slots__ = (
-        "_back", "_batches", "_can_note", "_due_ms", "_fills", "_handed", "_is_drained", "_member",
-        "_most", "_queue", "_receiving", "_size", "_store", "_taken", "seen",
+        "_back", "_batches", "_can_note", "_due_ms", "_fills", "_handed", "_is_drained", "_is_torn",
+        "_member", "_most", "_queue", "_receiving", "_size", "_store", "_taken", "seen",
     )  # fmt: skip
 
     def __init__(self, store: Store, member: Membership, receiving: Receiving, most: int) -> None:
@@ -57,6 +57,7 @@ class Ahead:
         self._queue: deque[Message] = deque()
         self._size = 1
         self._taken = (0, 0)  # how many messages came last, and when (clock since boot)
+        self._is_torn = False
         self._is_drained = True  # the application has asked for more than those
         self._fills = 0
         self._batches: dict[int, int] = {}  # of what came last: partition, number of its batch
@@ -85,6 +86,9 @@ class Ahead:
 
     def _fill(self, guard: Guard | None) -> None:
         clock = self._store.clock
+        if self._is_torn:  # an interrupt came between: it is in this hand, and nobody has it
+            self._return_unseen()
+        self._is_torn = True
         if not self._is_drained:  # once: what it waits for later is not the application's pace
             self._is_drained = True
             self._size = self._next_size(clock.now().boot_ms)
@@ -104,6 +108,7 @@ class Ahead:
             self._queue.extend(messages(table))
             # from now on: how long a turn takes is not the application's pace either
             self._taken, self._is_drained = (table.num_rows, clock.now().boot_ms), False
+        self._is_torn = False
 
     def _next_size(self, now_ms: int) -> int:
         count, since_ms = self._taken
@@ -165,20 +170,17 @@ class Ahead:
 
     # --- giving back -------------------------------------------------------------------------
 
-    def unseen(self) -> dict[int, list[Run]]:
-        """What no application has got, by partition."""
-        out: dict[int, IdSet] = {}
-        for message in self._queue:
-            one = id_of(message)
-            if one is not None:
-                add(out.setdefault(self._receiving.number_of(message), IdSet()), one)
-        return {number: ids.runs() for number, ids in out.items()}
-
     def give_back(self) -> None:
         """Give everything back that is ahead, uncounted."""
         if self._queue:
-            self._return([(number, [], runs) for number, runs in self.unseen().items()])
+            self._return_unseen()
             self._queue.clear()
+
+    def _return_unseen(self) -> None:
+        member, seen = self._member, self.seen
+        self._store.write(
+            lambda view, now: give_back_unseen(view, member.subscription, member.number, seen)
+        )
 
     def clear(self) -> None:
         """Forget it: it was given back, or is void."""
@@ -192,12 +194,6 @@ class Ahead:
         for op in ops:
             if isinstance(op, Returned):
                 heappush(self._back, (now_ms if op.due is None else op.due[2], op.partition))
-
-    def _return(self, what: list[tuple[int, list[Run], list[Run]]]) -> None:
-        member = self._member
-        self._store.write(
-            lambda view, now: return_runs(view, member.subscription, member.number, what)
-        )
 
     def _return_overdue(self) -> None:
         """Let come again whose time-out is over, of what this consumer handed out."""

@@ -362,10 +362,9 @@ class Consumer:
         """Give back what was received and not acknowledged; it comes again at once, counted."""
         with self._turns.held():
             self._receiving.check_open()
-            unseen = self._ahead.unseen()
             self._ahead.clear()
             self._receiving.is_idle = False
-            return self._member.give_back(unseen, detach=False)
+            return self._member.give_back(self._ahead.seen, detach=False)
 
     def seek(self, to: Where) -> None:
         """Stand before a message, an instant or a bound; as SubscriptionHandle.seek."""
@@ -391,7 +390,7 @@ class Consumer:
             return
         with self._turns.held():
             if self._member.is_open:
-                self._member.leave(self._ahead.unseen())
+                self._member.leave(self._ahead.seen)
                 self._ahead.clear()
 
     def __enter__(self) -> Consumer:

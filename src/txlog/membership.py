@@ -9,7 +9,7 @@ file. Source: spec/transactions 9.1.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from threading import Event
 
 from txlog.clock import Instant
@@ -29,7 +29,7 @@ from txlog.engine.liveness import (
     write_seen,
 )
 from txlog.engine.model.hands import NOTHING_SEEN, Seen
-from txlog.engine.model.ops import ConsumerAttached, Op, Run, SubscriptionTypeSet
+from txlog.engine.model.ops import ConsumerAttached, Op, SubscriptionTypeSet
 from txlog.engine.storage.disk_protocol import File, LockFile
 from txlog.engine.store import Store
 from txlog.engine.view import View
@@ -213,14 +213,14 @@ class Membership:
 
         self._store.write(decide)
 
-    def give_back(self, unseen: Mapping[int, list[Run]], *, detach: bool) -> Back:
+    def give_back(self, seen: Seen, *, detach: bool) -> Back:
         """Give back all that this consumer has in hand, and with detach leave."""
 
         def decide(view: View, now: Instant) -> Decision:
             held = view.catalog.subscriptions.get(self.subscription)
             if held is None:
                 return Decision([], answer=Back(0))
-            return give_back(view, held, self.number, unseen, detach=detach)
+            return give_back(view, held, self.number, seen, detach=detach)
 
         answer = self._store.write(decide)
         assert isinstance(answer, Back)
@@ -237,15 +237,15 @@ class Membership:
                 view, settings, now, *find(view), dead=[self.number], force=False
             )
         )
-        self.leave({})
+        self.leave(NOTHING_SEEN)
 
-    def leave(self, unseen: Mapping[int, list[Run]]) -> None:
-        """Give back what is in hand, detach, and let the lock go."""
+    def leave(self, seen: Seen) -> None:
+        """Give back what is in hand, detach, and let the lock go; seen: by the application."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
         try:
-            self.give_back(unseen, detach=True)
+            self.give_back(seen, detach=True)
             self._store.disk.unlink(consumer_lock(self.number))
         finally:
             if self._note is not None:

@@ -261,43 +261,35 @@ def is_reaping_due(view: View, subscription: int, numbers: Iterable[int], now: I
 
 
 def give_back(
-    view: View, subscription: Subscription, consumer: int, unseen: Mapping[int, list[Run]], *,
-    detach: bool,
-) -> Decision:  # fmt: skip
+    view: View, subscription: Subscription, consumer: int, seen: Seen, *, detach: bool
+) -> Decision:
     """Decide to give back a whole hand, and with detach to leave; answers Back.
 
-    unseen: by partition, what the application never saw: it comes again without counting
+    seen: how far its application came: what it never got comes again without counting
     """
     ops: list[Op] = []
     total = 0
     for number in catalogs.numbers(view.catalog.topics[subscription.topic]):
         lease = view.cursor(subscription.number, number).hands.leases.get(consumer)
         if lease is not None and lease.ids:
-            known = [part for run in unseen.get(number, ()) for part in lease.ids.common(run)]
-            known = lease.never(known)
-            ops.append(Returned(subscription.number, number, consumer, None, known))
+            unseen = lease.apart(seen)[1]
+            ops.append(Returned(subscription.number, number, consumer, None, unseen))
             total += lease.count()
     if detach and consumer in view.catalog.consumers:
         ops.append(ConsumerDetached(subscription.number, consumer))
     return Decision(ops, answer=Back(total))
 
 
-def return_runs(
-    view: View, subscription: int, consumer: int,
-    what: Iterable[tuple[int, list[Run], list[Run]]],
-) -> Decision:  # fmt: skip
-    """Decide to give back what a hand still has of (partition, seen, unseen); only seen counts.
-
-    What is not unseen after all, for it was received before Exclusive began again, stays in hand.
-    """
+def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -> Decision:
+    """Decide to give back what a consumer took ahead and its application has not got."""
+    held = view.catalog.subscriptions.get(subscription)
+    if held is None:
+        return Decision([])
     ops: list[Op] = []
-    for number, seen, unseen in what:
-        lease = view.cursor(subscription, number).hands.leases.get(consumer)
-        if lease is not None:
-            counted = [part for run in seen for part in lease.ids.common(run)]
-            uncounted = lease.never([part for run in unseen for part in lease.ids.common(run)])
-            if counted or uncounted:
-                ops.append(Returned(subscription, number, consumer, counted, uncounted))
+    for number in catalogs.numbers(view.catalog.topics[held.topic]):
+        unseen = view.cursor(subscription, number).hands.apart(consumer, seen)[1]
+        if unseen:
+            ops.append(Returned(subscription, number, consumer, [], unseen))
     return Decision(ops)
 
 
