@@ -6,6 +6,8 @@ the grace of readers, or at once on a full disk (R18).
 
 from __future__ import annotations
 
+from functools import partial
+
 from txlog.bounds import Bound
 from txlog.clock import Instant
 from txlog.engine.flow.draft import Decision
@@ -46,16 +48,19 @@ def trim_by_policies(store: Store) -> int:
             return Decision([])
         return trim(view, store.settings, now, topic, None, careful=True)
 
-    def due(view: View) -> list[int]:
-        now = store.clock.now()
-        kept = [
+    def wanted(view: View) -> list[int]:
+        return [
             number for number, topic in view.catalog.topics.items()
             if retention_policy(view, store.settings, topic).lets_go
         ]  # fmt: skip
-        return [number for number in kept if decision(view, now, number).ops]
+
+    def is_due(view: View, number: int) -> bool:
+        return bool(decision(view, store.clock.now(), number).ops)
 
     ledgers = 0
-    for number in store.read(due):
+    for number in store.read(wanted):  # one by one: callers of this process come in between
+        if not store.read(partial(is_due, number=number), fresh=False):
+            continue
         answer = store.write(lambda view, now, number=number: decision(view, now, number))  # type: ignore[misc]
         if isinstance(answer, TrimAnswer):
             ledgers += answer.total("ledgers")
