@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.engine_kit import Bench, begin, rows, send, send_txn
-from txlog import Bound, Message, MessageId, MultiTopicsConsumer, messages
+from txlog import Bound, Message, MessageId, MultiTopicsConsumer, messages, receiving
+from txlog.engine.flow import lease
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,
@@ -357,3 +360,69 @@ def test_added_partitions_are_received_from(bench: Bench) -> None:
         reader = bench.client.reader("a")
         bench.client.admin.update_topic("a", partitions=4)
         assert reader.get_last_message_ids().keys() == {0, 1, 2, 3}
+
+
+class Looks:
+    """Counts how often a consumer goes over its partitions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        real = lease.receive
+
+        def counted(*given: Any) -> Any:
+            self.count += 1
+            return real(*given)
+
+        monkeypatch.setattr(receiving, "receive", counted)
+
+    def during(self, receive: Callable[[], Any]) -> tuple[int, list[bytes]]:
+        """(how often while it received, what came)."""
+        before, table = self.count, receive()
+        return self.count - before, table.column("value").to_pylist()
+
+
+@pytest.mark.parametrize("wanted", ["t0", re.compile("t.*")])
+def test_who_waits_looks_when_the_journal_moves_or_something_is_due(
+    bench: Bench, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing new and nothing due: an idle receive costs no look at any partition of any topic."""
+    other = bench.another()
+    for number in range(5):
+        other.create_topic(f"t{number}", partitions=3)
+        other.create_subscription(f"t{number}", "s", type="shared")
+    looks = Looks(monkeypatch)
+    with bench.client.consumer(wanted, "s", type="shared") as consumer:
+        receive = partial(consumer.receive_batch, timeout_ms=0)
+        for _ in range(3):
+            receive()
+        for _ in range(4):
+            assert looks.during(receive) == (0, [])
+        other.producer("t0").send(b"new")
+        count, found = looks.during(receive)
+        assert count > 0
+        assert found == [b"new"]
+        consumer.acknowledge(consumer.receive_batch(timeout_ms=0))
+        bench.clock.advance(receiving.STILL_MS)
+        assert looks.during(receive)[0] > 0  # what time decides alone
+        other.producer("t0").send(b"late", deliver_after=300)
+        for _ in range(3):
+            assert looks.during(receive)[1] == []
+        bench.clock.advance(299)
+        assert looks.during(receive)[1] == []
+        bench.clock.advance(1)
+        assert looks.during(receive)[1] == [b"late"]
+
+
+def test_who_has_peers_looks_after_them_at_each_turn(bench: Bench) -> None:
+    """What a dead one had comes with the next receive, though no frame says that it died."""
+    bench.client.create_topic("t")
+    bench.client.create_subscription("t", "s", type="shared")
+    other = bench.another()
+    bench.client.producer("t").send(b"m")
+    peer = other.consumer("t", "s", type="shared")
+    assert peer.receive_batch(timeout_ms=0).num_rows == 1
+    with bench.client.consumer("t", "s", type="shared") as consumer:
+        for _ in range(3):
+            assert consumer.receive_batch(timeout_ms=0).num_rows == 0
+        peer._receiving._member._lock.close()  # type: ignore[union-attr]
+        assert consumer.receive_batch(timeout_ms=0).column("value").to_pylist() == [b"m"]

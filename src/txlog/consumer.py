@@ -46,7 +46,7 @@ from txlog.membership import Membership, check_options
 from txlog.message import Message
 from txlog.moving import reconsume_later
 from txlog.positions import Where, chosen_partitions, last_ids, only_one, seek_to
-from txlog.receiving import Guard, Receiving
+from txlog.receiving import Guard, Receiving, Still
 from txlog.settings import QUEUE_SIZE
 from txlog.tracking import Subscribed
 from txlog.transaction import Later, Transaction
@@ -217,6 +217,11 @@ class Consumer:
         """The next message, of a batch taken in hand if need be; guard: as in batch."""
         with self._turns.held():
             return self._ahead.next(guard)
+
+    @property
+    def still(self) -> Still | None:
+        """Of a turn that found nothing: how long to believe it; None: it has to look."""
+        return self._receiving.still
 
     def is_refused(self) -> bool:
         """True when the guard of the last turn said no."""

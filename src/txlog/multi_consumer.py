@@ -210,6 +210,8 @@ class MultiTopicsConsumer:
         """What is there; (None,) for a new watermark, None for nothing."""
 
         def take_or_join() -> T | None:
+            if self._is_still():
+                return None
             found = take()
             if found is None and self._pattern is not None and self._discover(is_later=True):
                 found = take()
@@ -220,6 +222,18 @@ class MultiTopicsConsumer:
             return None if found is None else (found,)
         found, has_moved = self._session.turn(take_or_join, self._is_refused)
         return (found,) if found is not None or has_moved else None
+
+    def _is_still(self) -> bool:
+        """True when no topic can have anything: one look for all, since each found nothing."""
+        if self._session is not None or (self._pattern is not None and self._seen is None):
+            return False  # it waits for watermarks, or a topic is still to be joined
+        now, lsns = self._store.clock.now(), set[int]()
+        for consumer in self._consumers.values():
+            still = consumer.still
+            if still is None or not still.is_early(now):
+                return False
+            lsns.add(still.lsn)
+        return lsns == {self._store.refresh()} and not self._store.has_unflushed(unseen=True)
 
     def _is_refused(self) -> bool:
         return any(consumer.is_refused() for consumer in self._consumers.values())

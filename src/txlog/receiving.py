@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -38,9 +39,40 @@ from txlog.message import Message
 from txlog.moving import DeadLetters
 
 WAIT_MS_MIN = 1
+STILL_MS = 1000
 Guard: TypeAlias = Callable[[View], bool]
 Ahead: TypeAlias = tuple[int, int, Sequence[tuple[int, list[Run], Due]]]  # of Wants
 INDEX_TRIES_MAX = 3  # so often an index is asked for before rows are looked at instead
+
+
+class Still:
+    """That a turn found nothing; it stays so until the journal moves, or something falls due.
+
+    What time alone decides beside that (time-outs, a time to live) is looked at once a second. Who
+    has watermarks looks at each turn: a producer's silence is for a moment.
+    """
+
+    __slots__ = ("_boot_id", "_boot_ms", "handed", "lsn")
+
+    def __init__(self, lsn: int, boot_id: str, boot_ms: int, handed: Handed) -> None:
+        self.lsn = lsn
+        self._boot_id, self._boot_ms = boot_id, boot_ms
+        self.handed = handed
+
+    def holds(self, store: Store) -> bool:
+        """True while another turn would find nothing; follows the journal."""
+        return self.is_early(store.clock.now()) and (
+            store.refresh() == self.lsn and not store.has_unflushed(unseen=True)
+        )
+
+    def is_early(self, now: Instant) -> bool:
+        """True before the time when a turn has to look."""
+        due_ms = self.handed.due_ms
+        return (
+            now.boot_id == self._boot_id
+            and 0 <= now.boot_ms - self._boot_ms < STILL_MS
+            and (due_ms is None or now.wall_ms < due_ms)
+        )
 
 
 class Receiving:
@@ -58,8 +90,9 @@ class Receiving:
 
     __slots__ = (
         "__weakref__", "_ack_timeout_ms", "_dead", "_highest", "_last", "_member", "_places",
-        "_previews", "_seen", "_short", "_store", "_turn", "batches", "blocked", "due_ms", "first",
-        "is_idle", "is_refused", "partitions", "subscription", "timeout_ms", "topic",
+        "_previews", "_seen", "_short", "_still", "_store", "_turn", "batches", "blocked",
+        "due_ms", "first", "is_idle", "is_refused", "partitions", "subscription", "timeout_ms",
+        "topic",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +107,7 @@ class Receiving:
         self._ack_timeout_ms = ack_timeout_ms
         self.blocked: str | None = None
         self.is_idle = False
+        self._still: Still | None = None
         self.is_refused = False
         self.due_ms: int | None = None
         self._places: dict[int, Place] = {}
@@ -166,9 +200,18 @@ class Receiving:
         if not covers(self._highest.get(number, BEFORE_ALL), one):
             self._highest[number] = one
 
+    @property
+    def still(self) -> Still | None:
+        """Of a turn that found nothing, where nothing was in hand: how long to believe it."""
+        return self._still if self.is_idle else None
+
     def _hand(self, limit: int, guard: Guard | None, ahead: Ahead) -> Handed:
         """Have messages leased; one that found nothing before looks first, without the lock."""
         store = self._store
+        still = self.still if guard is None else None  # a watermark may be due for its own reasons
+        if still is not None and not ahead[2] and still.holds(store):
+            return still.handed
+        self._still = None
         self.topic, self.subscription = store.read(self.target, fresh=self.is_idle)
         expire_due(store, [(self.topic.number, self.subscription.number)], fresh=False)
         numbers = self.numbers()
@@ -180,8 +223,11 @@ class Receiving:
         uses = Uses(cursors=tuple((subscription, number) for number in numbers))
         wants = self._wants(order, limit, ahead)
 
+        looked = 0  # the LSN of the last look
+
         def look(view: View) -> Handed | None:
-            now = store.clock.now()
+            nonlocal looked
+            looked, now = view.lsn, store.clock.now()
             if is_sweep_due(view, store.settings, now, uses) or self._dead.is_due(view, order):
                 return None
             decision = receive(view, store.settings, now, wants)
@@ -198,6 +244,7 @@ class Receiving:
                 there = store.read(look)
             is_seen = self._member.reap(now=True)
             if there is not None and not is_seen and not store.has_unflushed(unseen=True):
+                self._still = store.read(partial(self._stillness, there, looked), fresh=False)
                 return there
         else:
             self._member.reap(now=False)
@@ -211,6 +258,22 @@ class Receiving:
             # the next one first: a partition that never ends must not keep the others waiting
             self._turn = (self._turn + last + 1) % len(order)
         return handed
+
+    def _stillness(self, handed: Handed, lsn: int, view: View) -> Still | None:
+        """None where more than the journal and the clock decide: peers, or what is in hands."""
+        number = self.subscription.number
+        alone = len(catalogs.consumers_of(view.catalog, number)) == 1
+        if handed.blocked or not alone or self.subscription.isolation != "committed":
+            return None
+        if view.lsn != lsn:  # another thread has followed since
+            return None
+        for part in handed.parts:
+            hands = view.cursor(number, part.partition).hands
+            if part.runs or hands.waiting or hands.leases:
+                return None
+        now = self._store.clock.now()
+        nothing = Handed([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)
+        return Still(lsn, now.boot_id, now.boot_ms, nothing)
 
     def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:
         return Wants(
