@@ -93,7 +93,7 @@ def test_files_need_no_store(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path
     """CLI.md 8.1: Parquet, Arrow, journal and manifest, of any store or none."""
     files = {
         "parquet": next(Path("store/topics/public/default/orders").rglob("*1.*.parquet")),
-        "arrow": next(Path("store/system").rglob("*.arrow")),
+        "arrow": next(Path("store/system/transaction_log").rglob("*.arrow")),
         "journal": sorted(Path("store/journal").glob("*.journal"))[-1],
         "manifest": sorted(Path("store/manifest").glob("*.manifest"))[-1],
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import txlog
 from txlog.cli import catalogue, dispatch
 from txlog.cli.command import Command
 from txlog.cli.main import main
@@ -447,3 +448,39 @@ def test_nothing_stuck_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert main(["-S", store, "txn", "abort", "--all-stuck"]) == 0
     out, err = capfd.readouterr()
     assert (out, "nothing to abort" in err) == ("", True)
+
+
+@pytest.mark.parametrize("encoding", ["latin1", "ascii"])
+def test_text_is_utf8_in_any_locale(tmp_path: Path, encoding: str) -> None:
+    """CLI.md 4: help, which Typer prints, and arguments: bytes that are UTF-8 are text."""
+    environment = {
+        "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": encoding, "LC_ALL": "C",
+        "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "TXLOG_STORE": str(tmp_path / "s"),
+    }  # fmt: skip
+    txlog.init(str(tmp_path / "s"))
+    with txlog.open(str(tmp_path / "s")) as client:
+        client.create_topic("t")
+
+    def run(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "txlog", *words], capture_output=True, env=environment,
+            timeout=60,
+        )  # fmt: skip
+        return done.returncode, done.stdout.decode()
+
+    code, text = run("produce", "--help")
+    assert (code, "…" in text) == (0, True)
+    assert run("produce", "t", "-m", "x", "-H", "name=é", "-q") == (0, "")
+    code, text = run("consume", "t", "-H", "name=é", "-f", "%h{%v}\n")
+    assert (code, text) == (0, "é\n")
+
+
+def test_a_name_of_thousands_of_levels_is_an_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """os.makedirs calls itself for each level; a store may lie as deep as the system allows."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "d/" * 3000]) == 1
+    assert "name too long" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert main(["init", "d/" * 1200, "-q"]) == 0

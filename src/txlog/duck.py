@@ -142,9 +142,10 @@ class Session:
         """
         made = cls.__new__(cls)
         try:
+            path.encode()  # DuckDB takes paths that are UTF-8
             made._connection = duckdb.connect(path, config=_CONFIG)
             _fit(made._connection, descriptor_limit() // 2)
-        except duckdb.Error as error:
+        except (duckdb.Error, UnicodeEncodeError) as error:
             raise _sql_error(error) from error
         return made
 

@@ -97,7 +97,7 @@ def _named(view: View, store: Store, kind: str, text: str) -> Answer:
 
 
 def _number(text: str) -> int:
-    if not text.isdecimal():
+    if not (text.isdecimal() and len(text) < 20):
         raise InvalidArgument(f"{text} is not a number", code=203)
     return int(text)
 

@@ -217,7 +217,9 @@ def columns_of() -> int:
     """How wide the terminal of stderr is."""
     named = os.environ.get("TERMINAL_WIDTH") or os.environ.get("COLUMNS") or ""
     try:
-        return (int(named) if named.isdecimal() else os.get_terminal_size(2).columns) or 80
+        return (
+            int(named) if named.isdecimal() and len(named) < 10 else os.get_terminal_size(2).columns
+        ) or 80
     except OSError:
         return 80
 

@@ -7,7 +7,7 @@ is raised. Its parameters are declared.py's; a plain line is read by plain.py, a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from txlog.cli import plain
@@ -61,6 +61,7 @@ class Command:
         def take(values: dict[str, Any]) -> int:
             flags = Globals(**{name: values.pop(name, None) for name in Globals.__annotations__})
             dry_run = values.pop("dry_run") if self.dry_run else False
+            check_numbers(values)
             if self.times:
                 values = {name: as_given(value) for name, value in values.items()}
             return Call(self, flags, report, dry_run=dry_run).run(values)
@@ -107,6 +108,18 @@ def command(
         )
 
     return wrap
+
+
+def check_numbers(values: Mapping[str, object]) -> None:
+    """Refuse numbers that no file and no table has room for, 64 bits with the sign.
+
+    raises: Usage (201)
+    """
+    for name, value in values.items():
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and not -(1 << 63) <= number < 1 << 63:
+                shown = str(number) if abs(number) < 10**30 else "a number of many digits"
+                raise Usage(f"{name.replace('_', '-')} is {shown}, it must be below 2^63")
 
 
 def exclusive(**given: object) -> None:

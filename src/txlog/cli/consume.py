@@ -10,7 +10,7 @@ from txlog.cli.command import command, exclusive
 from txlog.cli.consume_request import Request, Target
 from txlog.cli.declared import Argument, Option
 from txlog.cli.fields import RECORD_FIELDS
-from txlog.cli.options import Call
+from txlog.cli.options import Call, utf8
 from txlog.cli.percent import Format
 from txlog.cli.produce import encode, properties
 from txlog.errors import InvalidArgument, Usage
@@ -125,7 +125,7 @@ def consume(
         keys=[encode(text) for text in key or []],
         properties=properties(prop),
         grep=None if grep is None else encode(grep),
-        where=where,
+        where=None if where is None else utf8(where, "--where"),
     )
     importlib.import_module("txlog.cli.consuming").run(call, request)
 

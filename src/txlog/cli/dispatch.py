@@ -19,6 +19,7 @@ from txlog.cli.output import PipeGone, Stdout, silence_stdout
 def run(words: list[str]) -> int:
     """Run one command line; return its exit code and raise nothing."""
     report = failures.Report(json=False, store=None)
+    _print_utf8()
     try:
         with signals.watched():
             code = _dispatch(words, report)
@@ -41,6 +42,14 @@ def run(words: list[str]) -> int:
         if isinstance(error, OSError):
             silence_stdout()
         return report.show(as_ours(error), error)
+
+
+def _print_utf8() -> None:
+    """Let `print` of libraries and user code write UTF-8, as all our text is, in any locale."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    change = getattr(sys.stdout, "reconfigure", None)
+    if change is not None and encoding.lower() not in ("utf-8", "utf8"):
+        change(encoding="utf-8", errors="surrogateescape")
 
 
 def _flush_printed(code: int) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
+from typing import Final
 
 from txlog.cli import tables
 from txlog.cli.saying import marked, say
 from txlog.errors import InternalError, TxlogError, printable
 from txlog.values import record
+
+# What a terminal would act on, or cannot show, and JSON lets stand: as JSON escapes, so that a
+# program reads what was meant.
+_UNSEEN: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @record
@@ -29,7 +35,11 @@ class Report:
         fields = error.as_dict()
         if self.store is not None:
             fields.setdefault("store", self.store)
-        text = tables.as_json({"error": fields}) if self.json else _text(fields, self.color)
+        text = (
+            _UNSEEN.sub(_escaped, tables.as_json({"error": fields}))
+            if self.json
+            else _text(fields, self.color)
+        )
         say(text + "\n")  # whoever listens: the exit code says it too
         return error.exit if self.always is None else self.always
 
@@ -41,6 +51,10 @@ def bug(error: Exception) -> InternalError:
     return InternalError(
         f"a bug of txlog: {shown}", hint="TXLOG_DEBUG=1 shows where; please report it"
     )
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def _text(fields: dict[str, object], color: str) -> str:

@@ -159,7 +159,7 @@ def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> 
 def _hexdump(call: Call, answer: Mapping[str, Any], path: str | None, words: str) -> None:
     """Print bytes of a file, or of a frame from its first on."""
     offset, colon, length = words.partition(":")
-    if not (colon and offset.isdecimal() and length.isdecimal()):
+    if not (colon and offset.isdecimal() and length.isdecimal() and len(words) < 40):
         raise InvalidArgument(f"--hexdump is OFFSET:LEN, not {words[:40]}", code=203)
     if path is None or answer["kind"] == "message":
         raise Usage("--hexdump goes with a file, a frame or a ledger that is one file")

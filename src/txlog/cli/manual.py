@@ -33,7 +33,7 @@ def topic(word: str) -> str:
     if word in TOPICS:
         return markup.as_text(read(word))
     number = word.upper().removeprefix("TXL-")
-    if number.isdecimal() and int(number) in CODES:
+    if number.isdecimal() and len(number) < 20 and int(number) in CODES:
         return error_text(int(number))
     known = [*TOPICS, *catalogue.NOUNS, *catalogue.COMMANDS]
     near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)

@@ -371,6 +371,17 @@ def split_key(text: str | None) -> tuple[str | None, str | None]:
     return owner, key
 
 
+def utf8(word: str, what: str) -> str:
+    """Return an argument as text, whatever the locale: its bytes are UTF-8.
+
+    raises: InvalidArgument (201)
+    """
+    try:
+        return os.fsencode(word).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{what} is not UTF-8") from error
+
+
 def truthy(name: str) -> bool:
     """Tell whether an environment switch is set."""
     return os.environ.get(name, "") not in ("", "0", "false", "no")

@@ -11,7 +11,7 @@ from txlog.bounds import parse_duration, parse_size, parse_time
 from txlog.cli import percent, percentin
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
-from txlog.cli.options import Call, is_terminal
+from txlog.cli.options import Call, is_terminal, utf8
 from txlog.cli.produce_request import Request
 from txlog.errors import InvalidArgument, Usage
 from txlog.ids import TopicName, check_name
@@ -226,7 +226,7 @@ def properties(words: list[str] | None) -> dict[str, str]:
     """
     out: dict[str, str] = {}
     for word in words or []:
-        name, equals, value = word.partition("=")
+        name, equals, value = utf8(word, "--prop").partition("=")
         if not equals or not name:
             raise InvalidArgument("--prop is K=V")
         out[name] = value
@@ -234,7 +234,7 @@ def properties(words: list[str] | None) -> dict[str, str]:
 
 
 def _batch(text: str) -> tuple[int, int | None]:
-    if text.isdecimal():
+    if text.isdecimal() and len(text) < 20:
         count = int(text)
         if not 1 <= count <= 1_000_000:
             raise InvalidArgument("--batch is 1 to 1000000 records, or a size", code=203)
@@ -276,7 +276,7 @@ def _rate(text: str | None) -> tuple[float | None, int]:
 def _every(flag: str, text: str | None) -> tuple[int | None, int | None]:
     if text is None:
         return None, None
-    if text.isdecimal() and int(text) > 0:
+    if text.isdecimal() and len(text) < 20 and int(text) > 0:
         return int(text), None
     if text.isdecimal() or parse_duration(text) == 0:
         raise InvalidArgument(f"{flag} is a number or a time above 0", code=203)

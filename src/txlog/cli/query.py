@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from txlog.cli.bars import Words
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
-from txlog.cli.options import Call, is_terminal
+from txlog.cli.options import Call, is_terminal, utf8
 from txlog.cli.tables import counted, duration
 from txlog.errors import InvalidArgument, NotFound, Usage
 
@@ -66,7 +66,7 @@ def query(
     shapes = importlib.import_module("txlog.cli.queryrows")
     if out is not None:
         shapes.check_out(out, force)
-    text = _sql(sql, file)
+    text = utf8(_sql(sql, file), "the SQL")
     parameters = _parameters(param or [])
     with importlib.import_module("txlog.sqlquery").SqlQuery(
         call.relations(), _listed, text, parameters, isolation,
@@ -117,7 +117,7 @@ def _parameters(given: list[str]) -> dict[str, str]:
     """K=V as a mapping."""
     found: dict[str, str] = {}
     for word in given:
-        name, equals, value = word.partition("=")
+        name, equals, value = utf8(word, "--param").partition("=")
         if not name or not equals or name in found:
             raise Usage(f'--param is K=V, each K once, not "{word[:40]}"')
         found[name] = value

@@ -230,5 +230,7 @@ def _start(call: Call, request: Request) -> None:
         raise Usage("--type needs --create", hint="an existing subscription has its type")
     if request.type == "exclusive" and request.parallelism > 1:
         raise Usage("an exclusive subscription has one consumer, --parallelism asks for more")
+    if (request.instance is None) is not (request.report_to is None):
+        raise Usage("--instance and --report-to are txlog's own", hint="--parallelism N")
     exclusive(parallelism=request.parallelism > 1, N=request.limit is not None)
     importlib.import_module("txlog.cli.running").start(call, request)

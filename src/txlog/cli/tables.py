@@ -39,7 +39,11 @@ def look(terminal: bool, color: str, utc: bool, environ: Mapping[str, str]) -> L
     if terminal:
         named = environ.get("TERMINAL_WIDTH") or environ.get("COLUMNS") or ""
         try:
-            width = int(named) if named.isdecimal() else os.get_terminal_size(1).columns
+            width = (
+                int(named)
+                if named.isdecimal() and len(named) < 10
+                else os.get_terminal_size(1).columns
+            )
         except OSError:
             width = 80
     return Look(human=terminal, color=is_colored(color, terminal, environ), utc=utc, width=width)

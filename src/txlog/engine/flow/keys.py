@@ -199,7 +199,7 @@ def find_owner(view: View, caller: Owner, owner: str | int | None) -> Owner:
         raise InvalidArgument(f"{owner} is the name of users {listed}: give a number", code=205)
     if known:
         return max(known)
-    if str(owner).isdecimal():
+    if str(owner).isdecimal() and len(str(owner)) < 20:
         return int(owner), str(owner)
     raise TransactionKeyNotFound(f"user {owner} has no transaction key", owner=str(owner))
 

@@ -34,7 +34,7 @@ def create_root(
     while not os.path.isdir(above[-1]) and above[-1] != "/":
         above.append(os.path.dirname(above[-1]))
     try:
-        os.makedirs(path, 0o700, exist_ok=True)
+        _make(path, above)
         if not allow_unsafe and (kind := filesystem(path)) in _NETWORK:
             reason = f"{path} is on a network file system ({kind})"
             raise NotAllowed(reason, hint="--allow-unsafe-fs, without promises", path=path)
@@ -59,6 +59,23 @@ def create_root(
         ) from error  # fmt: skip
     except OSError as error:
         raise failure(error, "create", path) from error
+
+
+def _make(path: str, above: list[str]) -> None:
+    """Make a directory and those above it, the topmost last; one that is there will do.
+
+    os.makedirs calls itself for each level, and a name may have thousands.
+    """
+    with suppress(FileNotFoundError):
+        os.stat(os.path.abspath(path))  # a name that is too long is told before a level is made
+    for directory in reversed(above):
+        with suppress(FileExistsError):
+            os.mkdir(directory)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
 
 
 def filesystem(path: str) -> str:
