@@ -22,7 +22,7 @@ from crc32c import crc32c
 import txlog
 from tests.crash.test_corruption import KINDS, SEED, damages, files_of, sample
 from tests.crash.world import TOPIC, open_client
-from tests.engine_kit import Bench, begin, send, send_txn
+from tests.engine_kit import Bench, begin, read, send, send_txn
 from tests.laws.test_laws import random_history
 from txlog.engine.dumps import FOLDS
 from txlog.engine.folds.buffer import Buffer
@@ -477,3 +477,68 @@ def test_doctor_takes_no_checkpoint_beside_it_for_damage(
     monkeypatch.setattr("txlog.engine.upkeep.verify.check_journals", checkpointed)
     answers = {row["name"]: row["status"] for row in txlog.doctor(bench.path, clock=bench.clock)}
     assert answers["journal"] == "ok"
+
+
+def three_messages(tmp_path: Path) -> tuple[Bench, Path, list[bytes]]:
+    """Three durable messages; returns the witness and what it was after each."""
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    path, copies = Path(bench.path, "journal", "witness"), []
+    for value in (b"1", b"2", b"3"):
+        send(bench.client, value)
+        copies.append(path.read_bytes())
+    bench.close()
+    return bench, path, copies
+
+
+def read_only(bench: Bench) -> tuple[list[bytes | None], list[str]]:
+    client = bench.another(read_only=True)
+    try:
+        return [m.value for m in read(client)], client.reports()
+    finally:
+        bench.close()
+
+
+def test_an_older_witness_hides_nothing_that_frames_prove(tmp_path: Path) -> None:
+    """R8, Law 3: each frame says what was durable when it was written; the last proves none."""
+    bench, path, copies = three_messages(tmp_path)
+    path.write_bytes(copies[0])
+    found, reports = read_only(bench)
+    assert found == [b"1", b"2"]
+    assert any("is older than the journal" in line for line in reports)
+    for deep in (False, True):
+        problems = txlog.verify(bench.path, clock=bench.clock, deep=deep)["problem_list"]
+        assert [one["code"] for one in problems] == ["witness"]
+        assert "older than the journal" in problems[0]["message"]
+    done = txlog.repair(bench.path, apply=True, clock=bench.clock)
+    assert [one["action"] for one in done["action_list"]] == ["settle"]
+    assert txlog.verify(bench.path, clock=bench.clock)["problem_list"] == []
+    assert read_only(bench) == ([b"1", b"2", b"3"], [])
+
+
+def test_a_damaged_record_of_the_witness_is_said(tmp_path: Path) -> None:
+    """The other record may be the older: what nothing proves is not shown, but not in silence."""
+    bench, path, copies = three_messages(tmp_path)
+    data = bytearray(copies[-1])
+    newest = max((0, 4096), key=lambda at: int.from_bytes(data[at + 8 : at + 16], "little"))
+    data[newest + 60] ^= 1
+    path.write_bytes(data)
+    found, reports = read_only(bench)
+    assert found == [b"1", b"2"]
+    assert any("a record of journal/witness is damaged" in line for line in reports)
+    with bench.another() as client:
+        client.flush()
+    assert read_only(bench)[0] == [b"1", b"2", b"3"]
+
+
+def test_a_sound_witness_is_not_spoken_of(tmp_path: Path) -> None:
+    """Frames that nobody has flushed yet are no sign of age."""
+    bench, _, _ = three_messages(tmp_path)
+    client = bench.another()
+    txn = client.begin(600_000)["txn"]
+    client.producer("t").send(b"held", txn=txn)
+    other = bench.another(read_only=True)
+    assert [m.value for m in read(other)] == [b"1", b"2", b"3"]
+    assert other.reports() == []
+    assert txlog.verify(bench.path, clock=bench.clock)["problem_list"] == []
+    bench.close()

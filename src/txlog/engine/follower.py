@@ -68,7 +68,8 @@ class Follower:
             except JournalMoved:
                 view.close()
                 continue
-            self.reports.extend(view.reports)
+            self.reports.extend([*view.reports, *journal.reports])
+            journal.reports.clear()
             view.files.tally = self.tally
             return view
 
@@ -145,8 +146,12 @@ class Follower:
         if not self.dry_run:  # what it decided so far stands nowhere else
             self._is_void = True
             try:
-                self._view.take(self._view.journal.read_durable())
+                journal = self._view.journal
+                self._view.take(journal.read_durable())
                 self._view.adopt_manifest()
+                if journal.reports:
+                    self.reports.extend(journal.reports)
+                    journal.reports.clear()
             except JournalMoved:
                 self._reload()
         self._is_void = False

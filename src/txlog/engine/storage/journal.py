@@ -36,6 +36,7 @@ from txlog.values import changed
 # A frame above this size is written straight to the end: filling zeros first would write it twice.
 FILL_FRAME_BYTES_MAX = 256 << 10
 REWRITE_BYTES_MAX = 1 << 20  # of several frames by one call (R11)
+WITNESS_LOOKS_MAX = 5
 
 
 class JournalMoved(Exception):
@@ -46,7 +47,8 @@ class Journal:
     """Reads and appends frames; see the module's docstring."""
 
     __slots__ = (
-        "_attested", "_boot", "_checked_tail", "_cut", "_disk", "_files", "_foreign",
+        "_ahead", "_attested", "_boot", "_checked_tail", "_cut", "_disk", "_files", "_foreign",
+        "_has_looked_ahead",
         "_settled", "_synced_dir", "chain_crc", "current", "durable_lsn", "end", "last_lsn",
         "lossy", "poisoned", "reports", "salt", "witness",
     )  # fmt: skip
@@ -59,6 +61,8 @@ class Journal:
         self._files: dict[JournalName, JournalFile] = {}
         self._foreign: list[tuple[int, int, int]] = []  # (LSN, offset, bytes): R11
         self._attested = 0
+        self._ahead = 0  # what frames behind the witness prove
+        self._has_looked_ahead = False
         self._cut = 0
         self._checked_tail = False
         self._synced_dir: JournalName | None = None
@@ -129,14 +133,16 @@ class Journal:
         """
         witnessed = self.witness.read()
         if witnessed is not None and witnessed.boot == self._boot:
-            if witnessed.durable_lsn <= self.last_lsn:
-                self.durable_lsn = max(self.durable_lsn, witnessed.durable_lsn)
-                return []
-            frames = self._read_on(witnessed.durable_lsn, witnessed)
-            if self.last_lsn < witnessed.durable_lsn:
-                self._check_moved()
-                raise self._broken(witnessed.durable_lsn)
-            self.durable_lsn = max(self.durable_lsn, witnessed.durable_lsn)
+            durable, frames = witnessed.durable_lsn, []
+            if durable > self.last_lsn:
+                frames = self._read_on(durable, witnessed)
+                if self.last_lsn < durable:
+                    self._check_moved()
+                    raise self._broken(durable)
+            if self.witness.is_damaged or not self._has_looked_ahead:
+                frames += self._read_ahead(witnessed)
+                durable = max(durable, self._ahead)
+            self.durable_lsn = max(self.durable_lsn, durable)
             return frames
         frames = self._read_on(None, witnessed)
         known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
@@ -145,6 +151,57 @@ class Journal:
             raise self._broken(known)
         self.durable_lsn = self.last_lsn
         return frames
+
+    def _read_ahead(self, witnessed: Witnessed) -> list[RawFrame]:
+        """Frames behind the witness that later ones prove durable; says what is wrong with it.
+
+        It may be an older copy, or its newest record damaged. Looked at by who opens the journal,
+        and while a record is damaged.
+        """
+        for _ in range(WITNESS_LOOKS_MAX):  # one that is being written may be met half way
+            if not self.witness.is_damaged:
+                break
+            self.witness.read()
+        if self.witness.is_damaged and not self._has_looked_ahead:
+            self.reports.append(
+                "a record of journal/witness is damaged: what was stored last may be hidden until "
+                "the next write"
+            )
+        self._has_looked_ahead = True
+        self._ahead = self._proven()
+        if self._ahead <= self.last_lsn:
+            return []
+        again = self.witness.read()
+        known = witnessed.durable_lsn if again is None else again.durable_lsn
+        if known < self._ahead and not self.witness.is_damaged:
+            self.reports.append(
+                f"journal/witness is older than the journal: it knows of LSN {known}, frames prove "
+                f"LSN {self._ahead}"
+            )
+        return self._read_on(self._ahead, None)
+
+    def _proven(self) -> int:
+        """The highest LSN that valid frames behind the last one read know to be durable (R8)."""
+        file, at, lsn, crc = self.current, self.end, self.last_lsn, self.chain_crc
+        file.forget_window()
+        younger = [name for name in list_journals(self._disk) if name > file.name]
+        highest = self._attested
+        while True:
+            if younger and lsn + 1 >= younger[0].first_lsn:
+                try:
+                    file = self.file(younger.pop(0))
+                except Corruption:
+                    break  # whoever reads on says so
+                at, lsn, crc = FILE_HEADER_BYTES, file.name.first_lsn - 1, file.chain_crc
+                file.forget_window()
+                highest = max(highest, lsn)  # R14: the file before was flushed
+                continue
+            frame = file.read_frame(at, lsn + 1, crc)
+            if frame is None:
+                break
+            at, lsn, crc = frame.offset + frame.total_bytes, frame.lsn, frame.crc
+            highest = max(highest, frame.durable_lsn)
+        return min(highest, lsn)
 
     def read_valid(self) -> list[RawFrame]:
         """Every valid frame behind the last one read, flushed or not; changes nothing.

@@ -85,7 +85,7 @@ def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
 class Witness:
     """Reads and raises the witness of one store."""
 
-    __slots__ = ("_disk", "_file", "_raw", "_salt", "_slots", "last")
+    __slots__ = ("_disk", "_file", "_raw", "_salt", "_slots", "is_damaged", "last")
 
     def __init__(self, disk: Disk, salt: bytes) -> None:
         self._disk = disk
@@ -94,6 +94,7 @@ class Witness:
         self._raw = b""  # what was read last
         self._slots = [b"", b""]  # the two records as they lie in the file, where they are known
         self.last: Witnessed | None = None
+        self.is_damaged = False  # a record is not good: the other one may be the older
 
     def _open(self) -> File | None:
         if self._file is None and self._disk.exists(WITNESS_PATH):
@@ -115,6 +116,7 @@ class Witness:
         self._slots = slots
         first = decode_record(slots[0], self._salt)
         second = decode_record(slots[1], self._salt)
+        self.is_damaged = first is None or second is None
         if first is None or (second is not None and second.seq > first.seq):
             self.last = second
         else:

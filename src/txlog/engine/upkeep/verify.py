@@ -46,7 +46,12 @@ from txlog.engine.upkeep.verify_files import (
     check_state,
 )
 from txlog.engine.upkeep.verify_folds import check_folds
-from txlog.engine.upkeep.verify_journal import Chain, check_journals, check_witness
+from txlog.engine.upkeep.verify_journal import (
+    Chain,
+    check_age,
+    check_journals,
+    check_witness,
+)
 from txlog.engine.upkeep.verify_names import (
     check_fixed,
     check_left,
@@ -215,6 +220,7 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
     found = generations(disk)
     manifests, bad = _manifests(disk, salt, witnessed, findings)
     chain = check_journals(disk, salt, manifests, witnessed, findings, decode=deep)
+    check_age(disk, salt, boot_id, chain, findings)
     view = None
     try:
         view = View.open(disk, salt, boot_id)

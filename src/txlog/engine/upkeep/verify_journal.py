@@ -25,7 +25,9 @@ from txlog.engine.storage.manifest import Manifest, manifest_path
 from txlog.engine.storage.witness import (
     RECORD_BYTES,
     WITNESS_PATH,
+    Witness,
     Witnessed,
+    boot_bytes,
     decode_record,
 )
 from txlog.engine.upkeep.findings import Findings
@@ -55,6 +57,7 @@ class Walked:
 class Chain:
     """The journal as a whole; known_lsn above last_lsn: frames that were durable are lost.
 
+    attested:  the highest LSN that the newest cut or a frame behind it proves to be durable
     name, end: the file and byte behind the last valid frame; crc: of that frame
     """
 
@@ -63,6 +66,7 @@ class Chain:
     name: JournalName | None
     end: int
     crc: int
+    attested: int = 0
 
     @property
     def is_broken(self) -> bool:
@@ -251,6 +255,7 @@ def _follow(chain: Chain, name: JournalName, walked: Walked, after: JournalName 
         chain.name, chain.last_lsn = name, walked.last_lsn
         chain.end, chain.crc = walked.end, walked.crc
     chain.known_lsn = max(chain.known_lsn, walked.attested, name.first_lsn - 1)
+    chain.attested = max(chain.attested, walked.attested, name.first_lsn - 1)
     if after is not None:
         chain.known_lsn = max(chain.known_lsn, after.first_lsn - 1)
 
@@ -302,6 +307,24 @@ def _is_writing(disk: Disk) -> bool:
         return lock.holder() is not None
     finally:
         lock.close()
+
+
+def check_age(disk: Disk, salt: bytes, boot_id: str, chain: Chain, findings: Findings) -> None:
+    """Whether the witness knows of what frames prove; of an earlier boot it may be older (R7)."""
+    witness = Witness(disk, salt)
+    try:
+        known = witness.read()
+    except TxlogError:
+        return  # which is said
+    finally:
+        witness.close()
+    if known is None or known.boot != boot_bytes(boot_id) or known.durable_lsn >= chain.attested:
+        return
+    findings.warning(
+        "witness", f"{WITNESS_PATH} is older than the journal: it knows of LSN "
+        f"{known.durable_lsn}, frames prove LSN {chain.attested}", path=WITNESS_PATH,
+        hint=_REWRITTEN,
+    )  # fmt: skip
 
 
 def check_witness(disk: Disk, salt: bytes, findings: Findings) -> None:
