@@ -112,7 +112,9 @@ def repair(
     ledger:      only files of this one
     accept_loss: also do what loses messages
     returns:     {applied, messages_lost, action_list}; an action has action, path, ledger, first,
-                 last (entries of the ledger, or LSNs), messages_lost, detail, done
+                 last (entries of the ledger, or LSNs), messages_lost, detail, done;
+                 messages_lost is None where frames are lost that nobody can read, and the detail
+                 says what is known
     raises:      Refused (902: it would lose messages, and nothing was done), StoreNotFound,
                  StoreLocked, StoreFull, InvalidArgument
     """
@@ -157,13 +159,24 @@ def repair_disk(
 
 
 def _refuse(losing: Sequence[Action]) -> None:
-    lost = sum(one.messages_lost for one in losing)
+    lost = _sum_lost(losing)
+    how_many = (
+        "messages, nobody can say how many"
+        if lost is None
+        else ("1 message" if lost == 1 else f"{lost} messages")
+    )
     what = "; ".join(f"{one.action} {one.path}" for one in losing)
     raise Refused(
-        f"it would lose {lost} messages that are counted, and what cannot be read: {what}",
+        f"it would lose {how_many}: {what}",
         code=902, hint="restore the file from a copy of the store, or say --accept-loss",
         path=losing[0].path,
     )  # fmt: skip
+
+
+def _sum_lost(actions: Sequence[Action]) -> int | None:
+    """How many messages are lost; None: of some step nobody knows."""
+    every = [one.messages_lost for one in actions]
+    return None if None in every else sum(one for one in every if one is not None)
 
 
 def _repaired(applied: bool, actions: Sequence[Action], left: Sequence[Action] = ()) -> Answer:
@@ -171,6 +184,6 @@ def _repaired(applied: bool, actions: Sequence[Action], left: Sequence[Action] =
     rows = [{**asdict(one), "done": applied} for one in actions]
     rows += [{**asdict(one), "done": False} for one in left]
     return {
-        "applied": applied, "messages_lost": sum(one.messages_lost for one in actions),
+        "applied": applied, "messages_lost": _sum_lost(actions),
         "action_list": rows,
     }  # fmt: skip

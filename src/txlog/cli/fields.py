@@ -279,7 +279,7 @@ MEANINGS: Final[dict[str, str]] = {
     "met": "it holds, or all do",
     "condition_list": "for each its name, whether it is met, and its value",
     "problem_list": "what is wrong: code, message, hint; of verify severity and place too",
-    "messages_lost": "messages that are lost for good; without --apply, that would be",
+    "messages_lost": "messages lost for good; without --apply, that would be; null: unknown",
     "action_list": "each step: action, path, ledger, first, last, messages_lost, detail, done",
     "ledger": "number of the ledger",
     "part": "number of the part, of a ledger that is in several files",

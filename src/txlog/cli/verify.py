@@ -102,7 +102,8 @@ def repair(
 
     Nothing is lost without --accept-loss (9, 902). With it the journal ends before the damage, and
     messages in row groups that cannot be read stay at their ids without key and value, with the
-    property txlog.lost. 7: something is left that needs a copy of the store; 6: all of it is.
+    property txlog.lost. Of frames that cannot be read messages_lost is null: unknown. 7: something
+    is left that needs a copy of the store; 6: all of it is.
     """
     call.check_choice("--rebuild", rebuild, ("state", "delayed", "all"))
     path = call.store_path()

@@ -19,10 +19,11 @@ from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds import watermark as watermarks
 from txlog.engine.model.fold import Fold
+from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.manifest import DumpRef
-from txlog.errors import Corruption
+from txlog.errors import Corruption, MissingFile
 
 HOMES: dict[str, ModuleType] = {
     "catalog": catalogs, "coordinator": coordinators, "key": transaction_keys, "topic": topics,
@@ -57,7 +58,10 @@ def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> object:
 
 def dump_bytes(disk: Disk, ref: DumpRef) -> bytes:
     """A dump as it lies in its state file; raises Corruption."""
-    file = disk.open(ref.path)
+    try:
+        file = disk.open(ref.path)
+    except MissingFile as error:
+        raise MissingFile(error.message, hint=HINT, path=ref.path) from error
     try:
         data = file.pread(ref.offset, ref.length)
     finally:
@@ -66,7 +70,7 @@ def dump_bytes(disk: Disk, ref: DumpRef) -> bytes:
         raise Corruption(
             f"{ref.path} is damaged, bytes {ref.offset} to {ref.offset + ref.length} "
             f"({ref.kind} {ref.a})",
-            hint="restore the file from a copy of the store",
+            hint=HINT,
             path=ref.path, offset=ref.offset, expected=ref.crc, found=crc32c(data),
         )  # fmt: skip
     return data

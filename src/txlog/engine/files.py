@@ -31,6 +31,7 @@ from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Slice, Tail
 from txlog.engine.model.tally import Tally
 from txlog.engine.storage import far, segment_reader
+from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.storage.manifest import EMPTY, Manifest
 from txlog.engine.storage.segment import FileRef
@@ -247,7 +248,7 @@ class Files:
             if at != stop:
                 raise Corruption(
                     f"ledger {ledger}: rows {at} to {stop} are in no file and no frame",
-                    hint="restore the file from a copy of the store", ledger=ledger, code=604,
+                    hint=HINT, ledger=ledger, code=604,
                 )  # fmt: skip
         return out.finish()
 

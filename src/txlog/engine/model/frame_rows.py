@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from txlog.engine.model.schema import ALL_COLUMNS, decode_rows, frame_schema
+from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.frame import decode_header, is_genuine
 from txlog.engine.storage.journal import Journal
 from txlog.engine.storage.journal_file import JournalName
@@ -112,7 +113,7 @@ class FrameRows:
             raise Corruption(
                 f"{ref.journal.path} is damaged, bytes {ref.offset} to "
                 f"{ref.offset + ref.total_bytes} (LSN {ref.lsn})",
-                hint="restore the file from a copy of the store", code=602,
+                hint=HINT, code=602,
                 path=ref.journal.path, offset=ref.offset, lsn=ref.lsn,
             )  # fmt: skip
         at = ref.rows_offset - ref.offset

@@ -15,7 +15,7 @@ from txlog.errors import Corruption
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
-HINT = "restore the file from a copy of the store"
+HINT = "txlog admin repair says what can be kept, else restore the file from a copy of the store"
 
 
 def damaged(

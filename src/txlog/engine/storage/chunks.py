@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.columns import MESSAGE
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import File
@@ -206,6 +207,6 @@ def _wrong(ref: FileRef, offset: int, length: int, expected: str, found: str) ->
     return Corruption(
         f"{ref.path} is damaged in bytes {offset} to {offset + length}: expected {expected}, "
         f"found {found}",
-        hint="restore the file from a copy of the store",
+        hint=HINT,
         path=ref.path, offset=offset, length=length, expected=expected, found=found,
     )  # fmt: skip

@@ -19,6 +19,7 @@ import struct
 
 import msgspec
 
+from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk, File
 from txlog.engine.storage.frame import (
@@ -128,7 +129,7 @@ class JournalFile:
                 return int(chain)
         raise Corruption(
             f"the header of {self.name.path} is damaged, bytes 0 to {FILE_HEADER_BYTES}",
-            hint="restore the file from a copy of the store",
+            hint=HINT,
             path=self.name.path, offset=0, lsn=self.name.first_lsn,
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ The journal decides when, under the write lock; it is loaded when there is somet
 
 from __future__ import annotations
 
+from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.frame import Buffer, encode
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalFile
 from txlog.errors import Corruption
@@ -54,6 +55,6 @@ def broken(opened: JournalFile, at: int, first: int, last: int) -> Corruption:
     path = opened.name.path
     return Corruption(
         f"{path} is damaged at byte {at}: LSN {first} to {last} were durable and cannot be read",
-        hint="restore the file from a copy of the store",
+        hint=HINT,
         path=path, offset=at, lsn=first, last_lsn=last,
     )  # fmt: skip

@@ -28,6 +28,7 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.model.routes import Component
 from txlog.engine.model.schema import INSTANT
+from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.manifest import HistoryRef
@@ -216,7 +217,7 @@ def _read(disk: Disk, ref: HistoryRef) -> pa.Table:
     if len(data) != ref.bytes or crc32c(data) != ref.crc:
         raise Corruption(
             f"{ref.path} is damaged, bytes 0 to {ref.bytes}",
-            hint="restore the file from a copy of the store", path=ref.path, offset=0,
+            hint=HINT, path=ref.path, offset=0,
             expected=ref.crc, found=crc32c(data),
         )  # fmt: skip
     with pa.ipc.open_file(pa.py_buffer(data)) as reader:

@@ -79,11 +79,24 @@ _MESSAGES: Final = (Appended, BufferAppended, Adopted, ChunksAppended)
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What lies behind the damage: LSNs, and messages of the frames that can be read still."""
+    """What lies behind the damage: LSNs, and messages of the frames that can be read still.
+
+    unread: frames that cannot be; what was in them nobody knows
+    """
 
     first: int
     last: int
     messages: int
+    unread: int
+
+    @property
+    def words(self) -> str:
+        """How many messages are lost, as far as that is known."""
+        known = "1 message" if self.messages == 1 else f"{self.messages} messages"
+        if not self.unread:
+            return f"{known} lost"
+        frames = "1 frame" if self.unread == 1 else f"{self.unread} frames"
+        return f"{known} known to be lost; what was in {frames} that cannot be read is unknown"
 
 
 def headless(disk: Disk, known: Known) -> JournalName | None:
@@ -128,19 +141,20 @@ def lost_frames(disk: Disk, salt: bytes, chain: Chain) -> Lost:
                 continue
             if not is_genuine(header, view[at:], salt, at):
                 continue
-            seen.add(header.lsn)
             highest = max(highest, header.lsn, header.durable_lsn)
             ops_end = at + HEADER_BYTES + header.ops_bytes
             try:
                 ops = decode_ops(data[at + HEADER_BYTES : ops_end], lsn=header.lsn)
             except TxlogError:
                 continue
+            seen.add(header.lsn)
             for op in ops:
                 if isinstance(op, _MESSAGES):
                     messages += getattr(op, "rows", 1) if not isinstance(op, Adopted) else (
                         op.file.rows
                     )  # fmt: skip
-    return Lost(chain.last_lsn + 1, max(highest, chain.last_lsn + 1), messages)
+    first, last = chain.last_lsn + 1, max(highest, chain.last_lsn + 1)
+    return Lost(first, last, messages, last - first + 1 - len(seen))
 
 
 def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
@@ -232,7 +246,8 @@ def accept(
     """Decide to go on without the frames: one frame, durable before anything else."""
     draft = Draft(view, settings, now.wall_ms)
     draft.ops.append(
-        LossAccepted(0, 0, lost.first, lost.last, lost.messages, REASON, owner[0])
+        LossAccepted(0, 0, lost.first, lost.last, lost.messages, f"{REASON}: {lost.words}",
+                     owner[0])
     )  # fmt: skip
     recover_lossy(view, draft)
     every = [n for topic in view.catalog.topics.values() for n in numbers(topic)]

@@ -67,7 +67,10 @@ _SWEPT: Final = ("unnamed", "temporary", "pin", "staged")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One step; first and last are entries of the ledger, of cut-journal LSNs."""
+    """One step; first and last are entries of the ledger, of what is done to frames LSNs.
+
+    messages_lost: None: nobody knows, for what they were in cannot be read
+    """
 
     action: str
     detail: str
@@ -75,7 +78,7 @@ class Action:
     ledger: int | None = None
     first: int | None = None
     last: int | None = None
-    messages_lost: int = 0
+    messages_lost: int | None = 0
 
 
 @dataclass(slots=True)
@@ -143,8 +146,9 @@ def _plan_chain(disk: Disk, plan: Plan, known: Known) -> None:
         plan.lost = lost = lost_frames(disk, known.identity.salt, known.chain)
         plan.actions.append(Action(
             "cut-journal", f"go on behind LSN {lost.last} without LSN {lost.first} to {lost.last}; "
-            "open transactions are aborted, every key gets a newer epoch",
-            known.chain.name.path, None, lost.first, lost.last, lost.messages,
+            f"open transactions are aborted, every key gets a newer epoch; {lost.words}",
+            known.chain.name.path, None, lost.first, lost.last,
+            None if lost.unread else lost.messages,
         ))  # fmt: skip
         return
     only_before = [one for one in plan.findings.problems if one.code in _PREDECESSOR]
@@ -189,8 +193,8 @@ def _without_journal(disk: Disk, known: Known) -> Action:
     durable = cut if witnessed is None else witnessed.durable_lsn
     if durable > cut:
         return Action(
-            "cut-journal", f"go on without LSN {cut + 1} to {durable}, whose file is missing",
-            "journal", None, cut + 1, durable,
+            "cut-journal", f"go on without LSN {cut + 1} to {durable}, whose file is missing; "
+            "what was in them is unknown", "journal", None, cut + 1, durable, None,
         )  # fmt: skip
     return Action("rebuild-journal", "an empty one: nothing was durable behind the checkpoint",
                   "journal")  # fmt: skip

@@ -257,7 +257,7 @@ def _note_losses(
     owners = catalog.owners
     ops = [
         LossAccepted(owners[one.ledger or 0][0], one.ledger or 0, one.first or 0, one.last or 0,
-                     one.messages_lost, f"{one.path} was damaged", uid)
+                     one.messages_lost or 0, f"{one.path} was damaged", uid)
         for one in losses if (one.ledger, one.first, one.last) not in noted
     ]  # fmt: skip
     store = _open(disk, clock, known, timeout_ms)
