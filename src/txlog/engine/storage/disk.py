@@ -111,6 +111,12 @@ class _LockSite:
         return pid, b" ".join(words).decode(errors="replace")[:COMMAND_CHARS_MAX]
 
 
+_KINDS = (
+    (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"), (stat.S_ISFIFO, "pipe"),
+    (stat.S_ISSOCK, "socket"),
+)  # fmt: skip
+
+
 class PosixDisk:
     """`Disk` on a directory of a local file system."""
 
@@ -318,6 +324,27 @@ class PosixDisk:
             self._directory(parent, "publish", path) as fd,
         ):
             os.link(own, name, src_dir_fd=of, dst_dir_fd=fd, follow_symlinks=False)
+
+    def kind(self, path: str) -> str:
+        try:
+            mode = self.stat(path).st_mode
+        except MissingFile:
+            return ""
+        if not stat.S_ISREG(mode):
+            return next((name for is_it, name in _KINDS if is_it(mode)), "device")
+        parent, name = split(path)
+        with self._directory(parent, "look at", path) as fd:
+            may = os.access(name, os.R_OK, dir_fd=fd, effective_ids=True)
+        return "file" if may else "unreadable"
+
+    def move(self, source: str, path: str) -> None:
+        (above, own), (parent, name) = split(source), split(path)
+        self.make_dirs(parent)
+        with (
+            self._directory(above, "move", source) as of,
+            self._directory(parent, "move", path) as fd,
+        ):
+            os.rename(own, name, src_dir_fd=of, dst_dir_fd=fd)
 
     def remove_dir(self, path: str) -> bool:
         self._need_writable(path)

@@ -176,6 +176,18 @@ class Disk(Protocol):
         raises: NameTaken, MissingFile (no source), StoreFull, DiskFailed
         """
 
+    def kind(self, path: str) -> str:
+        """What a name leads to, links not followed; "" when it is absent.
+
+        file, directory, link, pipe, socket, device, or unreadable: a file that may not be read
+        """
+
+    def move(self, source: str, path: str) -> None:
+        """Give what a name leads to, whatever it is, another name; durable with sync_dir of both.
+
+        Only for what has no place in a store: a published file is linked, and never replaced.
+        """
+
     def remove_dir(self, path: str) -> bool:
         """Remove an empty directory, or none; False when there is something in it."""
 

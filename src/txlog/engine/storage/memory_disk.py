@@ -323,6 +323,19 @@ class MemoryDisk:
             raise failure(FileExistsError(errno.EEXIST, "File exists"), "publish", path)
         self._directory(parent).name(name, node, self.machine.tick())
 
+    def kind(self, path: str) -> str:
+        self.ask("exists", path, "look at")
+        node = self.find(path)
+        return "" if node is None else "file" if node.entries is None else "directory"
+
+    def move(self, source: str, path: str) -> None:
+        (above, own), (parent, name) = split(source), split(path)
+        node = self._named(source)
+        self.make_dirs(parent)
+        self.effect_mapped("link", path, "move")
+        self._directory(parent).name(name, node, self.machine.tick())
+        self._directory(above).name(own, None, self.machine.tick())
+
     def remove_dir(self, path: str) -> bool:
         parent, name = split(path)
         self._need_writable(path)

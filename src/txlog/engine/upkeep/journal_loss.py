@@ -103,7 +103,11 @@ def headless(disk: Disk, known: Known) -> JournalName | None:
     """The journal behind the newest checkpoint, when it is there and its header is not good."""
     cut = known.newest.cut_lsn if known.newest else 0
     mine = [name for name in list_journals(disk) if name.first_lsn == cut + 1]
-    if not mine or disk.size(mine[-1].path) <= FILE_HEADER_BYTES:
+    if (
+        not mine
+        or disk.kind(mine[-1].path) != "file"
+        or disk.size(mine[-1].path) <= FILE_HEADER_BYTES
+    ):
         return None
     return mine[-1]
 

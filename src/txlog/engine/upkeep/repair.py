@@ -14,6 +14,8 @@
       bring-online     a quarantined partition whose files are good
       settle           an unfinished frame, a damaged witness: what every writer does
       sweep            what nobody names, and what jobs left
+      set-aside        before all: a directory, link or pipe in the place of a file that can be
+                       made anew; of a lock file no process may be at work then (R26)
       restore          nothing can be made of it: a copy of the store is needed, or of the file
                        where it lies outside
 
@@ -36,6 +38,7 @@ import pyarrow as pa
 
 from txlog.clock import Clock
 from txlog.engine.folds.catalog import index_of, topic_of
+from txlog.engine.identity import IDENTITY_PATH
 from txlog.engine.model.routes import Component
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.manifest import (
@@ -47,13 +50,14 @@ from txlog.engine.upkeep.contradiction import (
     reconcile,
     valid_frames,
 )
-from txlog.engine.upkeep.findings import Findings, Problem
+from txlog.engine.upkeep.findings import ERROR, Findings, Problem
 from txlog.engine.upkeep.journal_loss import (
     Lost,
     headless,
     lost_frames,
 )
 from txlog.engine.upkeep.mending import Salvaged, led_to, rows_led_to, salvaged
+from txlog.engine.upkeep.sweep import paths_of
 from txlog.engine.upkeep.verify import Known, verify
 from txlog.ids import TopicName
 
@@ -117,10 +121,12 @@ def make_plan(
     known = verify(disk, clock.now(), findings)
     plan = Plan(known, findings)
     if known is None:
-        for one in findings.problems:
+        for one in [one for one in findings.problems if one.severity == ERROR]:
             plan.actions.append(Action("restore", one.message, one.path))
         return plan
     try:
+        if ledger is None and _plan_irregular(plan, known):
+            return plan  # they are in the way of everything else
         if ledger is None:
             _plan_state(disk, clock, plan, known, "state" in rebuild)
             if known.conflict is not None:
@@ -155,6 +161,23 @@ def _plan_chain(disk: Disk, plan: Plan, known: Known) -> None:
     if known.bad or only_before:
         path = manifest_path(known.bad[0]) if known.bad else only_before[0].path
         plan.actions.append(Action("new-checkpoint", "write another checkpoint", path))
+
+
+def _plan_irregular(plan: Plan, known: Known) -> bool:
+    """Directories, links and their like in the place of files; True: some can be moved away.
+
+    Not what a checkpoint or the journal names: that is mended as a damaged file first.
+    """
+    named = {path for manifest in known.manifests for path in paths_of(manifest)}
+    named -= {path for path, _ in known.newest.dropped} if known.newest is not None else set()
+    for path in sorted(known.irregular):
+        if path not in named and path.partition("/")[0] != "manifest" and not (
+            path.endswith(".journal") or path == IDENTITY_PATH
+        ):  # fmt: skip
+            plan.actions.append(
+                Action("set-aside", "it is no regular file: into the quarantine", path)
+            )
+    return bool(plan.actions)
 
 
 def _plan_frames(disk: Disk, clock: Clock, plan: Plan, known: Known) -> None:

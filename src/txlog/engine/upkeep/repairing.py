@@ -6,7 +6,7 @@ to open; the others open one. What is made has a new name, then one manifest or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -65,11 +65,18 @@ _GROUPS: Final = (
 
 
 @contextmanager
-def _locked(disk: Disk, timeout_ms: int, *, writing: bool) -> Iterator[None]:
-    """Hold the maintenance lock, and the write lock for what is done without an open store."""
+def _locked(
+    disk: Disk, timeout_ms: int, *, writing: bool, without: Collection[str] = ()
+) -> Iterator[None]:
+    """Hold the maintenance lock, and the write lock for what is done without an open store.
+
+    without: what is no lock file and cannot be held
+    """
     held: list[LockFile] = []
     try:
         for path in (MAINTENANCE_PATH, WRITE_LOCK)[: 1 + writing]:
+            if path in without:
+                continue
             lock = disk.lock_file(path)
             held.append(lock)
             lock.acquire(timeout_ms)
@@ -89,36 +96,51 @@ def perform(disk: Disk, clock: Clock, plan: Plan, timeout_ms: int) -> list[Actio
     known = plan.known
     if known is None:
         return []
+    done = [a for a in plan.actions if a.action == "set-aside"]
+    if done:
+        with _locked(disk, timeout_ms, writing=True, without=known.irregular):
+            for path in [one.path for one in done if one.path is not None]:
+                _move_aside(disk, path)
+        return done
     for names in _GROUPS:
         done = [a for name in names for a in plan.actions if a.action == name]
         if not done:
             continue
-        if known.chain.name is None and done[0].action in _OF_JOURNAL:
-            with _locked(disk, timeout_ms, writing=True):
-                if _is_past(disk, known):
-                    return None
-                path = rewrite_header(disk, known).path  # the next round sees what is behind it
-            return ([a for a in done if a.action == "rebuild-journal"]
-                    or [Action("rebuild-journal", "an empty one", path)])  # fmt: skip
-        _note_losses(disk, clock, known, done, timeout_ms)  # before: never lost unrecorded
-        with _locked(disk, timeout_ms, writing=True):
-            if _is_past(disk, known):
-                return None
-            if names is _OF_FRAMES:
-                if not _reconcile(disk, clock, plan, known):
-                    return None
-            elif names in (_OF_JOURNAL, _AT_LAST):
-                cut_off(disk, clock, known, plan.lost if names is _OF_JOURNAL else None)
-                for generation in known.bad:
-                    _set_aside(disk, manifest_path(generation))
-            else:
-                _republish(disk, clock, plan, known, done)
-        _flush(disk, clock, known, timeout_ms)
-        return done
+        return _perform(disk, clock, plan, known, (names, done), timeout_ms)
     done = [a for a in plan.actions
             if a.action in ("rebuild-delayed", "bring-online", "settle", "sweep")]  # fmt: skip
     if done:
         _with_store(disk, clock, known, done, timeout_ms)
+    return done
+
+
+def _perform(
+    disk: Disk, clock: Clock, plan: Plan, known: Known, group: tuple[tuple[str, ...], list[Action]],
+    timeout_ms: int,
+) -> list[Action] | None:  # fmt: skip
+    """One group that works on files alone."""
+    names, done = group
+    if known.chain.name is None and done[0].action in _OF_JOURNAL:
+        with _locked(disk, timeout_ms, writing=True):
+            if _is_past(disk, known):
+                return None
+            path = rewrite_header(disk, known).path  # the next round sees what is behind it
+        return ([a for a in done if a.action == "rebuild-journal"]
+                or [Action("rebuild-journal", "an empty one", path)])  # fmt: skip
+    _note_losses(disk, clock, known, done, timeout_ms)  # before: never lost unrecorded
+    with _locked(disk, timeout_ms, writing=True):
+        if _is_past(disk, known):
+            return None
+        if names is _OF_FRAMES:
+            if not _reconcile(disk, clock, plan, known):
+                return None
+        elif names in (_OF_JOURNAL, _AT_LAST):
+            cut_off(disk, clock, known, plan.lost if names is _OF_JOURNAL else None)
+            for generation in known.bad:
+                _set_aside(disk, manifest_path(generation))
+        else:
+            _republish(disk, clock, plan, known, done)
+    _flush(disk, clock, known, timeout_ms)
     return done
 
 
@@ -209,7 +231,7 @@ def _state(
 
 def _keep_copy(disk: Disk, path: str) -> None:
     """Link a damaged file into the quarantine: who knows what can be read of it one day (R4)."""
-    if disk.exists(path) and not disk.exists(_aside(path)):
+    if disk.kind(path) == "file" and not disk.exists(_aside(path)):
         disk.link(path, _aside(path))
         disk.sync_dir("quarantine")
 
@@ -218,8 +240,21 @@ def _set_aside(disk: Disk, path: str) -> None:
     """Move a file that is in the way into the quarantine: linked there first, then unlinked."""
     if not disk.exists(path):
         return
+    if disk.kind(path) != "file":
+        _move_aside(disk, path)
+        return
     _keep_copy(disk, path)
     disk.unlink(path)
+    disk.sync_dir(path.rpartition("/")[0])
+
+
+def _move_aside(disk: Disk, path: str) -> None:
+    """Move what is no regular file into the quarantine, whatever it is."""
+    place = _aside(path)
+    if disk.exists(place):
+        place = place.removesuffix(".damaged") + f".{disk.random_bytes(4).hex()}.damaged"
+    disk.move(path, place)
+    disk.sync_dir("quarantine")
     disk.sync_dir(path.rpartition("/")[0])
 
 
@@ -281,6 +316,7 @@ def _with_store(
                 _bring_online(store, one.detail.partition(",")[0])
         if any(one.action == "settle" for one in done):
             restore_reserve(store)
+            disk.lock_file(MAINTENANCE_PATH).close()  # made, where it was missing
             newest = max(generations(disk), default=0)
             for _ in range(2):  # each record of the witness
                 store.locked(lambda view: view.journal.note_generation(newest))

@@ -54,6 +54,7 @@ from txlog.engine.upkeep.verify_journal import (
 )
 from txlog.engine.upkeep.verify_names import (
     check_fixed,
+    check_kinds,
     check_left,
     check_names,
     check_stages,
@@ -87,6 +88,7 @@ class Known:
     bad_history: list[HistoryRef] = field(default_factory=list)
     bad_files: list[FileRef] = field(default_factory=list)
     conflict: Conflict | None = None
+    irregular: set[str] = field(default_factory=set)  # no regular files where a store has some
 
     @property
     def newest(self) -> Manifest | None:
@@ -144,9 +146,11 @@ def _while_still(
 def _verify(
     disk: Disk, now: Instant, findings: Findings, deep: bool, topics: Sequence[TopicName]
 ) -> Known | None:
+    irregular = check_kinds(disk, findings)
     known = survey(disk, now.boot_id, findings, deep=deep)
     if known is None:
         return None
+    known.irregular = irregular
     try:
         partitions = _partitions(known.view, topics)
         _check_frames(disk, known, now.boot_id, findings)
@@ -215,6 +219,8 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
     witness = Witness(disk, salt)
     try:
         witnessed = witness.read()
+    except TxlogError:
+        witnessed = None  # which is said
     finally:
         witness.close()
     found = generations(disk)
@@ -300,12 +306,12 @@ def _check_files(
                 known.bad_history.append(one)
     if partitions is not None:
         return
-    check_fixed(disk, findings)
+    check_fixed(disk, findings, known.irregular)
     if view is not None:
         _unavailable(view, findings)
     if not known.bad and view is not None:
-        check_names(disk, is_wanted.named, findings, is_wanted)
-        check_left(disk, view, known.generations, findings)
+        check_names(disk, is_wanted.named, findings, is_wanted, known.irregular)
+        check_left(disk, view, known.generations, findings, known.irregular)
         check_stages(
             disk, wall_ms - Settings.from_mapping(view.catalog.settings).stage_ttl_ms, findings
         )
@@ -331,13 +337,16 @@ def _check_states(
         for dump in manifest.dumps:
             dumps.setdefault(dump.path, {})[dump.offset] = dump
     newest = {*known.newest.dumps} if known.newest is not None else set()
+    own = "" if known.newest is None else f"state/{known.newest.generation:010d}.state"
     for path, refs in sorted(dumps.items()):
         for is_newest in (True, False):
             wanted = [ref for ref in refs.values() if (ref in newest) is is_newest]
             if wanted:
                 with findings.lowered(not is_newest):
-                    known.bad_dumps += check_state(disk, salt, path, wanted, findings, is_wanted,
-                                                   deep=deep)  # fmt: skip
+                    known.bad_dumps += check_state(
+                        disk, salt, path, wanted, findings, is_wanted, deep=deep,
+                        is_whole=is_newest and path == own,
+                    )  # fmt: skip
 
 
 def _unavailable(view: View, findings: Findings) -> None:

@@ -91,9 +91,12 @@ def _check_counted(reader: SegmentReader) -> None:
 
 def check_state(
     disk: Disk, salt: bytes, path: str, refs: Iterable[DumpRef], findings: Findings,
-    is_wanted: IsWanted, *, deep: bool = False,
+    is_wanted: IsWanted, *, deep: bool = False, is_whole: bool = False,
 ) -> list[DumpRef]:  # fmt: skip
-    """A state file and the dumps that manifests name in it; returns those that are damaged."""
+    """A state file and the dumps that manifests name in it; returns those that are damaged.
+
+    is_whole: it was made along with the manifest that names these, so it has no others
+    """
     wanted = list(refs)
     try:
         data = disk.read(path)
@@ -109,6 +112,12 @@ def check_state(
     if data[:_STATE_HEAD_BYTES] != STATE_HEAD.pack(STATE_MAGIC, salt):
         findings.error(601, f"the header of {path} is damaged", path=path, offset=0, hint=HINT)
         return wanted
+    end = max((ref.offset + ref.length for ref in wanted), default=_STATE_HEAD_BYTES)
+    if is_whole and len(data) > end:
+        findings.warning(
+            "void", f"{path} has {len(data) - end} bytes behind its last dump that nothing needs",
+            path=path, offset=end,
+        )  # fmt: skip
     bad: list[DumpRef] = []
     for ref in wanted:
         blob = data[ref.offset : ref.offset + ref.length]

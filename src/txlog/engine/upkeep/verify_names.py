@@ -12,7 +12,7 @@ order, the foreign are for who put them there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from txlog.engine.flow.staging import STAGE_DIR, job_time
@@ -44,6 +44,10 @@ _FIXED: Final = {
     "quarantine": re.compile(r"\d{20}-[0-9a-f]{8}\.tail|.*\.damaged"),
     "pins": re.compile(r"[0-9a-f]{16}\.lock"),
 }
+_DIRECTORIES: Final = frozenset((
+    "journal", "manifest", "state", "topics", "system", "consumers", "quarantine", "pins",
+    "transaction_log", "_txnlog", "_delayed", "_cursors", "catalog", "__transaction_key",
+))  # fmt: skip
 _OF_TOPICS: Final = re.compile(
     r"_ledger-\d{12}\.\d{10}\.arrow|ledger-\d{12}\.\d{10}\.parquet|_txnlog|_delayed"
     r"|bucket-\d+-\d+-\d{10}\.parquet"
@@ -54,10 +58,35 @@ _JOB: Final = re.compile(r"\d{15}-[\w-]+")
 _STAGED: Final = re.compile(r"p\d+-[0-9a-f]+\.parquet")
 
 
-def check_fixed(disk: Disk, findings: Findings) -> None:
+def check_kinds(disk: Disk, findings: Findings) -> set[str]:
+    """What is no regular file where a store has one, or may not be read; returns the paths."""
+    out: set[str] = set()
+    for directory in (*_FIXED, *every_directory(disk)):
+        if directory == QUARANTINE_DIR:
+            continue  # it is where they go
+        for name in names_in(disk, directory) or ():
+            path = f"{directory}/{name}" if directory else name
+            kind = disk.kind(path)
+            pattern = _FIXED.get(directory, _OF_TOPICS)
+            known = pattern.fullmatch(name) or name.startswith(TEMPORARY_PREFIX)
+            if kind in ("", "file") or name in _DIRECTORIES or not known:
+                continue
+            what = "a file that may not be read" if kind == "unreadable" else f"a {kind}"
+            findings.warning(
+                "irregular", f"{path} is {what} where a store has a file", path=path,
+                hint="move it away, or txlog admin repair --apply: it goes to the quarantine",
+            )  # fmt: skip
+            out.add(path)
+    return out
+
+
+def check_fixed(disk: Disk, findings: Findings, irregular: Collection[str] = ()) -> None:
     """The reserve, the lock files, pins, what recovery cut off."""
-    _check_reserve(disk, findings)
+    if RESERVE_PATH not in irregular:
+        _check_reserve(disk, findings)
     for path in (WRITE_LOCK, MAINTENANCE_PATH, PINS_LOCK):
+        if path in irregular:
+            continue
         if not disk.exists(path):
             if path != PINS_LOCK:  # made by the first who pins
                 findings.warning("lock", f"{path} is missing", path=path,
@@ -65,11 +94,13 @@ def check_fixed(disk: Disk, findings: Findings) -> None:
         elif disk.size(path):
             findings.warning("lock", f"{path} has bytes, and it is a lock", path=path, offset=0)
     for path in pins(disk):
-        if not holder_of(disk, path)[0]:
+        if path not in irregular and not holder_of(disk, path)[0]:
             findings.warning("pin", f"{path} is of a process that is gone", path=path,
                              hint="upkeep removes it")  # fmt: skip
     for name in disk.listdir(QUARANTINE_DIR):
         path = f"{QUARANTINE_DIR}/{name}"
+        if path in irregular:
+            continue
         findings.read(disk.size(path))
         findings.warning(
             "quarantine", f"{path} has {disk.size(path)} bytes that recovery cut off", path=path,
@@ -100,11 +131,14 @@ def _check_reserve(disk: Disk, findings: Findings) -> None:
 
 
 def check_names(
-    disk: Disk, named: set[str], findings: Findings, is_wanted: IsWanted
+    disk: Disk, named: set[str], findings: Findings, is_wanted: IsWanted,
+    irregular: Collection[str] = (),
 ) -> None:  # fmt: skip
     """Files that nobody names, and such as a store does not have."""
     for directory, pattern in _FIXED.items():
         for path, name in _names(disk, directory, findings):
+            if path in irregular:
+                continue
             _check_name(disk, path, name, pattern, named, findings, is_wanted)
     strays: list[str] = []
     for directory in every_directory(disk, strays):
@@ -113,6 +147,8 @@ def check_names(
         if directory.count("/") == _PARTITION_LEVEL and not _is_partition(directory):
             strays.append(directory)
         for path, name in _names(disk, directory, findings):
+            if path in irregular:
+                continue
             _check_name(disk, path, name, _OF_TOPICS, named, findings, is_wanted)
     for path in strays:
         _foreign(path, findings)
@@ -136,7 +172,10 @@ def _foreign(path: str, findings: Findings) -> None:
                      hint="nobody looks at it: move it away")  # fmt: skip
 
 
-def check_left(disk: Disk, view: View, before: Sequence[int], findings: Findings) -> None:
+def check_left(
+    disk: Disk, view: View, before: Sequence[int], findings: Findings,
+    irregular: Collection[str] = (),
+) -> None:  # fmt: skip
     """Manifests that a checkpoint should have removed, locks that a consumer should have.
 
     before: the generations when the look began; one that is gone since was on its way
@@ -148,6 +187,8 @@ def check_left(disk: Disk, view: View, before: Sequence[int], findings: Findings
             findings.warning("unnamed", f"{path} is older than the two that are kept", path=path,
                              hint="the next checkpoint removes it")  # fmt: skip
     for path in detached(disk, view):
+        if path in irregular:
+            continue
         if not holder_of(disk, path)[0] and disk.exists(path):
             findings.warning("unnamed", f"{path} is of a consumer that has left", path=path,
                              hint=UNNAMED_HINT)  # fmt: skip

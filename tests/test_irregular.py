@@ -1,0 +1,132 @@
+"""What is no regular file where a store has one: verify says so and goes on, repair moves it away.
+
+Directories, links, pipes and sockets in the place of each file that a store consists of. R26.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.engine_kit import START_MS, Bench, open_client, send, values
+from txlog.clock import ManualClock
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+KINDS = ("directory", "link", "pipe", "socket")
+NEWEST = {
+    "manifest": "manifest/*", "state": "state/*", "part": "topics/*/*/*/*/_ledger*",
+    "journal": "journal/*.journal",
+}  # fmt: skip
+FIXED = ("journal/witness", "reserve", "lock", "maintenance.lock", "pins.lock")
+UNNAMED = ("consumers/1.lock", "pins/0123456789abcdef.lock", "state/0000000099.state")
+
+
+@cache
+def sample() -> Path:
+    """Two checkpoints and a tail: a, b, c, d."""
+    bench = Bench(Path(mkdtemp(), "store"))
+    bench.client.create_topic("t")
+    for value in (b"a", b"b", b"c"):
+        send(bench.client, value)
+        bench.client.checkpoint()
+    send(bench.client, b"d")
+    bench.close()
+    return Path(bench.path)
+
+
+def put(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a thing of a kind be where a file was, or none."""
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("/dev/null")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        monkeypatch.chdir(path.parent)  # a long path is no address
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)
+
+
+def codes(store: Path, **how: Any) -> dict[str, str]:
+    found = txlog.verify(str(store), clock=ManualClock(START_MS), **how)
+    return {one["code"]: one["path"] for one in found["problem_list"]}
+
+
+def repaired(store: Path, **how: Any) -> list[str]:
+    done = txlog.repair(str(store), apply=True, clock=ManualClock(START_MS), **how)
+    assert all(one["done"] for one in done["action_list"]), done
+    return list(dict.fromkeys(one["action"] for one in done["action_list"]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", [*FIXED, *UNNAMED])
+def test_it_is_named_and_moved_to_the_quarantine(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything else is looked at; what a store needs there is made anew."""
+    store = tmp_path / "store"
+    shutil.copytree(sample(), store)
+    put(store / name, kind, monkeypatch)
+    for deep in (False, True):
+        assert codes(store, deep=deep)["irregular"] == name
+    assert repaired(store)[0] == "set-aside"
+    aside = store / "quarantine" / (name.replace("/", "+") + ".damaged")
+    assert aside.is_symlink() if kind == "link" else aside.exists()
+    assert set(codes(store)) == {"quarantine"}
+    with open_client(str(store), ManualClock(START_MS)) as client:
+        send(client, b"e")
+        client.checkpoint()
+        assert values(client) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NEWEST)
+def test_in_the_place_of_what_is_named_it_is_damage(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is mended as a file that is lost; the journal alone cannot be without a loss."""
+    store = tmp_path / "store"
+    shutil.copytree(sample(), store)
+    path = max(store.glob(NEWEST[name]))
+    put(path, kind, monkeypatch)
+    found = codes(store)
+    assert found["irregular"] == str(path.relative_to(store))
+    assert any(code.startswith("TXL-") for code in found)
+    repaired(store, accept_loss=name == "journal")
+    assert not any(code.startswith("TXL-") for code in codes(store, deep=True))
+    kept = [b"a", b"b", b"c"] if name == "journal" else [b"a", b"b", b"c", b"d"]
+    with open_client(str(store), ManualClock(START_MS)) as client:
+        send(client, b"e")
+        assert values(client) == [*kept, b"e"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_identity_is_restored_by_nobody(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(sample(), store)
+    put(store / "txlog.toml", kind, monkeypatch)
+    assert codes(store)["irregular"] == "txlog.toml"
+    plan = txlog.repair(str(store), apply=True, clock=ManualClock(START_MS))
+    assert [one["action"] for one in plan["action_list"]] == ["restore"]
+
+
+def test_bytes_behind_the_last_dump_are_said(tmp_path: Path) -> None:
+    """Nothing needs them, and no store has written them."""
+    store = tmp_path / "store"
+    shutil.copytree(sample(), store)
+    path = max(store.glob("state/*"))
+    path.write_bytes(path.read_bytes() + b"more")
+    assert codes(store) == {"void": f"state/{path.name}"}
