@@ -465,14 +465,14 @@ def test_doctor_takes_no_checkpoint_beside_it_for_damage(
     bench.client.checkpoint()
     left = [times]
 
-    def checkpointed(*args: Any, **rest: Any) -> None:
+    def checkpointed(*args: Any, **rest: Any) -> Any:
         while left[0]:
             left[0] -= 1
             send(bench.client, b"m")
             bench.client.checkpoint(roll_all=True)
             bench.clock.advance(1)
             bench.client.admin.gc(apply=True, keep_ms=0)
-        check_journals(*args, **rest)
+        return check_journals(*args, **rest)
 
     monkeypatch.setattr("txlog.engine.upkeep.verify.check_journals", checkpointed)
     answers = {row["name"]: row["status"] for row in txlog.doctor(bench.path, clock=bench.clock)}
