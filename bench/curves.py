@@ -231,6 +231,8 @@ def consumers(folder: Path) -> None:
 
 def acks(folder: Path) -> None:
     """Every second message acknowledged, by ids: the fragments a second consumer has to read."""
+    import pyarrow as pa
+
     import txlog
 
     def lines() -> Iterator[Line]:
@@ -242,7 +244,7 @@ def acks(folder: Path) -> None:
                 client.create_subscription("t", "s", type="shared")
                 producer = client.producer("t")
                 for _ in range(count // 10_000):
-                    producer.send_batch([b"m"] * 10_000)
+                    producer.send_batch(pa.table({"value": [b"m"] * 10_000}))
                 with client.consumer("t", "s", type="shared") as consumer:
                     while (rows := consumer.receive_batch(10_000, timeout_ms=0)).num_rows:
                         consumer.acknowledge(rows.take(list(range(0, rows.num_rows, 2))))
