@@ -59,7 +59,7 @@ def explained(function: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except TxlogError:
+        except (TxlogError, OSError):  # OSError: of a signal's handler, never of an argument
             raise
         except Exception as error:
             found = blamed(function, args, kwargs)
