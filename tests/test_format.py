@@ -29,6 +29,7 @@ from txlog.engine.storage import (
     segment,
     witness,
 )
+from txlog.engine.upkeep.changes import SCHEMAS
 
 TEXT = (ROOT / "FORMAT.md").read_text(encoding="utf-8")
 STRUCTS = {
@@ -93,10 +94,33 @@ def test_the_ops_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("kind", [manifest.Manifest, segment.FileRef, manifest.DumpRef,
-                                  manifest.HistoryRef, bucket.Head, bucket.Segment,
+                                  manifest.HistoryRef, manifest.Changes, manifest.ChangeRef,
+                                  bucket.Head, bucket.Segment,
                                   bucket_bitmaps.PackedBitmaps])  # fmt: skip
 def test_the_fields_of_structs(kind: type[msgspec.Struct]) -> None:
     assert f"| {kind.__name__} | {_described(kind)} |" in TEXT
+
+
+@pytest.mark.parametrize(("kind", "before"), [
+    ("key", "\nOf keys;"), ("cursor", "\nOf cursors;"), ("catalog", "Of the catalog;"),
+])  # fmt: skip
+def test_the_columns_of_changes(kind: str, before: str) -> None:
+    """In order; one type stands for all columns of a line, or each has its own."""
+    ranges = re.search(r"^R is (.*?):\s+entries", TEXT, re.MULTILINE)
+    assert ranges is not None
+    lines = TEXT[TEXT.index(before) :].split("|---|---|---|\n")[1].splitlines()
+    found: list[tuple[str, str]] = []
+    for line in lines[: lines.index("") if "" in lines else None]:
+        names, kinds = line.split("|")[1:3]
+        columns = re.findall(r"`(\w+)`", names)
+        types = re.split(r", (?![^<]*>|tz)", kinds.strip())
+        types = types * len(columns) if len(types) == 1 else types
+        found += [
+            (name, re.sub(r"\bR\b", ranges[1], kind))
+            for name, kind in zip(columns, types, strict=True)
+        ]
+    known = [(f.name, str(f.type).replace("element: ", "")) for f in SCHEMAS[kind]]
+    assert found == known
 
 
 def test_the_identity_in_the_text_is_written_like_that() -> None:
@@ -225,6 +249,8 @@ def _described(kind: type[msgspec.Struct]) -> str:
     for field in msgspec.structs.fields(kind):
         made = field.default_factory
         default = made() if made is not msgspec.NODEFAULT else field.default
+        if isinstance(default, msgspec.Raw):
+            default = msgspec.msgpack.decode(default)
         words.append(field.name if field.required else f"{field.name}={json.dumps(default)}")
     return " ".join(words)
 

@@ -180,6 +180,24 @@ def test_a_damaged_part_is_named(bench: Bench) -> None:
     assert client.show_transaction(txn)["state"] == "committed"
 
 
+def test_a_damaged_part_keeps_no_checkpoint_from_being_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are not merged until a repair forgets that one; the journal does not grow for it."""
+    monkeypatch.setattr(history, "PARTS_MAX", 2)
+    client = bench.client
+    whole(client, bench)
+    client.checkpoint()
+    (path,) = parts(bench)
+    path.chmod(0o600)
+    path.write_bytes(b"nothing of it")
+    for _ in range(3):
+        whole(client, bench)
+        assert not client.checkpoint()["skipped"]
+    manifest = newest_manifest(client._store.disk, client._store.identity.salt, 0)[0]
+    assert len(manifest.history) == 4
+
+
 def test_parts_that_nobody_names_are_swept(bench: Bench) -> None:
     """R19: what a pass left that died before its manifest; named ones stay."""
     client = bench.client

@@ -367,6 +367,17 @@ class Admin(PolicyAdmin):
         """
         return spacing.compact(self._store, topic, partition, dry_run=dry_run, arrange=arrange)
 
+    def compact_changes(self) -> list[Answer]:
+        """Reduce the logs of changes to the newest row of each key, cursor and thing, as Parquet.
+
+        Each cursor gets a file of its own, and what came before is gone, as by Pulsar's compaction
+        of a topic. A checkpoint is written first, so that everything is in it.
+
+        returns: a row a log, with its rows, files and bytes before and after
+        raises:  StoreLocked (another process is at maintenance), StoreFull, Corruption
+        """
+        return spacing.compact_changes(self._store)
+
     def offload(
         self, topic: str, to: str, partition: int | None = None, *, dry_run: bool = False
     ) -> Answer:

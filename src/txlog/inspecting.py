@@ -8,6 +8,7 @@ from typing import Any
 
 from txlog import keyreport, report
 from txlog.bounds import Bound, Range
+from txlog.changelists import recent_of_key, recent_of_subscription
 from txlog.engine.flow.bounds import resolve_range
 from txlog.engine.flow.dispatch import plan, received
 from txlog.engine.flow.lookup import topic as find_topic
@@ -85,10 +86,12 @@ def _named(view: View, store: Store, kind: str, text: str) -> Answer:
         rows = [r for r in report.subscriptions(view, None, store) if r["subscription"] == text]
         if not rows:
             raise NotFoundHere(text)
-        return {"kind": "subscription", **rows[0]}
+        recent = recent_of_subscription(view, rows[0]["topic"], text)
+        return {"kind": "subscription", **rows[0], "change_list": recent}
     if kind == "key":
         answer = keyreport.transaction_key(view, store, store.disk.owner(), text, None)
-        return {"kind": "transaction_key", **answer}
+        of = (answer["coordinator"], answer["owner_uid"], answer["transaction_key"])
+        return {"kind": "transaction_key", **answer, "change_list": recent_of_key(view, *of)}
     if kind == "ledger":
         return _ledger(view, _number(text))
     if kind == "lsn":

@@ -24,7 +24,7 @@ from txlog.errors import InvalidArgument, Refused
 from txlog.ids import MessageId, TopicName
 
 Answer = dict[str, Any]
-REBUILD = ("state", "delayed", "all")
+REBUILD = ("state", "delayed", "changes", "all")
 
 
 def verify(
@@ -108,7 +108,7 @@ def repair(
     stay at their ids without key and value, with the property `txlog.lost`.
 
     apply:       do it; else only a plan, which locks and changes nothing
-    rebuild:     "state", "delayed" or "all": make this anew though its checksums are right
+    rebuild:     "state", "delayed", "changes" or "all": make this anew, damaged or not
     ledger:      only files of this one
     accept_loss: also do what loses messages
     returns:     {applied, messages_lost, action_list}; an action has action, path, ledger, first,
@@ -135,7 +135,7 @@ def repair_disk(
     ledger: int | None = None, accept_loss: bool = False, lock_timeout_ms: int = 30_000,
 ) -> Answer:  # fmt: skip
     """As repair, on a disk."""
-    wanted: Collection[str] = REBUILD[:2] if rebuild == "all" else [rebuild] if rebuild else []
+    wanted: Collection[str] = REBUILD[:-1] if rebuild == "all" else [rebuild] if rebuild else []
     done: list[Action] = []
     for _ in range(ROUNDS_MAX):
         plan = make_plan(disk, clock, wanted, ledger)

@@ -13,9 +13,11 @@ import pyarrow as pa
 
 from txlog import delayreport, keyreport, report, views, watermarkreport
 from txlog.bucketreport import buckets
+from txlog.changelists import catalog_log, cursor_log, transaction_key_log
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.store import Store
+from txlog.engine.upkeep.changes import CATALOG_CHANGES, CURSOR_CHANGES, KEY_CHANGES
 from txlog.engine.view import View
 from txlog.longlists import ACKS, FRAMES, PENDING_ACKS, acks, frames, pending_acks
 from txlog.sqlquery import LISTS
@@ -28,7 +30,7 @@ _TYPES: Final = {
 
 _SQL: Final = {
     pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.int32(): "INTEGER", pa.bool_(): "BOOLEAN",
-    INSTANT: "TIMESTAMP WITH TIME ZONE", pa.binary(): "BLOB", pa.list_(pa.string()): "VARCHAR[]",
+    INSTANT: "TIMESTAMP WITH TIME ZONE", pa.binary(): "BLOB",
 }  # fmt: skip
 
 
@@ -88,8 +90,14 @@ def _watermarks(view: View, store: Store) -> Iterable[Row]:
 
 _TABLES: Final[dict[str, Callable[[View], pa.Table]]] = {
     "acks": acks, "pending_acks": pending_acks, "frames": frames,
+    "transaction_key_log": transaction_key_log, "cursor_log": cursor_log,
+    "catalog_log": catalog_log,
 }  # fmt: skip
-_TABLE_SCHEMAS: Final = {"acks": ACKS, "pending_acks": PENDING_ACKS, "frames": FRAMES}
+_TABLE_SCHEMAS: Final = {
+    "acks": ACKS, "pending_acks": PENDING_ACKS, "frames": FRAMES,
+    "transaction_key_log": KEY_CHANGES, "cursor_log": CURSOR_CHANGES,
+    "catalog_log": CATALOG_CHANGES,
+}  # fmt: skip
 _LISTS: Final[dict[str, tuple[pa.Schema, Callable[[View, Store], Iterable[Row]]]]] = {
     "topics": (
         _columns(
@@ -153,7 +161,17 @@ assert {*_LISTS, *_TABLES} == LISTS
 def columns(name: str) -> dict[str, str]:
     """The columns of a relation of LISTS and their types, as SQL says them."""
     schema = _TABLE_SCHEMAS[name] if name in _TABLES else _LISTS[name][0]
-    return {field.name: _SQL[field.type] for field in schema}
+    return {field.name: _sql_type(field.type) for field in schema}
+
+
+def _sql_type(kind: pa.DataType) -> str:
+    """A type as SQL says it, of what a list or struct holds too."""
+    if pa.types.is_list(kind):
+        return f"{_sql_type(kind.value_type)}[]"
+    if pa.types.is_struct(kind):
+        fields = ", ".join(f'"{field.name}" {_sql_type(field.type)}' for field in kind)
+        return f"STRUCT({fields})"
+    return _SQL[kind]
 
 
 def listed(view: View, store: Store, name: str) -> pa.Table:

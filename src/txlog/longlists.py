@@ -106,17 +106,18 @@ def kept_frames(view: View) -> list[RawFrame]:
         if generation >= view.manifest.generation:
             break
         try:
-            return _behind(view, read_manifest(view.disk, generation, view.salt))
+            return frames_behind(view, read_manifest(view.disk, generation, view.salt))
         except (JournalMoved, MissingFile, Corruption):
             continue  # on its way out
     try:
-        return _behind(view, view.manifest)
+        return frames_behind(view, view.manifest)
     except JournalMoved as error:
         name = f"journal behind manifest {view.manifest.generation}"
         raise MissingFile(f"the {name} is gone", path="journal") from error
 
 
-def _behind(view: View, manifest: Manifest) -> list[RawFrame]:
+def frames_behind(view: View, manifest: Manifest) -> list[RawFrame]:
+    """Frames behind a checkpoint, up to the view's LSN; raises JournalMoved."""
     journal = Journal(view.disk, view.salt, _NO_BOOT)
     try:
         journal.open_at(manifest.cut_lsn, manifest.chain_crc)

@@ -134,6 +134,10 @@ class Settings:
     retention_bytes: int = UNLIMITED
     retention_acked: bool = False
     ttl_ms: int = UNLIMITED
+    # how long, and in how many bytes of each log, changes of keys, cursors and the catalog stay as
+    # rows; of older ones the newest of each stays. 0: no rows at all, -1: no bound
+    change_retention_ms: int = 7 * DAY_MS
+    change_retention_bytes: int = 64 * MIB
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Settings:
@@ -219,6 +223,8 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "retention_ms": (UNLIMITED, INSTANT_MS_MAX),
     "retention_bytes": (UNLIMITED, INSTANT_MS_MAX),
     "ttl_ms": (UNLIMITED, INSTANT_MS_MAX),
+    "change_retention_ms": (UNLIMITED, INSTANT_MS_MAX),
+    "change_retention_bytes": (UNLIMITED, _WORD_MAX),
 }
 WATERMARK_POLICIES: Final = tuple(name for name in BOUNDS if name.startswith("watermark_"))
 # settings that are yes or no; 0 and 1 mean the same

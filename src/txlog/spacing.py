@@ -34,6 +34,7 @@ from txlog.engine.upkeep.offload import (
     offloadable,
 )
 from txlog.engine.upkeep.retention import trim_topic
+from txlog.engine.upkeep.service import compact_changes as compact_logs
 from txlog.engine.upkeep.service import run_checkpoint
 from txlog.engine.upkeep.sweep import free_gone, replaced, unlink_unnamed, unnamed
 from txlog.engine.upkeep.unlinking import unlink_free
@@ -42,6 +43,8 @@ from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import TopicName
 
 Answer = dict[str, Any]
+# The logs of changes, by what relations of SQL are called that show them.
+LOGS = {"key": "transaction_key_log", "cursor": "cursor_log", "catalog": "catalog_log"}
 
 
 def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicName, list[int]]:
@@ -112,6 +115,21 @@ def _compact(
     free_gone(store)
     write_checkpoint(store, CheckpointReport())
     report.size_after_bytes, report.ledgers_after = store.read(measure)
+
+
+def compact_changes(store: Store) -> list[Answer]:
+    """Compact the logs of changes; the fields of `txlog admin compact-changes`, a row a log."""
+    before, after = compact_logs(store)
+    out: list[Answer] = []
+    for kind, name in LOGS.items():
+        row: Answer = {"log": name}
+        for when, found in (("before", before), ("after", after)):
+            refs = [ref for ref in found.refs if ref.kind == kind]
+            row[f"rows_{when}"] = sum(ref.rows for ref in refs)
+            row[f"files_{when}"] = len(refs)
+            row[f"size_{when}_bytes"] = sum(ref.bytes for ref in refs)
+        out.append(row)
+    return out
 
 
 def offload(store: Store, topic: str, to: str, partition: int | None, *, dry_run: bool) -> Answer:

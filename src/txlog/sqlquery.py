@@ -33,7 +33,7 @@ _MESSAGES: Final = "messages"
 _EVERYTHING: Final = "messages_all"
 LISTS: Final = frozenset(
     "topics subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets"
-    " watermarks segments frames".split()
+    " watermarks segments frames transaction_key_log cursor_log catalog_log".split()
 )
 _TRIES: Final = 5
 _MACROS: Final = (

@@ -45,6 +45,30 @@ def compact(
 
 
 @command(
+    "admin compact-changes",
+    examples=("txlog admin compact-changes", "txlog admin compact-changes --json"),
+    fields=(
+        "log rows_before rows_after files_before files_after size_before_bytes size_after_bytes"
+    ),
+    changes=True,
+)
+def compact_changes(call: Call) -> None:
+    """Reduce the logs of changes to the newest row of each key, cursor and thing of the catalog.
+
+    The logs are system/__transaction_key, the cursors' and system/catalog: what DuckDB and Spark
+    read as Parquet, and query as transaction_key_log, cursor_log, catalog_log. What came before the
+    newest rows is gone, as by a compaction of a topic. Each cursor gets a file of its own, in
+    _cursors/SUBSCRIPTION of its partition.
+    """
+    client = call.client(write=True)
+    with Words(call, "compacting the logs of changes"):
+        rows = client.admin.compact_changes()
+    before, after = (sum(int(row[f"rows_{when}"]) for row in rows) for when in ("before", "after"))
+    call.summary(f"{counted(before, 'change')} before, {after:,} after")
+    call.output.rows(rows)
+
+
+@command(
     "admin offload",
     examples=(
         "txlog admin offload orders --to /mnt/archive",

@@ -116,6 +116,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin offline": Entry("adminpartitions", "offline", "take a partition away"),
     "admin online": Entry("adminpartitions", "online", "bring a partition back"),
     "admin compact": Entry("adminspace", "compact", "rewrite a sidecar without aborted messages"),
+    "admin compact-changes": Entry("adminspace", "compact_changes", "newest row of keys, cursors"),
     "admin offload": Entry("adminspace", "offload", "move sealed files to a directory or to S3"),
     "admin trim": Entry("adminspace", "trim", "let the oldest messages go"),
     "admin repair": Entry("verify", "repair", "make damaged files again, or say how"),

@@ -54,7 +54,8 @@ def query(
 
     Relations: messages, one a topic by its name; messages_all, with rows of all kinds; topics
     subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets watermarks
-    segments frames. text(key) and json(value) read bytes.
+    segments frames; a row a change have transaction_key_log cursor_log catalog_log.
+    text(key) and json(value) read bytes.
     There is no order but by ORDER BY partition, ledger, entry, txn_index.
     """
     exclusive(SQL=sql, file=file)

@@ -89,7 +89,9 @@ def repair(
     apply: Annotated[bool, Option("--apply", help="do it; else this is a plan")] = False,
     rebuild: Annotated[
         str | None,
-        Option("--rebuild", metavar="state|delayed|all", help="make it anew, damaged or not"),
+        Option(
+            "--rebuild", metavar="state|delayed|changes|all", help="make it anew, damaged or not"
+        ),
     ] = None,
     ledger: Annotated[
         int | None, Option("--ledger", metavar="N", help="only files of this one")
@@ -105,7 +107,7 @@ def repair(
     property txlog.lost. Of frames that cannot be read messages_lost is null: unknown. 7: something
     is left that needs a copy of the store; 6: all of it is.
     """
-    call.check_choice("--rebuild", rebuild, ("state", "delayed", "all"))
+    call.check_choice("--rebuild", rebuild, ("state", "delayed", "changes", "all"))
     path = call.store_path()
     call.report.store = os.path.abspath(path)
     if apply and call.read_only:

@@ -157,7 +157,9 @@ def _is_below(left: Mark, right: Mark) -> bool:
     return left != right and covers(right, left)
 
 
-class _Dumped(msgspec.Struct, array_like=True):
+class Dumped(msgspec.Struct, array_like=True):
+    """A cursor as its dump has it: bitmaps are portable roaring, 64 bits of entries, else 32."""
+
     mark_delete: Mark
     acked: dict[int, bytes]
     inner: list[tuple[int, int, bytes]]
@@ -343,7 +345,7 @@ def _dump(state: Cursor) -> bytes:
     acked, inner = state.acked.dump()
     leases, waiting = state.hands.dump()
     return msgspec.msgpack.encode(
-        _Dumped(
+        Dumped(
             state.mark_delete, acked, inner,
             [(*key, pending) for key, pending in state.pending.items()],
             [(*key, count) for key, count in sorted(state.redelivered.items())],
@@ -368,11 +370,16 @@ _TAKES: dict[type, Callable[[Cursor, int, int, Any], None]] = {
     Sought: _take_sought,
     Promoted: _take_promoted,
 }
-_decoder = msgspec.msgpack.Decoder(_Dumped)
+_decoder = msgspec.msgpack.Decoder(Dumped)
+
+
+def read_dump(data: bytes) -> Dumped:
+    """What a dump says, with the bitmaps as they lie there."""
+    return _decoder.decode(data)
 
 
 def _load(data: bytes) -> Cursor:
-    dumped = _decoder.decode(data)
+    dumped = read_dump(data)
     state = Cursor()
     state.mark_delete = dumped.mark_delete
     state.acked = IdSet.load(dumped.acked, dumped.inner)

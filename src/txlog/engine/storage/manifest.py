@@ -58,6 +58,42 @@ class HistoryRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     crc: int
 
 
+class ChangeRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A segment of the changes of keys, cursors, or the catalog: rows of these LSNs and instants.
+
+    kind:      key, cursor, catalog
+    subscription, partition: of a segment of one cursor alone, else 0
+    newest:    it has the newest row of each key of what was before it, no other
+    """
+
+    kind: str
+    path: str
+    rows: int
+    lsn_first: int
+    lsn_last: int
+    time_first: int
+    time_last: int
+    bytes: int
+    crc: int
+    subscription: int = 0
+    partition: int = 0
+    newest: bool = False
+
+
+class Changes(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The segments of changes, of each kind oldest first.
+
+    begun: what they say of a key at last is its state at the cut; else the next checkpoint writes a
+           row of the state of every one
+    """
+
+    begun: bool = False
+    refs: list[ChangeRef] = []
+
+
+_NO_CHANGES = msgspec.Raw(msgspec.msgpack.encode(Changes()))
+
+
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
     """What a checkpoint consists of. Frames above cut_lsn are in the journals."""
 
@@ -70,6 +106,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     dumps: list[DumpRef]
     dropped: list[tuple[str, int]]  # un-named files and since when, until they are unlinked
     history: list[HistoryRef] = []
+    changes: msgspec.Raw = _NO_CHANGES  # of Changes: opening a store needs none of it
 
 
 class _Stored(Manifest, frozen=True, array_like=True):
@@ -79,8 +116,21 @@ class _Stored(Manifest, frozen=True, array_like=True):
 
 
 assert _Stored.__struct_fields__ == Manifest.__struct_fields__
-EMPTY = Manifest(0, 0, 0, 0, 0, {}, [], [])
+
+
+def raw_changes(changes: Changes) -> msgspec.Raw:
+    """Changes as a manifest has them."""
+    return msgspec.Raw(msgspec.msgpack.encode(changes))
+
+
+EMPTY = Manifest(0, 0, 0, 0, 0, {}, [], [], [], raw_changes(Changes(True)))
 _decoder, _refs = msgspec.msgpack.Decoder(_Stored), msgspec.msgpack.Decoder(list[FileRef])
+_changes_decoder = msgspec.msgpack.Decoder(Changes)
+
+
+def changes_of(manifest: Manifest) -> Changes:
+    """The segments of changes that a manifest names."""
+    return _changes_decoder.decode(manifest.changes)
 
 
 def manifest_path(generation: int) -> str:
@@ -126,6 +176,7 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
                         stored.dumps,
                         stored.dropped,
                         stored.history,
+                        stored.changes,
                     )
     raise Corruption(
         f"{path} is damaged, bytes 0 to {len(data)}", path=path, offset=0,

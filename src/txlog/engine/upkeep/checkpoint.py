@@ -36,16 +36,19 @@ from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.far import is_far
 from txlog.engine.storage.journal_file import list_journals
 from txlog.engine.storage.manifest import (
+    Changes,
     DumpRef,
     HistoryRef,
     Manifest,
+    changes_of,
     encode_manifest,
     generations,
     manifest_path,
+    raw_changes,
 )
 from txlog.engine.storage.segment import FileRef, encode_part, make_ref
 from txlog.engine.store import MAINTENANCE_PATH, Store
-from txlog.engine.upkeep import history
+from txlog.engine.upkeep import changelog, changes, history
 from txlog.engine.upkeep.paths import ledger_dir, part_path
 from txlog.engine.upkeep.unlinking import STATE_DIR, needed_before, unlink_free
 from txlog.engine.view import View
@@ -84,6 +87,7 @@ class Cut:
     kept, changed: dumps that stay where they are, and those to be written
     runs:          the rows that are in the journal only; directories: where their ledgers lie
     lost:          files that frames named and let go again, before a manifest could name them
+    named:         what the cursors are called whose dumps are written
     """
 
     manifest: Manifest
@@ -94,6 +98,7 @@ class Cut:
     sealed: dict[int, FileRef]
     gone: set[int]
     lost: list[str]
+    named: dict[changes.Cell, changes.Named]
 
 
 def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> Manifest:
@@ -124,22 +129,26 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
     view = View.open(disk, store.identity.salt, now.boot_id, generation=old.generation or None)
     try:
         with _uncollected():
-            items = _read_frames(view, cut, cut_lsn)
+            items, found = _read_frames(view, cut, cut_lsn)
         generation = next_generation(disk, old, cut.directories.values())
         dumps = write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
         files = write_parts(view, cut, generation, report)
         rows = history.table_of(items)
         log = history.publish(view, rows, generation, store.settings, sure_ms)
-        dropped = dropped_files(old, files, dumps, log, cut.lost, now.wall_ms)
+        told = changelog.publish(
+            disk, old, found, cursors_of(cut), dumps, cut_lsn, generation, store.settings,
+            sure_ms, store.note,
+        )  # fmt: skip
+        dropped = dropped_files(old, files, dumps, log, told, cut.lost, now.wall_ms)
         manifest = Manifest(
             generation, crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
-            dumps, dropped, log,
+            dumps, dropped, log, raw_changes(told),
         )  # fmt: skip
         keep, expired = _expired(manifest, store, sure_ms, far=far)
         manifest = msgspec.structs.replace(manifest, dropped=keep)
         disk.publish(manifest_path(generation), [encode_manifest(manifest, store.identity.salt)])
         report.generation = generation
-        _settle(store, old, expired, report)
+        settle(store, old, expired, report)
         return manifest
     finally:
         view.close()
@@ -149,7 +158,7 @@ def state_at_cut(view: View) -> Cut:
     """What a checkpoint needs of the live view; threads of this process wait for it."""
     manifest, kept = view.manifest, view.dumped()
     if manifest.cut_lsn >= view.lsn:
-        return Cut(manifest, [], {}, {}, {}, {}, set(), [])
+        return Cut(manifest, [], {}, {}, {}, {}, set(), [], {})
     changed: dict[Component, bytes] = {}
     for key in view.changed():
         blob = view.dump(key)
@@ -160,25 +169,43 @@ def state_at_cut(view: View) -> Cut:
     sealed, catalog = view.files.sealed_since(), view.catalog
     runs = {ledger: list(runs) for ledger, runs in view.tail.runs.items() if ledger not in sealed}
     places = {ledger: ledger_dir(catalog, *catalog.owners[ledger]) for ledger in runs}
+    named = {
+        key[1:]: name for key in changed
+        if key[0] == "cursor" and (name := changes.name_of(catalog, key[1:])) is not None
+    }  # fmt: skip
     return Cut(
         manifest, list(kept.values()), changed, runs, places, sealed, view.files.gone_since(),
-        [*view.files.lost],
+        [*view.files.lost], named,
     )  # fmt: skip
 
 
-def _read_frames(view: View, cut: Cut, cut_lsn: int) -> list[history.Item]:
-    """Read the frames for their rows and for what coordinators were told; nothing is replayed."""
+def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.Named, bytes]]:
+    """The cursors whose dumps are written, with what they are called."""
+    return (
+        (cell, name, cut.changed[("cursor", *cell)]) for cell, name in sorted(cut.named.items())
+    )
+
+
+def _read_frames(
+    view: View, cut: Cut, cut_lsn: int
+) -> tuple[list[history.Item], changes.Collected]:
+    """Read the frames for their rows and for what components were told; nothing is replayed."""
     items: list[history.Item] = []
+    found = changes.Collected()
     journal, tail = view.journal, view.tail
     journal.current.keep_rows(ROWS_KEPT_BYTES)
     tail.runs = cut.runs
     while journal.last_lsn < cut_lsn:  # by steps: what a step has read is gone before the next
         for raw in journal.read_until(min(journal.last_lsn + FRAMES_READ, cut_lsn)):
             tail.pack(raw)
-            for op in decode_ops(raw.ops, lsn=raw.lsn):
-                if type(op) in history.KINDS:
-                    items.append((raw.lsn, raw.time_ms, op))
-    return items
+            lsn, time_ms = raw.lsn, raw.time_ms
+            for op in decode_ops(raw.ops, lsn=lsn):
+                kind = type(op)
+                if kind in history.KINDS:
+                    items.append((lsn, time_ms, op))
+                elif kind in changes.TAKES:
+                    changes.TAKES[kind](found, lsn, time_ms, op)
+    return items, found
 
 
 @contextmanager
@@ -226,7 +253,8 @@ def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> in
                  a sweep may have removed that, and not yet the parts made along with it (R16)
     """
     highest = max([old.generation, *generations(disk)])
-    for directory in {"state", history.HISTORY_DIR, *directories}:
+    fixed = ("state", history.HISTORY_DIR, *changelog.DIRECTORIES.values())
+    for directory in {*fixed, *directories}:
         for name in disk.listdir(directory):
             if found := _NUMBERED.fullmatch(name):
                 highest = max(highest, int(found[1]))
@@ -284,13 +312,14 @@ def _worth_moving(disk: Disk, kept: dict[Component, DumpRef]) -> list[Component]
 
 def dropped_files(
     old: Manifest, files: dict[int, list[FileRef]], dumps: list[DumpRef],
-    log: list[HistoryRef], lost: list[str], now_ms: int,
+    log: list[HistoryRef], told: Changes, lost: list[str], now_ms: int,
 ) -> list[tuple[str, int]]:  # fmt: skip
     """Files the old manifest named and the new one does not, with those still in their grace."""
     named = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
-    named |= {ref.path for ref in log}
+    named |= {ref.path for ref in log} | {ref.path for ref in told.refs}
     before = {ref.path for refs in old.files.values() for ref in refs}
     before |= {ref.path for ref in old.dumps} | {ref.path for ref in old.history} | {*lost}
+    before |= {ref.path for ref in changes_of(old).refs}
     return [*old.dropped, *((path, now_ms) for path in sorted(before - named))]
 
 
@@ -316,7 +345,7 @@ def _expired(
     return keep, [path for path, _ in manifest.dropped if path not in kept]
 
 
-def _settle(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
+def settle(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
     """Behind the manifest: the checkpoint is there, so what fails now is a note and no failure."""
     generation = report.generation
     try:

@@ -17,6 +17,7 @@ from txlog.engine.storage.frame import HEADER_BYTES, decode_header, is_genuine
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalName, RawFrame
 from txlog.engine.storage.manifest import Manifest
 from txlog.engine.storage.witness import decode_record
+from txlog.engine.upkeep.changes import SCHEMAS
 from txlog.errors import Corruption, FormatMismatch, NotFound
 from txlog.ids import MessageId
 
@@ -69,23 +70,55 @@ def inspect_file(path: str) -> Answer:
         record = decode_record(data[:128], data[16:24])
         return {**base, "type": "witness", "durable_lsn": record.durable_lsn if record else None}
     try:
-        if data.startswith(b"PAR1"):
-            parquet = importlib.import_module("pyarrow.parquet").ParquetFile(pa.BufferReader(data))
-            said = (parquet.metadata.metadata or {}).get(FOOTER_KEY)
-            if said is not None:
-                return {**base, "type": "bucket", **_bucket(decode_head(said, path))}
-            return {**base, "type": "parquet", "rows": parquet.metadata.num_rows,
-                    "row_groups": parquet.metadata.num_row_groups,
-                    "column_list": parquet.schema_arrow.names}  # fmt: skip
-        if data.startswith(b"ARROW1"):
-            with pa.ipc.open_file(pa.BufferReader(data)) as reader:
-                return {**base, "type": "arrow", "rows": reader.read_all().num_rows,
-                        "column_list": reader.schema.names}  # fmt: skip
+        found = _of_columns(data, path)
     except (pa.ArrowException, OSError, ValueError, TypeError, msgspec.MsgspecError) as exc:
         raise Corruption(
             f"{path} cannot be read: {said_by_arrow(exc)}", path=path, offset=0
         ) from exc
+    if found is not None:
+        return {**base, **found}
     raise FormatMismatch(f"{path} is no file that a store has", path=path)
+
+
+def _of_columns(data: bytes, path: str) -> Answer | None:
+    """What a Parquet or Arrow file is; None: it is neither."""
+    if data.startswith(b"PAR1"):
+        parquet = importlib.import_module("pyarrow.parquet").ParquetFile(pa.BufferReader(data))
+        said = (parquet.metadata.metadata or {}).get(FOOTER_KEY)
+        if said is not None:
+            return {"type": "bucket", **_bucket(decode_head(said, path))}
+        names = parquet.schema_arrow.names
+        if (log := _log_of(names)) is not None:
+            return {"type": "changes", **_changes(log, parquet.read())}
+        return {"type": "parquet", "rows": parquet.metadata.num_rows,
+                "row_groups": parquet.metadata.num_row_groups, "column_list": names}  # fmt: skip
+    if data.startswith(b"ARROW1"):
+        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+            rows, names = reader.read_all(), reader.schema.names
+        if (log := _log_of(names)) is not None:
+            return {"type": "changes", **_changes(log, rows)}
+        return {"type": "arrow", "rows": rows.num_rows, "column_list": names}
+    return None
+
+
+def _log_of(names: list[str]) -> str | None:
+    """The log of changes that has these columns."""
+    return next((kind for kind, schema in SCHEMAS.items() if schema.names == names), None)
+
+
+def _changes(log: str, rows: pa.Table) -> Answer:
+    """What a file of a log of changes has: which changes, of when."""
+    counted: dict[str, int] = {}
+    for change in rows.column("change").to_pylist():
+        counted[change] = counted.get(change, 0) + 1
+    lsns = rows.column("lsn").to_pylist()
+    times = rows.column("time").cast(pa.int64()).to_pylist()
+    return {
+        "log": log, "rows": rows.num_rows, "first_lsn": min(lsns, default=None),
+        "last_lsn": max(lsns, default=None), "first_time": min(times, default=None),
+        "last_time": max(times, default=None),
+        "change_list": [{"change": one, "rows": counted[one]} for one in sorted(counted)],
+    }  # fmt: skip
 
 
 def _bucket(head: Head) -> Answer:

@@ -169,7 +169,11 @@ def publish(
         return []
     kept = _due(view.manifest.history, rows.num_rows, settings, now_ms)
     if len(kept) + (rows.num_rows > 0) > PARTS_MAX:
-        rows = pa.concat_tables([*(_read(view.disk, ref) for ref in kept), rows])
+        try:
+            before = [_read(view.disk, ref) for ref in kept]
+        except (Corruption, MissingFile):  # which is no reason to write no checkpoint: repair says
+            return [*kept, *([_write(view.disk, rows, generation)] if rows.num_rows else [])]
+        rows = pa.concat_tables([*before, rows])
         if settings.txn_ended_retention_ms > 0:
             horizon = pa.scalar(now_ms - settings.txn_ended_retention_ms, INSTANT)
             rows = rows.filter(pc.greater_equal(rows.column("time"), horizon))

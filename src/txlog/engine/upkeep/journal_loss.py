@@ -50,10 +50,13 @@ from txlog.engine.storage.journal_file import (
     publish_journal,
 )
 from txlog.engine.storage.manifest import (
+    Changes,
     Manifest,
+    changes_of,
     encode_manifest,
     generations,
     manifest_path,
+    raw_changes,
 )
 from txlog.engine.upkeep.checkpoint import (
     CheckpointReport,
@@ -183,7 +186,10 @@ def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
         has_frames = view.lsn > old.cut_lsn
         dumps = write_state(view, cut, generation) if has_frames else [*old.dumps]
         files = write_parts(view, cut, generation, CheckpointReport()) if has_frames else old.files
-        dropped = dropped_files(old, files, dumps, old.history, cut.lost, now.wall_ms)
+        told = changes_of(old)
+        if has_frames:  # what they say is not read here: the next checkpoint says how it is then
+            told = Changes(False, told.refs)
+        dropped = dropped_files(old, files, dumps, old.history, told, cut.lost, now.wall_ms)
         frames: list[Buffer] = []
         if lost is not None:
             settings = Settings.from_mapping(view.catalog.settings)
@@ -196,7 +202,7 @@ def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
         _publish_journal(disk, salt, cut_lsn + 1, chain_crc, frames)
         manifest = Manifest(
             generation, crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
-            dumps, dropped, old.history,
+            dumps, dropped, old.history, raw_changes(told),
         )  # fmt: skip
         disk.publish(manifest_path(generation), [encode_manifest(manifest, salt)])
         forget_before(disk, old.generation)

@@ -9,6 +9,7 @@
     3 rebuild-file     parts and sealed files whose rows older files or frames still have
       salvage-file     what is left of the others; each message in it that is not is lost, and a
                        large one of which a byte is
+      rebuild-changes  a file of the logs of changes: rows of the state in its place
     4 new-checkpoint   a manifest is bad, or the checkpoint before the newest is: one is written
     5 rebuild-delayed  buckets, from the log
       bring-online     a quarantined partition whose files are good
@@ -41,9 +42,7 @@ from txlog.engine.folds.catalog import index_of, topic_of
 from txlog.engine.identity import IDENTITY_PATH
 from txlog.engine.model.routes import Component
 from txlog.engine.storage.disk_protocol import Disk
-from txlog.engine.storage.manifest import (
-    manifest_path,
-)
+from txlog.engine.storage.manifest import changes_of, manifest_path
 from txlog.engine.upkeep.contradiction import (
     Reconciled,
     is_last_file,
@@ -114,7 +113,7 @@ def make_plan(
 ) -> Plan:
     """Look at the store, and say what would be done; changes nothing.
 
-    rebuild: state, delayed: make these anew whether they are damaged or not
+    rebuild: state, delayed, changes: make these anew whether they are damaged or not
     ledger:  only the files of this one
     """
     findings = Findings()
@@ -133,6 +132,7 @@ def make_plan(
                 _plan_frames(disk, clock, plan, known)
                 return plan  # what is known of the rest may change
             _plan_chain(disk, plan, known)
+            _plan_changes(plan, known, "changes" in rebuild)
         _plan_files(disk, clock, plan, known, ledger)
         if ledger is None:
             _plan_rest(plan, known, "delayed" in rebuild)
@@ -243,6 +243,25 @@ def _plan_state(disk: Disk, clock: Clock, plan: Plan, known: Known, everything: 
             plan.actions.append(
                 Action("restore", f"the state of {name}: no older one, no journal", ref.path)
             )
+
+
+def _plan_changes(plan: Plan, known: Known, everything: bool) -> None:
+    """Files of the logs of changes, unless a dump that they are made from is damaged itself."""
+    newest = known.newest
+    if newest is None or known.chain.is_broken or any(
+        one.action in ("rebuild-state", "restore") for one in plan.actions
+    ):  # fmt: skip
+        return
+    bad = {ref.path for ref in known.bad_changes}
+    if everything:
+        plan.actions.append(Action("rebuild-changes", "rows of the state in the place of all"))
+        return
+    for ref in changes_of(newest).refs:
+        if ref.path in bad:
+            detail = (
+                f"{ref.rows} changes of {ref.kind} are lost, rows of the state take their place"
+            )
+            plan.actions.append(Action("rebuild-changes", detail, ref.path))
 
 
 def _plan_files(disk: Disk, clock: Clock, plan: Plan, known: Known, ledger: int | None) -> None:

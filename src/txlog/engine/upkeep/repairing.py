@@ -24,14 +24,17 @@ from txlog.engine.storage.manifest import (
     EMPTY,
     DumpRef,
     Manifest,
+    changes_of,
     encode_manifest,
     generations,
     manifest_path,
+    raw_changes,
 )
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep.adoption import sweep_stages
 from txlog.engine.upkeep.buckets import rebuild_now
+from txlog.engine.upkeep.changelog import again
 from txlog.engine.upkeep.checkpoint import (
     crc_of,
     need_states,
@@ -60,7 +63,7 @@ _AT_LAST: Final = ("new-checkpoint",)
 # one would push out the older, from which it is made.
 _GROUPS: Final = (
     ("rebuild-state", "forget-history"), _OF_FRAMES, _OF_JOURNAL,
-    ("rebuild-file", "salvage-file"), _AT_LAST,
+    ("rebuild-file", "salvage-file", "rebuild-changes"), _AT_LAST,
 )  # fmt: skip
 
 
@@ -201,12 +204,19 @@ def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Ac
             dropped.append((one.path, now_ms))
     bad = {ref.path for ref in known.bad_history} if "forget-history" in kinds else set()
     history = [ref for ref in old.history if ref.path not in bad]
+    told = changes_of(old)
+    if "rebuild-changes" in kinds:
+        lost = {one.path for one in done if one.action == "rebuild-changes"}
+        wrong = [ref for ref in told.refs if ref.path in lost or None in lost]  # None: all
+        told = again(disk, told, wrong, dumps, old.cut_lsn, generation, now_ms)
+        bad |= {ref.path for ref in wrong}
     dropped += [(path, now_ms) for path in sorted(bad)]
     older = known.manifests[:-1]
     # 0: of which one it is the successor is not said, for there are three until one is unlinked
     follows = 0 if older else crc_of(disk, old.generation)
     manifest = Manifest(
         generation, follows, old.cut_lsn, old.chain_crc, now_ms, files, dumps, dropped, history,
+        raw_changes(told),
     )  # fmt: skip
     disk.publish(manifest_path(generation), [encode_manifest(manifest, salt)])
     forget_before(disk, (older or [old])[-1].generation)

@@ -16,9 +16,27 @@ import threading
 import time
 from contextlib import suppress
 
-from txlog.engine.storage.manifest import Manifest
+import msgspec
+
+from txlog.engine.storage.manifest import (
+    Changes,
+    Manifest,
+    changes_of,
+    encode_manifest,
+    manifest_path,
+    raw_changes,
+)
 from txlog.engine.store import Store
-from txlog.engine.upkeep import adoption, checkpoint, compact, expiry, retention, seal, sweep
+from txlog.engine.upkeep import (
+    adoption,
+    changelog,
+    checkpoint,
+    compact,
+    expiry,
+    retention,
+    seal,
+    sweep,
+)
 from txlog.engine.upkeep.buckets import tend_held
 from txlog.engine.view import View
 from txlog.errors import AlreadyClosed, StoreFull, TxlogError
@@ -188,3 +206,41 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
     answer = as_dict(report)
     answer["elapsed_ms"] = round((time.monotonic() - began) * 1000)
     return answer
+
+
+def compact_changes(store: Store) -> tuple[Changes, Changes]:
+    """Reduce every log of changes to the newest row of each key, in a manifest of its own.
+
+    returns: the files behind a checkpoint, and those now
+    raises:  StoreLocked, StoreFull, DiskFailed, Corruption (a file of a log)
+    """
+    store.need_writable()
+    lock = checkpoint.maintenance_lock(store, wait=True)
+    assert lock is not None
+    try:
+        report = checkpoint.CheckpointReport()
+        old = checkpoint.checkpoint(store, report)
+        before = changes_of(old)
+        if changelog.is_compact(before):
+            return before, before
+        generation = checkpoint.next_generation(store.disk, old, ())
+        after = changelog.compacted(store.disk, before, generation)
+        _publish_changes(store, old, generation, after)
+        report.generation = generation
+        checkpoint.settle(store, old, [], report)
+        return before, after
+    finally:
+        lock.close()
+
+
+def _publish_changes(store: Store, old: Manifest, generation: int, changes: Changes) -> None:
+    """A manifest of the same cut, with other files of the logs of changes."""
+    disk, now_ms = store.disk, store.clock.now().wall_ms
+    named = {ref.path for ref in changes.refs}
+    gone = [(ref.path, now_ms) for ref in changes_of(old).refs if ref.path not in named]
+    manifest = msgspec.structs.replace(
+        old, generation=generation, files={n: [*refs] for n, refs in old.files.items()},
+        previous_crc=checkpoint.crc_of(disk, old.generation),
+        time_ms=now_ms, dropped=[*old.dropped, *gone], changes=raw_changes(changes),
+    )  # fmt: skip
+    disk.publish(manifest_path(generation), [encode_manifest(manifest, store.identity.salt)])

@@ -20,9 +20,10 @@ from txlog.engine.liveness import is_held
 from txlog.engine.pins import PINS_DIR, pinned, pins, unpinned
 from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.far import is_far
-from txlog.engine.storage.manifest import Manifest, generations, read_manifest
+from txlog.engine.storage.manifest import Manifest, changes_of, generations, read_manifest
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import delayed_partitions
+from txlog.engine.upkeep.changelog import CURSORS_DIR, DIRECTORIES
 from txlog.engine.upkeep.history import HISTORY_DIR
 from txlog.engine.upkeep.paths import DELAYED_DIR, delayed_dir, ledger_dir
 from txlog.engine.upkeep.unlinking import (
@@ -35,7 +36,10 @@ from txlog.engine.view import View
 from txlog.errors import Corruption, IntegrityError, MissingFile
 
 CONSUMERS_DIR = "consumers"
-FIXED_DIRECTORIES = ("", "journal", "manifest", "state", "quarantine", CONSUMERS_DIR, HISTORY_DIR)
+FIXED_DIRECTORIES = (
+    "", "journal", "manifest", "state", "quarantine", CONSUMERS_DIR, HISTORY_DIR,
+    *DIRECTORIES.values(),
+)  # fmt: skip
 SEGMENT_SUFFIXES = (".arrow", ".parquet", ".state")
 
 
@@ -149,7 +153,7 @@ def named_paths(store: Store, view: View) -> set[str] | None:
 def paths_of(manifest: Manifest) -> set[str]:
     """Every path that a manifest names, those it has dropped and not yet unlinked too."""
     files = {ref.path for refs in manifest.files.values() for ref in refs}
-    files |= {ref.path for ref in manifest.history}
+    files |= {ref.path for ref in manifest.history} | {r.path for r in changes_of(manifest).refs}
     return files | {ref.path for ref in manifest.dumps} | {path for path, _ in manifest.dropped}
 
 
@@ -194,13 +198,29 @@ def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str
         if names is not None:
             yield path
         yield from (f"{path}/{name}" for name in ("_txnlog", DELAYED_DIR) if name in (names or ()))
+        if CURSORS_DIR in (names or ()):
+            yield from cursor_dirs(disk, path, strays)
+
+
+def cursor_dirs(
+    disk: Disk, partition: str, strays: list[str] | None = None
+) -> Iterator[str]:  # fmt: skip
+    """The directories of cursors in that of a partition, those of deleted subscriptions too."""
+    directory = f"{partition}/{CURSORS_DIR}"
+    for path in (f"{directory}/{name}" for name in names_in(disk, directory) or ()):
+        if names_in(disk, path) is not None:
+            yield path
+        elif strays is not None:
+            strays.append(path)
 
 
 def _directories(view: View) -> list[str]:
     catalog = view.catalog
     owners = sorted(set(catalog.owners.values()))
+    partitions = [ledger_dir(catalog, number, role) for number, role in owners if role == "p"]
     return [
-        *(ledger_dir(catalog, partition, role) for partition, role in owners),
+        *partitions, *(ledger_dir(catalog, number, "s") for number, role in owners if role == "s"),
+        *(path for one in partitions for path in cursor_dirs(view.disk, one)),
         *(delayed_dir(catalog, number) for number in delayed_partitions(view)
           if has_partition(catalog, number)),
     ]  # fmt: skip

@@ -26,9 +26,11 @@ from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.storage.manifest import (
+    ChangeRef,
     DumpRef,
     HistoryRef,
     Manifest,
+    changes_of,
     generations,
     manifest_path,
     read_manifest,
@@ -40,6 +42,7 @@ from txlog.engine.upkeep.contradiction import Conflict, first_conflict, valid_fr
 from txlog.engine.upkeep.findings import Findings
 from txlog.engine.upkeep.sweep import paths_of
 from txlog.engine.upkeep.unlinking import leading
+from txlog.engine.upkeep.verify_changes import check_changes, compare_changes
 from txlog.engine.upkeep.verify_files import (
     check_history,
     check_segment,
@@ -86,6 +89,7 @@ class Known:
     generations: list[int] = field(default_factory=list)  # of manifests, good or not, at the look
     bad_dumps: list[DumpRef] = field(default_factory=list)
     bad_history: list[HistoryRef] = field(default_factory=list)
+    bad_changes: list[ChangeRef] = field(default_factory=list)
     bad_files: list[FileRef] = field(default_factory=list)
     conflict: Conflict | None = None
     irregular: set[str] = field(default_factory=set)  # no regular files where a store has some
@@ -306,6 +310,7 @@ def _check_files(
                 known.bad_history.append(one)
     if partitions is not None:
         return
+    _check_changes(disk, known, findings, is_wanted, deep=deep)
     check_fixed(disk, findings, known.irregular)
     if view is not None:
         _unavailable(view, findings)
@@ -347,6 +352,22 @@ def _check_states(
                         disk, salt, path, wanted, findings, is_wanted, deep=deep,
                         is_whole=is_newest and path == own,
                     )  # fmt: skip
+
+
+def _check_changes(
+    disk: Disk, known: Known, findings: Findings, is_wanted: _Wanted, *, deep: bool
+) -> None:
+    """The logs of both checkpoints; deep: what the newer says at last is what its dumps say."""
+    newest = [] if known.newest is None else changes_of(known.newest).refs
+    paths = {ref.path for ref in newest}
+    refs = {ref.path: ref for one in known.manifests for ref in changes_of(one).refs}
+    for ref in refs.values():
+        with findings.lowered(ref.path not in paths):
+            if not check_changes(disk, ref, findings, is_wanted, deep=deep):
+                known.bad_changes.append(ref)
+    if deep and known.newest is not None and not paths & {ref.path for ref in known.bad_changes}:
+        findings.begin("comparing changes")
+        compare_changes(disk, known.newest, findings)
 
 
 def _unavailable(view: View, findings: Findings) -> None:
@@ -447,6 +468,8 @@ class _Wanted:
         if len(manifests) == 2:
             before, newest = manifests
             rows = {ref.path for refs in before.files.values() for ref in refs}
+            rows |= {ref.path for ref in before.history}
+            rows |= {ref.path for ref in changes_of(before).refs}
             self._let_go = rows - paths_of(newest)
             # trimmed or deleted since: these may go at once
             self._let_go |= rows & {path for path, _ in newest.dropped} - leading(before, newest)

@@ -22,6 +22,7 @@ from txlog.engine.space import RESERVE_PATH
 from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.manifest import generations, manifest_path
 from txlog.engine.store import MAINTENANCE_PATH
+from txlog.engine.upkeep.changelog import CURSORS_DIR, DIRECTORIES
 from txlog.engine.upkeep.findings import Findings
 from txlog.engine.upkeep.quarantine import DIRECTORY as QUARANTINE_DIR
 from txlog.engine.upkeep.sweep import below_topics, detached, every_directory, names_in
@@ -30,6 +31,7 @@ from txlog.engine.view import View
 
 UNNAMED_HINT: Final = "the next checkpoint removes it, or txlog admin gc --apply"
 _READ_BYTES: Final = 1 << 20
+_CHANGES: Final = re.compile(r"(\d+\.)?\d{10}\.(arrow|parquet)")
 _FIXED: Final = {
     "": re.compile(
         r"txlog\.toml|lock|maintenance\.lock|pins\.lock|reserve|journal|manifest|state|topics|system"
@@ -38,18 +40,20 @@ _FIXED: Final = {
     "journal": re.compile(r"witness|\d{20}(\.r\d+)?\.journal"),
     "manifest": re.compile(r"\d{10}\.manifest"),
     "state": re.compile(r"\d{10}\.state"),
-    "system": re.compile("transaction_log"),
+    "system": re.compile("transaction_log|__transaction_key|cursors|catalog"),
     "system/transaction_log": re.compile(r"\d{10}\.arrow"),
+    **dict.fromkeys(DIRECTORIES.values(), _CHANGES),
     "consumers": re.compile(r"\d+\.lock"),
     "quarantine": re.compile(r"\d{20}-[0-9a-f]{8}\.tail|.*\.damaged"),
     "pins": re.compile(r"[0-9a-f]{16}\.lock"),
 }
 _DIRECTORIES: Final = frozenset((
     "journal", "manifest", "state", "topics", "system", "consumers", "quarantine", "pins",
-    "transaction_log", "_txnlog", "_delayed", "_cursors", "catalog", "__transaction_key",
+    "transaction_log", "_txnlog", "_delayed", "_cursors", "cursors", "catalog",
+    "__transaction_key",
 ))  # fmt: skip
 _OF_TOPICS: Final = re.compile(
-    r"_ledger-\d{12}\.\d{10}\.arrow|ledger-\d{12}\.\d{10}\.parquet|_txnlog|_delayed"
+    r"_ledger-\d{12}\.\d{10}\.arrow|ledger-\d{12}\.\d{10}\.parquet|_txnlog|_delayed|_cursors"
     r"|bucket-\d+-\d+-\d{10}\.parquet"
 )
 _PARTITION: Final = re.compile(rf"partition=\d+|{STAGE_DIR}")
@@ -146,10 +150,11 @@ def check_names(
             continue  # nothing in it is ever named
         if directory.count("/") == _PARTITION_LEVEL and not _is_partition(directory):
             strays.append(directory)
+        pattern = _CHANGES if f"/{CURSORS_DIR}/" in directory else _OF_TOPICS
         for path, name in _names(disk, directory, findings):
             if path in irregular:
                 continue
-            _check_name(disk, path, name, _OF_TOPICS, named, findings, is_wanted)
+            _check_name(disk, path, name, pattern, named, findings, is_wanted)
     for path in strays:
         _foreign(path, findings)
 
