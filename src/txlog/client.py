@@ -6,7 +6,7 @@ and MessageId, instants are milliseconds since 1970 UTC.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -18,6 +18,7 @@ from txlog import (
     acknowledging,
     administration,
     conditions,
+    copying,
     inspecting,
     overview,
     report,
@@ -441,6 +442,21 @@ class Client(TransactionClient):
     def locate(self, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
         """The file below the store that has each message, and its row; none in journal frames."""
         return self.ask(lambda view: inspecting.located(view, ids))
+
+    def copy(
+        self, dest: str, *, verify: bool = False, tell: Callable[[int, int], None] | None = None
+    ) -> Answer:
+        """Copy the store, as it is now, to a new directory, while others write to it; durable.
+
+        The copy is the same store, with its uuid: a backup. Files outside of the store are named
+        and not copied; they stay the first one's to remove.
+        verify:  then read all of the copy, as txlog.verify(deep=True)
+        tell:    called with the bytes copied so far, and in all
+        returns: {path, uuid, lsn, files, size_bytes, offloaded, verified}
+        raises:  AlreadyExists, InvalidArgument (a place in the store), StoreLocked, Corruption;
+                 what was copied before an error is no store, and goes with the next copy to it
+        """
+        return copying.copy_store(self._store, dest, verify=verify, tell=tell or copying.silent)
 
     def flush(self) -> None:
         """Make everything written so far durable, by whichever process."""

@@ -135,6 +135,7 @@ class Words(Bar):
 class Amount(Bar):
     """A bar of an amount: bytes of files whose sizes are known, else a counter.
 
+    total:   bytes in all, as far as is known
     read:    bytes that were read
     records: messages that are made of them
     done:    messages of those that are where they belong; read counts by their share
@@ -142,7 +143,7 @@ class Amount(Bar):
 
     def __init__(self, call: Call, name: str, total: int | None, *, prints: bool = False) -> None:
         super().__init__(call, self._amount, prints=prints)
-        self._name, self._total = name, total
+        self._name, self.total = name, total
         self._since = time.monotonic()
         self.read = self.records = self.done = 0
 
@@ -154,7 +155,7 @@ class Amount(Bar):
         records, done = self.records, self.done
         share = min(1.0, done / records) if records else 1.0
         elapsed_s = time.monotonic() - self._since
-        return line(self._name, int(self.read * share), self._total, done, elapsed_s, columns)
+        return line(self._name, int(self.read * share), self.total, done, elapsed_s, columns)
 
 
 def line(

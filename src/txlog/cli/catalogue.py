@@ -22,6 +22,7 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "init": Entry("store", "init", "make a store"),
+    "copy": Entry("store", "copy", "a backup, while others write"),
     "status": Entry("store", "status", "what is in the store, and whether it is well"),
     "inspect": Entry("store", "inspect", "look at a topic, transaction, message, ledger or file"),
     "query": Entry("query", "query", "SQL over messages and topics"),

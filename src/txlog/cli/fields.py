@@ -170,6 +170,8 @@ MEANINGS: Final[dict[str, str]] = {
     "kills": "times the worker was killed",
     "aborted_dropped": "messages of aborted or trimmed transactions left out",
     "ledgers": "ledgers that went",
+    "offloaded": "files outside of the store, which are named and not copied",
+    "verified": "all of the copy was read and compared",
     "applied": "the files were unlinked",
     "ahead_ms": "how far the clock is ahead of what was expected",
     "was_believed": "expiry went by the clock already",

@@ -1,4 +1,4 @@
-"""Owns the commands of the store itself: init, status, inspect."""
+"""Owns the commands of the store itself: init, copy, status, inspect."""
 
 from __future__ import annotations
 
@@ -70,6 +70,40 @@ def init(
     made = "made a store in" if result["created"] else "a store is already in"
     call.summary(f"{made} {result['path']}")
     call.output.result(result)
+
+
+@command(
+    "copy",
+    examples=("txlog copy /backup/shop", "txlog copy /backup/shop --verify --json"),
+    fields="path uuid lsn files size_bytes offloaded verified",
+    changes=True,
+)
+def copy(
+    call: Call,
+    dest: Annotated[str, Argument(metavar="DEST", show_default=False)],
+    verify: Annotated[bool, Option("--verify", help="then read all of the copy, deep")] = False,
+) -> None:
+    """Copy the store as it is now to DEST, a new or empty directory, while others write to it.
+
+    The copy is the same store with the same uuid: a backup. Do not let both live on and exchange
+    files. Of offloaded files it has the names; they are removed by the first store only, until the
+    file DEST/copied is removed. What is cut short is no store: copy to the same DEST again.
+    """
+    client = call.client(write=True)
+    bars = importlib.import_module("txlog.cli.bars")
+    bar = bars.Amount(call, "copy", None)
+
+    def tell(done_bytes: int, total_bytes: int) -> None:
+        bar.total = total_bytes
+        bar.count(done_bytes - bar.read)
+
+    with bar:
+        answer = client.copy(dest, verify=verify, tell=tell)
+    size = importlib.import_module("txlog.cli.tables").size(int(answer["size_bytes"]))
+    call.summary(f"copied {answer['files']:,} files, {size}, to {answer['path']}")
+    if answer["offloaded"]:
+        call.note(f"{answer['offloaded']:,} offloaded files are named and not copied")
+    call.output.result(answer)
 
 
 @command(

@@ -35,6 +35,7 @@ RESERVE_BYTES = 4 << 20
 LOCK, MAINTENANCE = "lock", "maintenance.lock"
 DIRECTORIES = ("journal", "manifest", "state", "topics", "system", "consumers", "quarantine")
 RESERVE = "reserve"
+COPIED = "copied"  # a store that is the copy of another; nothing outside of it is its to remove
 # What a root may hold where a store is made: what another making left, or is just making.
 MADE = frozenset({*DIRECTORIES, LOCK, MAINTENANCE, RESERVE, IDENTITY_PATH})
 WAIT_MS = 30_000  # for another process that makes a store here

@@ -26,6 +26,7 @@ import msgspec
 
 from txlog.engine.dumps import FOLDS, STATE_HEAD, STATE_MAGIC, dump_bytes
 from txlog.engine.flow.clockguard import trusted
+from txlog.engine.identity import COPIED
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.tail import TailRun
@@ -334,6 +335,7 @@ def _expired(
     """
     full = store.disk.free_bytes() < store.settings.free_bytes_min
     grace = 0 if full else store.settings.reader_grace_ms
+    far = far and not store.disk.exists(COPIED)
     is_free = pinned(store.disk, store.identity.salt)
     spared = needed_before(store.disk, store.identity.salt, manifest)
     keep = [

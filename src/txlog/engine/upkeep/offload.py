@@ -19,6 +19,7 @@ import msgspec
 
 from txlog.engine.flow import offload as deciding
 from txlog.engine.flow.draft import Decision
+from txlog.engine.identity import COPIED
 from txlog.engine.pins import pinned
 from txlog.engine.storage import far
 from txlog.engine.storage.checked import damaged
@@ -107,6 +108,8 @@ def far_unnamed(store: Store) -> Iterator[tuple[str, str]]:
 
     The caller holds the maintenance lock if they are to be removed: a copy may just be under way.
     """
+    if store.disk.exists(COPIED):
+        return  # the store it was copied from names them
     is_free = pinned(store.disk, store.identity.salt)
     for place in store.read(lambda view: list(view.catalog.places)):
         try:

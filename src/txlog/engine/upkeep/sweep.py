@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from txlog.engine.folds.catalog import has_partition
+from txlog.engine.identity import COPIED
 from txlog.engine.liveness import is_held
 from txlog.engine.pins import PINS_DIR, pinned, pins, unpinned
 from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk
@@ -120,11 +121,12 @@ def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str
     manifest = store.read(lambda view: view.manifest)
     is_free = pinned(store.disk, store.identity.salt)
     is_full = store.disk.free_bytes() < store.settings.free_bytes_min
+    is_copy = store.disk.exists(COPIED)
     spared = needed_before(store.disk, store.identity.salt, manifest)
     for path, since in manifest.dropped:
         is_needed = path in spared and not (is_full and not path.startswith(STATE_DIR))
         is_due = now_ms - since >= keep_ms and not is_needed and is_free(path)
-        if is_due and (is_far(path) or store.disk.exists(path)):
+        if is_due and (not is_copy if is_far(path) else store.disk.exists(path)):
             yield path, "replaced"
 
 

@@ -34,8 +34,8 @@ _READ_BYTES: Final = 1 << 20
 _CHANGES: Final = re.compile(r"(\d+\.)?\d{10}\.(arrow|parquet)")
 _FIXED: Final = {
     "": re.compile(
-        r"txlog\.toml|lock|maintenance\.lock|pins\.lock|reserve|journal|manifest|state|topics|system"
-        r"|consumers|quarantine|pins"
+        r"txlog\.toml|copied|lock|maintenance\.lock|pins\.lock|reserve|journal|manifest|state|topics"
+        r"|system|consumers|quarantine|pins"
     ),
     "journal": re.compile(r"witness|\d{20}(\.r\d+)?\.journal"),
     "manifest": re.compile(r"\d{10}\.manifest"),
