@@ -33,7 +33,7 @@ from txlog.engine.storage.witness import Witness, Witnessed, boot_bytes
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import delayed_partitions
 from txlog.engine.upkeep.checkpoint import maintenance_lock
-from txlog.engine.upkeep.sweep import names_in
+from txlog.engine.upkeep.sweep import names_in, paths_of
 from txlog.engine.upkeep.unlinking import leading
 from txlog.engine.view import View
 from txlog.errors import (
@@ -169,8 +169,8 @@ def _image(view: View) -> Image:
     files: dict[str, FileRef | None] = {ref.path: ref for ref in refs}
     for number in delayed_partitions(view):
         files |= dict.fromkeys(bucket.file.path for bucket in view.delayed(number).buckets)
-    files |= dict.fromkeys(ref.path for ref in manifest.history)
-    files |= dict.fromkeys(ref.path for ref in manifest.dumps)
+    dropped = {path for path, _ in manifest.dropped}
+    files |= dict.fromkeys(paths_of(manifest) - dropped - files.keys())
     before = _before(view)
     if before is not None:  # a store can be read from the one before, too, if the newest is lost
         for path in leading(before, manifest) - files.keys():
