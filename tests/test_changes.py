@@ -241,10 +241,10 @@ def test_a_checkpoint_adds_one_file_to_each_log_that_gained_rows(bench: Bench) -
         client.create_subscription("t", f"s{number}")
     client.checkpoint()
     assert [r.path for r in files(client)] == [
-        "system/cursors/0000000001.arrow", "system/catalog/0000000001.arrow",
+        "system/cursors/_part.0000000001.arrow", "system/catalog/_part.0000000001.arrow",
     ]  # fmt: skip
     acked_rounds(client, 1)
-    assert [r.path for r in files(client)][1:-1] == ["system/cursors/0000000002.arrow"]
+    assert [r.path for r in files(client)][1:-1] == ["system/cursors/_part.0000000002.arrow"]
     send(client, b"x")
     client.checkpoint()
     assert len(files(client)) == 3  # nothing changed

@@ -377,7 +377,7 @@ def test_field_help_needs_no_store(
             "wait": [], "views": [], "check": [], "bench": [], "job export-delta": ["x", "x"],
             "job bulk-load": ["x", "x", "--key", "k"], "job replay": ["x", "x", "--key", "k"],
             "spark example": [], "spark submit-args": [], "verify": [], "doctor": [],
-            "admin repair": [], "admin compact-changes": [],
+            "admin repair": [], "admin compact-changes": [], "admin accept-clock": [],
             "admin offload": ["x", "--to", "x"], "man install": [],
             "completion install": ["bash"], "completion show": ["bash"],
             "config show": [], "config path": [], "config set": ["x", "x"],

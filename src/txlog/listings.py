@@ -164,12 +164,17 @@ def columns(name: str) -> dict[str, str]:
     return {field.name: _sql_type(field.type) for field in schema}
 
 
+def _quoted(name: str) -> str:
+    """A name in a type, as DuckDB says it."""
+    return f'"{name}"' if name in ("first", "last", "index") else name
+
+
 def _sql_type(kind: pa.DataType) -> str:
     """A type as SQL says it, of what a list or struct holds too."""
     if pa.types.is_list(kind):
         return f"{_sql_type(kind.value_type)}[]"
     if pa.types.is_struct(kind):
-        fields = ", ".join(f'"{field.name}" {_sql_type(field.type)}' for field in kind)
+        fields = ", ".join(f"{_quoted(field.name)} {_sql_type(field.type)}" for field in kind)
         return f"STRUCT({fields})"
     return _SQL[kind]
 

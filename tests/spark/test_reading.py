@@ -421,3 +421,24 @@ def test_several_topics_are_as_of_one_moment(
     assert read(spark, client.path, ["orders", "bills"]).count() == 6
     with pytest.raises(InvalidArgument, match="no topic"):
         read(spark, client.path, [])
+
+
+def test_a_plain_spark_reads_the_logs_of_changes(spark: SparkSession, tmp_path: Path) -> None:
+    """As any other Parquet: spark.read.parquet, of a directory and of a pattern."""
+    path = str(tmp_path / "s")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("t", 2)
+        client.create_subscription("t", "s")
+        client.connect("k")
+        client.connect("k")
+        sent = [client.producer("t").send(b"x", partition=1).message_id for _ in range(4)]
+        client.acknowledge("t", "s", [one for one in sent[1:3] if one is not None])
+        client.admin.compact_changes()
+    keys = spark.read.parquet(f"{path}/system/__transaction_key")
+    assert [tuple(row) for row in keys.select("transaction_key", "epoch").collect()] == [("k", 1)]
+    cursors = spark.read.parquet(f"{path}/topics/*/*/*/partition=*/_cursors/s")
+    rows = cursors.where("partition = 1").selectExpr("explode(acknowledged) AS r").collect()
+    assert [(row.r.first, row.r.last) for row in rows] == [(1, 2)]
+    catalog = spark.read.parquet(f"{path}/system/catalog")
+    assert catalog.where("entity LIKE 'subscription/%'").count() == 1

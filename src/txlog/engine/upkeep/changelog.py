@@ -216,11 +216,12 @@ class _Work:
         """Publish a file of a log, under a name of this generation that is not taken."""
         kind, subscription, partition = group
         directory = DIRECTORIES[kind] if (subscription, partition) == _SHARED else _own_dir(rows)
-        suffix = "parquet" if sealed else "arrow"
-        path, number = f"{directory}/{self._generation:010d}.{suffix}", 0
+        # Spark skips what begins with _, as parts of ledgers do
+        head, suffix = ("", "parquet") if sealed else ("_part.", "arrow")
+        path, number = f"{directory}/{head}{self._generation:010d}.{suffix}", 0
         while self.disk.exists(path):
             number += 1
-            path = f"{directory}/{number}.{self._generation:010d}.{suffix}"
+            path = f"{directory}/{head}{number}.{self._generation:010d}.{suffix}"
         data = _as_parquet(rows) if sealed else _as_arrow(rows)
         self.disk.publish(path, [data])
         lsn = pc.min_max(rows.column("lsn")).as_py()

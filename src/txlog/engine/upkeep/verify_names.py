@@ -31,7 +31,7 @@ from txlog.engine.view import View
 
 UNNAMED_HINT: Final = "the next checkpoint removes it, or txlog admin gc --apply"
 _READ_BYTES: Final = 1 << 20
-_CHANGES: Final = re.compile(r"(\d+\.)?\d{10}\.(arrow|parquet)")
+_CHANGES: Final = re.compile(r"(_part\.)?(\d+\.)?\d{10}\.(arrow|parquet)")
 _FIXED: Final = {
     "": re.compile(
         r"txlog\.toml|copied|lock|maintenance\.lock|pins\.lock|reserve|journal|manifest|state|topics"
