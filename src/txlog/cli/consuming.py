@@ -383,4 +383,8 @@ def check_pattern(pattern: bytes) -> None:
     try:
         pc.match_substring_regex(pa.array([b""], pa.binary()), pattern)
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        raise InvalidArgument("--grep is not a regular expression (RE2)") from error
+        why = "it is not UTF-8"
+        if isinstance(error, pa.ArrowInvalid):
+            why = str(error).rpartition("regular expression: ")[2] or str(error)
+        reason = " ".join(why.split())[:80]
+        raise InvalidArgument(f"--grep is not a regular expression (RE2): {reason}") from error

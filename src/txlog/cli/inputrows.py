@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from txlog.bounds import STORED_MAX, parse_duration, parse_time
 from txlog.cli import fastjson as orjson
+from txlog.cli.output import tsv_cell, tsv_text
 from txlog.errors import BadRecord, InvalidArgument
 
 _INSTANT = pa.timestamp("ms", "UTC")
@@ -72,8 +73,7 @@ class BadRow(NamedTuple):
 def _joined(form: str, fields: list[str]) -> bytes:
     """The row as a line of its form."""
     if form == "tsv":
-        cells = (cell.replace("\t", "\\t").replace("\n", "\\n") for cell in fields)
-        return "\t".join(cells).encode()
+        return "\t".join(tsv_cell(cell) for cell in fields).encode()
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow(fields)
     return text.getvalue().encode()
@@ -147,7 +147,7 @@ def _records(
                 yield None, line
                 continue
             cells = text.rstrip("\n").split("\t")
-            yield [cell.replace("\\t", "\t").replace("\\n", "\n") for cell in cells], line
+            yield [tsv_text(cell) for cell in cells], line
             line += 1
         return
     csv.field_size_limit(_FIELD_CHARS_MAX)

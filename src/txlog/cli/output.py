@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
@@ -16,6 +17,10 @@ from typing import Final, Protocol
 from txlog.cli import fields, percent, tables
 from txlog.errors import OutcomeUnknown, Usage
 
+_TSV_OUT: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_TSV_IN: Final = {written: char for char, written in _TSV_OUT.items()}
+_TSV_ESCAPES: Final = str.maketrans(_TSV_OUT)
+_TSV_ESCAPED: Final = re.compile(r"\\[\\tnr]")
 LISTING_FORMS: Final = ("json", "ndjson", "table", "wide", "md", "tsv", "csv", "names", "help")
 RECORD_FORMS: Final = ("json", "ndjson", "tsv", "csv", "raw", "lines", "envelope", "help")
 RESULT_FORMS: Final = ("json", "ndjson", "help")
@@ -282,8 +287,15 @@ def delimited(form: str, header: Sequence[str], rows: Sequence[Sequence[object]]
 
 
 def tsv_cell(text: str) -> str:
-    """Return text with tab and newline written out."""
-    return text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+    """Return text with tab, newline, carriage return and backslash written out."""
+    if not _TSV_OUT.keys() & set(text):
+        return text
+    return text.translate(_TSV_ESCAPES)
+
+
+def tsv_text(cell: str) -> str:
+    """Return what `tsv_cell` wrote; a backslash before any other letter stands for itself."""
+    return _TSV_ESCAPED.sub(lambda found: _TSV_IN[found[0]], cell) if "\\" in cell else cell
 
 
 def _stdout_is_terminal() -> bool:

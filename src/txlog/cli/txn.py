@@ -10,7 +10,7 @@ from txlog.bounds import parse_duration, parse_time
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
 from txlog.cli.inputlines import words_or_stdin
-from txlog.cli.options import Call, split_key
+from txlog.cli.options import Call, of_variable, split_key
 from txlog.cli.tables import counted, duration
 from txlog.cli.targets import each_target
 from txlog.cli.txnrun import run_in_transaction
@@ -253,7 +253,7 @@ def _targets(ids: list[str] | None) -> list[str]:
     named = os.environ.get("TXLOG_TXN")
     if not named:
         raise Usage("no transaction: give an ID or set TXLOG_TXN")
-    return [named]
+    return [str(of_variable("TXLOG_TXN", TxnId.parse))]
 
 
 def _is_stuck(row: Mapping[str, object]) -> bool:

@@ -37,4 +37,4 @@ def _refused(ops: list[Op], why: str) -> InvalidArgument:
     op = ops[int(place[1])]
     name = op.__struct_fields__[int(place[2]) - 1]  # its tag is the first element
     shown = "holds a value of another type" if place[3] else f"is {getattr(op, name)!r}"
-    return InvalidArgument(f"{name} {shown}: {why[: place.start()].lower()}")
+    return InvalidArgument(f"{name} {shown}: {why[:1].lower()}{why[1 : place.start()]}")
