@@ -138,7 +138,7 @@ class _Names(dict[str, Any]):
         raise KeyError(name)
 
 
-def fits(value: object, wanted: Any) -> bool:
+def fits(value: object, wanted: object) -> bool:
     """True when a value is one of a type, as far as can be told without using it up."""
     origin = get_origin(wanted)
     if origin in (Union, UnionType):
