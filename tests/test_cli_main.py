@@ -484,3 +484,4 @@ def test_a_name_of_thousands_of_levels_is_an_error(
     assert "name too long" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert main(["init", "d/" * 1200, "-q"]) == 0
+    subprocess.run(["rm", "-rf", "d"], check=True)  # too deep for what clears up behind tests

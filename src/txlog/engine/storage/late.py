@@ -40,12 +40,12 @@ class Late(dict[int, V]):
     def get(self, key: int) -> V | None: ...
     @overload
     def get(self, key: int, default: D) -> V | D: ...
-    def get(self, key: int, default: Any = None) -> Any:
+    def get(self, key: int, default: object = None) -> object:
         if key not in self:
             return default
         return self[key]
 
-    def pop(self, key: int, *default: Any) -> Any:
+    def pop(self, key: int, *default: D) -> V | D:
         if key not in self and default:
             return default[0]
         found = self[key]
