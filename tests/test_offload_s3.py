@@ -50,6 +50,8 @@ def test_messages_are_read_from_a_bucket(client: Client, bucket: str) -> None:
     everything = rows(client, "FROM messages_all ORDER BY ALL")
     assert client.admin.offload("orders", bucket)["files"] == 5
     client.checkpoint()
+    client.create_topic("later")
+    client.checkpoint()
     assert near(client) == []
     assert len(there(client)) == 5
     with txlog.open(client.path) as other:

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import txlog
@@ -84,6 +85,12 @@ class KillingDisk(PosixDisk):
     def publish(self, path: str, parts: Any) -> None:
         """Publish, under watch."""
         self.around("publish", path, lambda: super(KillingDisk, self).publish(path, parts))
+
+    def publish_all(self, files: Any) -> None:
+        """Publish many, each under watch."""
+        for path, parts in files:
+            publish = partial(super().publish_all, [(path, parts)])
+            self.around("publish", path, publish)
 
     def unlink(self, path: str, missing_ok: bool = True) -> None:
         """Remove, under watch."""
