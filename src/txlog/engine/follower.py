@@ -218,13 +218,13 @@ class Follower:
         )
 
     def replayed(self, look: Callable[[View], T]) -> T:
-        """Run a reading function over a fresh view: the ops since the checkpoint wait in it."""
+        """Run a reading function over a fresh view: the ops since the checkpoint wait in it.
 
-        def replay() -> T:
-            view = self._load()
-            try:
-                return look(view)
-            finally:
-                view.close()
-
-        return self._mutex.run(replay)
+        The view is nobody else's, so this may be asked within a question.
+        """
+        self._need_open()
+        view = self._load()
+        try:
+            return look(view)
+        finally:
+            view.close()
