@@ -13,6 +13,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, pending, send, values
 from txlog import Client, MessageId, TxnId
+from txlog.engine.flow.draft import Decision
 from txlog.engine.folds import transaction_key as keys
 from txlog.engine.model.ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased, Op
 from txlog.engine.storage.disk import PosixDisk
@@ -487,6 +488,21 @@ def test_only_root_may_name_another_owner(bench: Bench, users: Users) -> None:
     with pytest.raises(TransactionKeyNotFound):
         root.connect("k", owner="carl")
     assert root.connect("k", owner=2000)["owner_uid"] == 2000
+
+
+def test_a_number_that_no_user_has_is_refused_and_stops_no_checkpoint(
+    bench: Bench, users: Users
+) -> None:
+    """An older program stored whatever it was given; the rows of changes take it all the same."""
+    root = users.let(bench.another(), ROOT)
+    for owner in (1 << 63, 1 << 32, str(1 << 40)):
+        with pytest.raises(InvalidArgument):
+            root.connect("k", owner=owner)
+    op = KeyConnected(0, (1 << 64) - 1, "odd", "k", 0)
+    bench.client._store.write(lambda view, now: Decision([op], sync=True))
+    bench.client.checkpoint()
+    [row] = root.admin.transaction_keys()
+    assert row["owner"] == "odd"
 
 
 @pytest.mark.parametrize("fresh", [False, True])

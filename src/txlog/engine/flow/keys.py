@@ -171,6 +171,9 @@ def living_keys(view: View, uid: int) -> list[str]:
     ]  # fmt: skip
 
 
+UID_MAX = (1 << 32) - 1  # as Linux has it
+
+
 def find_owner(view: View, caller: Owner, owner: str | int | None) -> Owner:
     """Whose key is meant: the caller's, or for root that of a user by number or name.
 
@@ -199,7 +202,9 @@ def find_owner(view: View, caller: Owner, owner: str | int | None) -> Owner:
         raise InvalidArgument(f"{owner} is the name of users {listed}: give a number", code=205)
     if known:
         return max(known)
-    if str(owner).isdecimal() and len(str(owner)) < 20:
+    if str(owner).isdecimal():
+        if len(str(owner)) > 10 or int(owner) > UID_MAX:
+            raise InvalidArgument(f"{str(owner)[:40]} is no number of a user", code=202)
         return int(owner), str(owner)
     raise TransactionKeyNotFound(f"user {owner} has no transaction key", owner=str(owner))
 

@@ -368,10 +368,23 @@ class _Rows:
             return self._schema.empty_table()
         columns = zip(*self._rows, strict=True)
         arrays = [
-            pa.array(column, field.type)
-            for column, field in zip(columns, self._schema, strict=True)
+            _column(column, field.type) for column, field in zip(columns, self._schema, strict=True)
         ]
         return pa.Table.from_arrays(arrays, schema=self._schema)
+
+
+def _column(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    """Values as a column; a number of an op that no column holds is the nearest that it does.
+
+    Ops hold up to 64 bits without a sign, and what is odd must not stop every checkpoint.
+    """
+    try:
+        return pa.array(values, kind)
+    except (OverflowError, pa.ArrowInvalid):
+        most = (1 << (kind.bit_width - 1)) - 1
+        return pa.array(
+            [min(max(one, -most), most) if isinstance(one, int) else one for one in values], kind
+        )
 
 
 def _loaded(disk: Disk, refs: Mapping[Component, DumpRef], key: Component) -> Any:
