@@ -42,10 +42,10 @@ def explained(function: F) -> F:
     if function.__code__.co_flags & CO_GENERATOR:
 
         @functools.wraps(function)
-        def steps(*args: Any, **kwargs: Any) -> Any:
+        def _steps(*args: Any, **kwargs: Any) -> Any:
             try:
                 return (yield from function(*args, **kwargs))
-            except TxlogError:
+            except (TxlogError, OSError):
                 raise
             except Exception as error:
                 found = blamed(function, args, kwargs)
@@ -53,10 +53,10 @@ def explained(function: F) -> F:
                     raise
                 raise found from error
 
-        return cast(F, steps)
+        return cast(F, _steps)
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def _call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except (TxlogError, OSError):  # OSError: of a signal's handler, never of an argument
@@ -67,7 +67,7 @@ def explained(function: F) -> F:
                 raise
             raise found from error
 
-    return cast(F, call)
+    return cast(F, _call)
 
 
 def blamed(
@@ -111,8 +111,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     for name, text in function.__annotations__.items():
         alone = FunctionType(_nothing.__code__, function.__globals__)
         alone.__annotations__ = {name: text}
-        with suppress(NameError, TypeError):
-            found.update(get_type_hints(alone, localns=_Names(function.__globals__)))
+        with suppress(NameError, TypeError, KeyError, OSError, ImportError):
+            found.update(get_type_hints(alone, localns=_Names(function)))
     return found
 
 
@@ -121,20 +121,26 @@ def _nothing() -> None:
 
 
 class _Names(dict[str, Any]):
-    """The names of annotations; what a module imports for a type checker only, others have."""
+    """The names of a function's annotations, those that its module imports for a type checker too.
 
-    def __init__(self, known: dict[str, Any]) -> None:
+    Of two modules that have one name for different types, the source says which is meant.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self._known = known
+        self._globals = function.__globals__
 
     def __missing__(self, name: str) -> Any:
-        if name in self._known or hasattr(builtins, name):
-            return self._known.get(name, getattr(builtins, name, None))
-        for module in sorted(sys.modules):
-            if module.startswith("txlog."):
-                names = ModuleType.__getattribute__(sys.modules[module], "__dict__")
-                if name in names:
-                    return names[name]
+        if name in self._globals or hasattr(builtins, name):
+            return self._globals.get(name, getattr(builtins, name, None))
+        inspect: ModuleType = importlib.import_module("inspect")
+        ast: ModuleType = importlib.import_module("ast")
+        source = inspect.getsource(sys.modules[self._globals["__name__"]])
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if name == (alias.asname or alias.name):
+                        return getattr(importlib.import_module(node.module), alias.name)
         raise KeyError(name)
 
 

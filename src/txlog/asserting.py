@@ -158,7 +158,7 @@ class Asserting:
         self._store.tally.ahead[self._number] += 1
         if not self._warned:
             self._warned = True
-            warnings.warn(f"{text}: it will be late", WatermarkAheadWarning, stacklevel=5)
+            warnings.warn(f"{text}: it will be late", WatermarkAheadWarning, stacklevel=6)
 
     def _is_ahead(self, txn: Transaction | TxnId) -> bool:
         """True while messages of the transaction may still become visible."""

@@ -41,6 +41,7 @@ from txlog.engine.storage.disk_protocol import (
 from txlog.errors import (
     Corruption,
     DiskFailed,
+    InvalidArgument,
     MissingFile,
     NotAllowed,
     OutcomeUnknown,
@@ -513,7 +514,12 @@ def _sync_published(directory: int, path: str) -> None:
 
 
 def absolute(path: str) -> str:
-    """The path from the root, without what means nothing: `a//./b/`; `..` stays, links may be."""
+    """The path from the root, without what means nothing: `a//./b/`; `..` stays, links may be.
+
+    raises: InvalidArgument
+    """
+    if "\0" in path:
+        raise InvalidArgument("a path holds no zero byte")
     # a working directory that was deleted is asked for only where it is needed
     joined = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
     return "/" + "/".join(part for part in joined.split("/") if part not in ("", "."))
