@@ -113,7 +113,8 @@ def test_a_signal_takes_the_bar_away(store: str) -> None:
     screen.child.stdin.flush()
     screen.until("t ")
     screen.child.send_signal(signal.SIGINT)
-    assert screen.rest() == (130, b"")
+    told = b"interrupted: 0 messages stored in t; transaction 0:0 aborted, 1 record discarded\r\n"
+    assert screen.rest() == (130, told)
 
 
 def test_a_second_signal_takes_the_bar_away_too(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 
 import txlog
+from txlog.cli import chunking, consuming
 from txlog.cli.main import main
+from txlog.errors import DiskFailed
 
 ROOT = Path(__file__).resolve().parent.parent
 NOW = "2026-11-20T09:12:04.123Z"
@@ -320,9 +323,143 @@ def test_a_signal_aborts_the_own_transaction(tool: Tool, number: int, code: int)
         assert child.poll() is None
     child.send_signal(number)
     out, err = child.communicate(timeout=60)
-    assert (child.returncode, out, err) == (code, b"", b"")
+    word = "interrupted" if code == 130 else "terminated"
+    told = f"{word}: 0 messages stored in orders; transaction 0:0 aborted, "
+    assert (child.returncode, out) == (code, b"")
+    assert re.fullmatch(told + r"(1 record|0 records) discarded\n", err.decode())
     [row] = tool.json("txn", "list", "--all")
     assert (row["state"], row["reason"]) == ("aborted", "user")
+
+
+def _signal_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int) -> None:
+    """Send this process SIGINT inside the last of so many calls."""
+    was, left = getattr(owner, name), [calls]
+
+    def call(*args: Any, **options: Any) -> Any:
+        answer = was(*args, **options)
+        left[0] -= 1
+        if left[0] == 0:
+            signal.raise_signal(signal.SIGINT)
+        return answer
+
+    monkeypatch.setattr(owner, name, call)
+
+
+@pytest.mark.parametrize(
+    ("flags", "calls", "told"),
+    [
+        ([], 2, {"messages": 2, "discarded": 2, "transactions": 0, "txn": None,
+                 "txn_state": None, "message": "interrupted: 2 messages stored in orders; "
+                "2 records of the input discarded"}),
+        (["--txn"], 2, {"messages": 0, "discarded": 4, "txn": "1:0", "txn_state": "aborted",
+                        "message": "interrupted: 0 messages stored in orders; "
+                        "transaction 1:0 aborted, 4 records discarded"}),
+        (["--txn-every", "2"], 3, {"messages": 2, "discarded": 2, "transactions": 1,
+                                   "txn": "2:0", "txn_state": "aborted"}),
+        (["--txn-id", "0:0"], 2, {"messages": 2, "txn": "0:0", "txn_state": "open",
+                                  "message": "interrupted: 2 messages of orders in transaction "
+                                  "0:0, which is left open; 2 records of the input discarded"}),
+    ],
+)  # fmt: skip
+def test_an_interrupted_produce_says_how_far_it_was(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, flags: list[str], calls: int, told: dict[str, Any]
+) -> None:
+    """Kills: 130 and not a word; also: what is sent when the signal comes is counted."""
+    tool.ok("txn", "begin")
+    words = ["produce", "orders", "--batch", "1", "--json", *flags]
+    words += [word for text in "abcd" for word in ("-m", text)]
+    _signal_after(monkeypatch, chunking, "send", calls)
+    code, out, err = tool(*words)
+    assert (code, out) == (130, "")
+    fields = json.loads(err)["interrupted"]
+    assert {**fields, **told} == fields
+    assert (fields["exit"], fields["topic"]) == (130, "orders")
+    stored = 0 if "--txn-id" in flags else told["messages"]
+    assert len(tool.ok("consume", "orders", "-f", "lines").split()) == stored
+    assert tool.json("txn", "show", "0:0")["state"] == "open"
+
+
+def test_an_interrupt_in_the_commit_counts_what_it_committed(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is carried out, and told; so is an abort that was not to be had."""
+    _signal_after(monkeypatch, txlog.Client, "commit", 1)
+    code, _, err = tool("produce", "orders", "--txn-every", "2", "-m", "a", "-m", "b", "-m", "c")
+    assert (code, err) == (130, "interrupted: 2 messages stored in orders; "
+                           "1 record of the input discarded\n")  # fmt: skip
+    assert tool.ok("consume", "orders", "-f", "lines") == "a\nb\n"
+
+    def refused(*args: Any) -> None:
+        raise DiskFailed("the disk is gone")
+
+    monkeypatch.setattr(txlog.Client, "abort", refused)
+    _signal_after(monkeypatch, chunking, "send", 1)
+    _, _, err = tool("produce", "orders", "--txn", "-m", "d")
+    assert "transaction 1:0 could not be aborted (the disk is gone) and ends by its time-out" in err
+    assert err.endswith("; 1 record discarded\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ([], {"messages": 2, "message": "interrupted: 2 messages written out"}),
+        (
+            ["-s", "s"],
+            {
+                "messages": 2,
+                "acknowledged": 2,
+                "txn": None,
+                "message": "interrupted: 2 messages written out, 2 acknowledged",
+            },
+        ),
+        (
+            ["-s", "s", "--ack", "on-exit"],
+            {
+                "acknowledged": 0,
+                "message": "interrupted: 2 messages written out, none acknowledged; "
+                "the others come again",
+            },
+        ),
+        (
+            ["-s", "s", "--txn-id", "0:0"],
+            {
+                "acknowledged": 2,
+                "txn": "0:0",
+                "txn_state": "open",
+                "message": "interrupted: 2 messages written out, 2 acknowledged in transaction 0:0,"
+                " which is left open",
+            },
+        ),
+    ],
+)
+def test_an_interrupted_consume_says_how_far_it_was(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, flags: list[str], told: dict[str, Any]
+) -> None:
+    """What left, what of it is acknowledged, and that a joined transaction is left open."""
+    tool.ok("produce", "orders", "-m", "a", "-m", "b")
+    tool.ok("sub", "create", "s", "-t", "orders", "--position", "start")
+    tool.ok("txn", "begin")
+
+    def interrupted(*args: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(consuming.Job, "_wait", interrupted)
+    code, out, err = tool("consume", "orders", "-F", "-f", "lines", "--log-format", "json", *flags)
+    assert (code, out) == (130, "a\nb\n")
+    fields = json.loads(err)["interrupted"]
+    assert {**fields, **told} == fields
+    [left] = tool.json("sub", "list", "-t", "orders")
+    assert left["backlog"] == (0 if fields.get("acknowledged") and "0:0" not in flags else 2)
+
+
+def test_only_what_has_left_is_told(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of a block that was not written out is not counted; -qq says nothing."""
+    tool.ok("produce", "orders", "-m", "a", "-m", "b")
+    _signal_after(monkeypatch, consuming.Job, "print", 1)
+    code, out, err = tool("consume", "orders", "-f", "lines")
+    assert (code, out, err) == (130, "", "interrupted: at least 0 messages written out\n")
+    _signal_after(monkeypatch, consuming.Job, "print", 1)
+    assert tool("consume", "orders", "-f", "lines", "-qq") == (130, "", "")
 
 
 def test_a_held_lock_is_a_reason_to_try_again(tool: Tool) -> None:

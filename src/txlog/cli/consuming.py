@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from txlog.cli import bars, beside
 from txlog.cli.consume_request import Request, Target
 from txlog.cli.options import Call, is_terminal
 from txlog.cli.records import Records
-from txlog.cli.signals import shielded
+from txlog.cli.signals import Interrupted, shielded
 from txlog.cli.tables import counted, duration, size
 from txlog.engine.flow.lease import UNACKED_MAX
 from txlog.engine.flow.lookup import check_open, transaction
@@ -59,6 +60,9 @@ def run(call: Call, request: Request) -> None:
                 job.follow()
             else:
                 job.read()
+    except Interrupted as interrupted:
+        job.stopped(interrupted.exit)
+        raise
     except TxlogError:
         if job.records.count:  # what could be read stands, the error comes behind it
             call.output.out.flush()
@@ -86,6 +90,9 @@ class Job:
         self.request = request
         self.client = client
         self.bytes = 0
+        self.acknowledged = 0
+        self._ends: deque[tuple[int, int]] = deque()  # (bytes, messages) until there
+        self._written = 0
         name = request.targets[0].topic if len(request.targets) == 1 else "consume"
         self.bar = bars.Amount(call, name, None, prints=True)
         self.out = call.output.out
@@ -173,11 +180,13 @@ class Job:
                 if request.ack == "auto":
                     with shielded():
                         consumer.acknowledge(table, txn=request.join)
+                        self.acknowledged += len(table)
                 elif request.ack == "on-exit":
                     done.append(table)
             if done:
                 with shielded():
                     consumer.acknowledge(pa.concat_tables(done), txn=request.join)
+                    self.acknowledged = self.records.count
             if self.records.count and request.ack != "none":
                 # One flush at the end, so that the next listing, a reader, sees the positions.
                 self.client.flush()
@@ -293,7 +302,35 @@ class Job:
             self.bytes += pc.sum(pc.binary_length(table["value"])).as_py() or 0
             for piece in self.records.pieces(table):
                 self.out.write(piece)
+            self._ends.append((self.out.taken, self.records.count))
+            self.written()  # drops those that have left
             self.bar.read, self.bar.done = self.bytes, self.records.count
+
+    def written(self) -> int:
+        """How many messages have left, as far as that is known: by batches."""
+        while self._ends and self._ends[0][0] <= self.out.gone:
+            _, self._written = self._ends.popleft()
+        return self._written
+
+    def stopped(self, exit: int) -> None:
+        """Say how far it came when a signal ends it, and what became of the acknowledgements."""
+        request, written = self.request, self.written()
+        least = "at least " if written < self.records.count else ""
+        text = f"{least}{counted(written, 'message')} written out"
+        facts: dict[str, object] = {
+            "topic": ",".join(target.topic for target in request.targets), "messages": written,
+        }  # fmt: skip
+        if request.subscription is not None:
+            facts |= {
+                "subscription": request.subscription, "acknowledged": self.acknowledged,
+                "txn": request.join, "txn_state": None if request.join is None else "open",
+            }  # fmt: skip
+            text += f", {self.acknowledged or 'none'} acknowledged"
+            if request.join is not None:
+                text += f" in transaction {request.join}, which is left open"
+            if self.acknowledged < self.records.count:
+                text += "; the others come again"
+        self.call.stopped(exit, text, facts)
 
     def left(self) -> int | None:
         """How many messages are still wanted; None without a limit."""

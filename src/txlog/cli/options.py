@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from txlog.bounds import parse_duration, parse_time
-from txlog.cli import saying
+from txlog.cli import saying, tables
 from txlog.cli.failures import Report
 from txlog.cli.finding import find_store, profile_of, user_settings
 from txlog.cli.output import Output, output_for
@@ -236,6 +236,22 @@ class Call:
         """Say something that may be wrong; only -qq silences it."""
         if self.flags.quiet < 2:
             self._say("warning", text)
+
+    def stopped(self, exit: int, text: str, facts: Mapping[str, object]) -> None:
+        """Say how far a command came that a signal ends; only -qq silences it.
+
+        With --json it is one object on stderr, as errors are (CLI.md 5); no error, so no TXL code.
+        """
+        if self.flags.quiet >= 2:
+            return
+        text = printable(f"{'interrupted' if exit == 130 else 'terminated'}: {text}")
+        if self.report.json or self.flags.log_format == "json":
+            told: dict[str, object] = {"exit": exit, "message": text}
+            for name, value in facts.items():
+                told[name] = str(value) if isinstance(value, TxnId) else value
+            saying.say(tables.as_json({"interrupted": told}) + "\n")
+        else:
+            self._say("info", text)
 
     def store_path(self) -> str:
         """Return the path of the store (CLI.md 3).

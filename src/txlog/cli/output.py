@@ -39,12 +39,16 @@ class Stdout:
         self._parts: list[bytes] = []
         self._bytes = 0
         self.each = False
+        self.taken = 0  # bytes that were given to write
+        self.gone = 0  # the first of them that have left
 
     def write(self, data: bytes | memoryview) -> None:
         """Add data; a full block is written out, and what is one by itself is not copied."""
+        self.taken += len(data)
         if len(data) >= _BLOCK_BYTES:
             self.flush()
             _write(data)
+            self.gone = self.taken
             return
         self._parts.append(bytes(data))
         self._bytes += len(data)
@@ -60,6 +64,7 @@ class Stdout:
         self._parts, self._bytes = [], 0
         if data:
             _write(data)
+            self.gone += len(data)
 
 
 def _write(data: bytes | memoryview) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from txlog.cli import fastjson as orjson
 from txlog.cli import percent
 from txlog.cli.options import Call, split_key
 from txlog.cli.produce_request import Request
-from txlog.cli.tables import duration, size
+from txlog.cli.tables import counted, duration, size
 from txlog.ids import MessageId, TxnId
 
 if TYPE_CHECKING:
@@ -33,6 +33,27 @@ class Place:
         """Extend to first and last."""
         self.first = self.first or first
         self.last = last or self.last
+
+
+class Aborted(NamedTuple):
+    """The own transaction of a run that failed; refused: why it could not be aborted, or None."""
+
+    txn: TxnId
+    refused: str | None
+
+    @property
+    def state(self) -> str:
+        """The state it is in now."""
+        return "aborted" if self.refused is None else "open"
+
+    def told(self, discarded: int) -> str:
+        """Say what became of it, and of the records that were read for it."""
+        if self.refused is None:
+            return f"transaction {self.txn} aborted, {counted(discarded, 'record')} discarded"
+        return (
+            f"transaction {self.txn} could not be aborted ({self.refused}) and ends by its "
+            f"time-out; {counted(discarded, 'record')} discarded"
+        )
 
 
 class Totals:
@@ -94,6 +115,33 @@ class Totals:
                     MessageId(marker.ledger, marker.entry, 1),
                     MessageId(marker.ledger, marker.entry, count),
                 )
+
+    def stopped(
+        self, call: Call, exit: int, read: int, joined: TxnId | None, own: Aborted | None
+    ) -> None:  # fmt: skip
+        """Say how far a run came that a signal ends, and what became of its transaction.
+
+        read: records of the input, those of unfinished batches too
+        own:  the open transaction of its own, None for none
+        """
+        discarded = read - self.sent + (0 if own is None else self._open)
+        text = f"{counted(self.durable, 'message')} stored in {self.topic}"
+        txn, state = self.last_txn, None if self.last_txn is None else "committed"
+        if own is not None:
+            txn, state = own.txn, own.state
+            text += f"; {own.told(discarded)}"
+        elif joined is not None:
+            txn, state = joined, "open"
+            text = f"{counted(self._open, 'message')} of {self.topic} in transaction {joined}"
+            text += ", which is left open"
+        if own is None and discarded:
+            text += f"; {counted(discarded, 'record')} of the input discarded"
+        call.stopped(
+            exit, text,
+            {"topic": self.topic, "messages": self._open if joined is not None else self.durable,
+             "discarded": discarded, "transactions": self.transactions, "txn": txn,
+             "txn_state": state},
+        )  # fmt: skip
 
     def report(self, call: Call, joined: TxnId | None, watermark: int | None) -> None:
         """Print the summary line, or the result object."""

@@ -23,17 +23,19 @@ from txlog.cli.letters import Letters
 from txlog.cli.marking import Marks
 from txlog.cli.options import Call, is_terminal, split_key
 from txlog.cli.produce_request import Request
-from txlog.cli.produced import Acks, Totals
-from txlog.cli.signals import raise_if_asked, shielded
+from txlog.cli.produced import Aborted, Acks, Totals
+from txlog.cli.signals import asked, raise_if_asked, shielded
 from txlog.cli.tables import counted
 from txlog.errors import (
     BadRecord,
     ConditionNotMet,
     InvalidMessage,
     LimitExceeded,
+    NotFound,
     PartlyDone,
     TxlogError,
     Usage,
+    WrongState,
 )
 from txlog.ids import TxnId
 from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
@@ -128,7 +130,10 @@ class Job:
         except TxlogError as error:
             raise self._failed(error) from error
         except BaseException:
-            self._abort()
+            became = self._abort()
+            exit = asked()
+            if exit is not None:
+                self.totals.stopped(self.call, exit, self.read, request.join, became)
             raise
         self.totals.skipped = self.input.skipped
         self.totals.dead_lettered = self.letters.sent
@@ -169,6 +174,7 @@ class Job:
             txn = self._within()
             with shielded():
                 receipt = chunking.send(self.producer, data, txn, self._pieces(path))
+                self._count(receipt, data, txn)
             self._sent(receipt, data, txn)
 
     def _pieces(self, path: str | None) -> Iterator[bytes]:
@@ -290,6 +296,7 @@ class Job:
             try:
                 with shielded():
                     receipt = chunking.send(self.producer, data, txn)
+                    self._count(receipt, data, txn)
             except InvalidMessage as error:
                 if self.request.messages is not None:
                     raise
@@ -303,12 +310,17 @@ class Job:
             at += len(data)
             self._sent(receipt, data, txn)
 
+    def _count(
+        self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
+    ) -> None:  # fmt: skip
+        """Count what was sent: before a signal that came meanwhile is raised."""
+        self.txn_messages += len(data)
+        self.totals.add(receipt, txn is not None)
+
     def _sent(
         self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
     ) -> None:  # fmt: skip
         sequences = data["sequence_id"] if "sequence_id" in data.column_names else None
-        self.txn_messages += len(data)
-        self.totals.add(receipt, txn is not None)
         self.bar.done = self.totals.sent
         self.acks.add(receipt, sequences, txn, self.txn is not None)
         self.marks.note(data, txn)
@@ -348,30 +360,33 @@ class Job:
             raise_if_asked()
             answer = self.client.commit(self.txn)
             self.txn = None
-        self.totals.committed(answer)
+            self.totals.committed(answer)
         self.acks.committed(answer)
 
-    def _abort(self) -> TxnId | None:
-        """Abort the own open transaction, whatever state it is in; return it."""
+    def _abort(self) -> Aborted | None:
+        """Abort the own open transaction, whatever state it is in; return what became of it."""
         txn, self.txn = self.txn, None
-        if txn is not None:
-            try:
-                with shielded():
-                    self.client.abort(txn)
-            except TxlogError:
-                pass  # it has ended by itself; the first error is the one to tell
-        return txn
+        if txn is None:
+            return None
+        try:
+            with shielded():
+                self.client.abort(txn)
+        except (WrongState, NotFound):
+            pass  # it has ended by itself; the first error is the one to tell
+        except TxlogError as error:
+            return Aborted(txn, error.message)
+        return Aborted(txn, None)
 
     def _failed(self, error: TxlogError) -> TxlogError:
         """Abort, and return the error to raise: PartlyDone when something is durable already."""
         discarded = self.txn_messages if self.txn is not None else 0
-        txn = self._abort()
+        became = self._abort()
         message = error.message
-        if txn is not None:
+        fields = {**error.fields}
+        if became is not None:
             discarded = max(discarded, self.read - self.totals.durable)
-            records = "record" if discarded == 1 else "records"
-            message = f"{message}; transaction {txn} aborted, {discarded} {records} discarded"
-        fields = {**error.fields, **({"txn": txn} if txn is not None else {})}
+            message = f"{message}; {became.told(discarded)}"
+            fields["txn"] = became.txn
         if not self.totals.durable or error.exit == 10:
             error.message, error.fields = message, fields
             return error
