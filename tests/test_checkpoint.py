@@ -22,13 +22,17 @@ from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, v
 from tests.laws.test_laws import dumps, fresh, live_dumps
 from txlog import Client
 from txlog.clock import ManualClock
+from txlog.engine import dumps as dumps_module
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.model import frame_rows
+from txlog.engine.model.routes import Component
+from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.manifest import newest_manifest
 from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep import checkpoint as checkpoint_module
 from txlog.engine.upkeep import service
+from txlog.engine.upkeep import sweep as sweep_module
 from txlog.engine.upkeep.seal import compare_rows, sealable
 from txlog.engine.view import View
 from txlog.errors import Corruption
@@ -452,6 +456,74 @@ def test_a_checkpoint_keeps_nothing_that_nobody_uses(tmp_path: Path) -> None:
     again = [ref for ref in other._store._view.manifest.dumps if ref.path not in before]
     assert {(ref.kind, ref.a) for ref in again} == {("topic", 2)}
     assert values(bench.reopen(), "u") == [b"v", b"w"]
+
+
+def test_what_nobody_has_loaded_is_dumped_beside_the_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9, Law 1: kills dumps made under the mutex, and ops behind the cut in them."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    for number in range(6):
+        client.create_topic(f"t{number}")
+        client.create_subscription(f"t{number}", "s")
+        client.acknowledge(f"t{number}", "s", send(client, b"v", topic=f"t{number}"))
+    client.checkpoint()
+    for number in range(6):
+        client.acknowledge(f"t{number}", "s", send(client, b"w", topic=f"t{number}"))
+    other = bench.another()
+    mutex = other._store._mutex
+    seen: list[str] = []
+    real = dumps_module.made
+
+    def made(disk: Disk, key: Component, origin: dumps_module.Origin) -> Any:
+        assert not mutex.is_inside()
+        if not seen:  # the live view goes on, and what waits in it grows
+            for number in range(6):
+                client.acknowledge(f"t{number}", "s", send(client, b"x", topic=f"t{number}"))
+            other._store.refresh()
+        seen.append(key[0])
+        return real(disk, key, origin)
+
+    monkeypatch.setattr(checkpoint_module, "made", made)
+    other.checkpoint()
+    monkeypatch.undo()
+    assert (seen.count("topic"), seen.count("cursor")) == (6, 6)
+    assert not {key for key in other._store._view._loaded if key[0] in ("topic", "cursor")}
+    client.flush()
+    with fresh(bench) as replayed:
+        replayed.take(replayed.journal.read_durable())
+        assert client._store.read(dumps) == dumps(replayed)
+    for number in range(6):
+        assert values(bench.another(), f"t{number}") == [b"v", b"w", b"x"]
+    bench.close()
+    assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
+
+
+def test_the_sweep_reads_manifests_beside_the_callers(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9: kills a look at every directory, and at two manifests, while callers wait."""
+    client, mutex = bench.client, bench.client._store._mutex
+    for number in range(4):
+        client.create_topic(f"u{number}")
+        send(client, b"v", topic=f"u{number}")
+    client.checkpoint()
+    asked: list[str] = []
+    for name in ("read_manifest", "cursor_dirs"):
+        real = getattr(sweep_module, name)
+
+        def watched(*given: Any, _name: str = name, _real: Any = real) -> Any:
+            assert not mutex.is_inside()
+            asked.append(_name)
+            return _real(*given)
+
+        monkeypatch.setattr(sweep_module, name, watched)
+    assert sweep_module.sweep_unnamed(client._store, directories_max=64) == 0
+    assert (asked.count("read_manifest"), asked.count("cursor_dirs")) == (1, 5)
+    asked.clear()
+    assert sweep_module.sweep_unnamed(client._store, directories_max=3) == 0
+    assert asked == ["read_manifest"]  # too many directories: none is looked into
 
 
 # --- automatic checkpoints -------------------------------------------------------------------

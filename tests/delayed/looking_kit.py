@@ -16,7 +16,7 @@ from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.delay_ops import Bucket, BucketDeleted, BucketSealed
 from txlog.engine.storage.bucket import BucketName, bucket_name, encode_bucket
 from txlog.engine.storage.cutting import Cutting
-from txlog.engine.upkeep.paths import partition_dir
+from txlog.engine.upkeep.paths import ledger_dir
 from txlog.ids import TopicName
 
 CUTTING = Cutting(step_ms=2000, ids_max=2, segments_max=1000)
@@ -47,7 +47,7 @@ def seal(
     times = times.sort_by([(name, "ascending") for name in TIMES.names]).combine_chunks()
     first, last = state.mutable.place(0), state.mutable.place(rows - 1)
     name = BucketName(number, state.next_gen, first, last, 0)
-    folder = store.read(lambda view: partition_dir(view.catalog, number))
+    folder = store.read(lambda view: ledger_dir(view.catalog, number, "p"))
     path = f"{folder}/_delayed/{bucket_name(first[0], last[0], state.next_gen)}"
     made = encode_bucket(path, name, lambda: [times], (0, 1 << 60), CUTTING, lambda ledger: None)
     assert made is not None

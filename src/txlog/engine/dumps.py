@@ -7,8 +7,9 @@ each (DumpRef), so a component is loaded without the others.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
+from typing import NamedTuple
 
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
@@ -19,6 +20,8 @@ from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds import watermark as watermarks
 from txlog.engine.model.fold import Fold
+from txlog.engine.model.ops import Op
+from txlog.engine.model.routes import Component
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
@@ -54,6 +57,22 @@ STATE_MAGIC = b"TXLOGSTA"
 def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> object:
     """The state that a dump holds; raises Corruption."""
     return fold.load(dump_bytes(disk, ref))
+
+
+class Origin(NamedTuple):
+    """What the state of a component is made from: its dump, and (LSN, time, op) behind that."""
+
+    ref: DumpRef | None
+    ops: Sequence[tuple[int, int, Op]]
+
+
+def made(disk: Disk, key: Component, origin: Origin) -> object:
+    """The state of a component; nothing of the origin changes. Raises Corruption."""
+    fold = FOLDS[key[0]]
+    state: object = fold.new() if origin.ref is None else load_dump(disk, fold, origin.ref)
+    for lsn, time_ms, op in origin.ops:
+        fold.apply(state, lsn, time_ms, op)
+    return state
 
 
 def dump_bytes(disk: Disk, ref: DumpRef) -> bytes:

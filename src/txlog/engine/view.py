@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from txlog.clock import Instant
-from txlog.engine.dumps import FOLDS, HOMES, load_dump
+from txlog.engine.dumps import FOLDS, HOMES, Origin, made
 from txlog.engine.files import Files, Request
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
@@ -275,12 +275,13 @@ class View:
         return state
 
     def _made(self, key: Component) -> Any:
-        fold = FOLDS[key[0]]
-        ref = self._dumps.get(key)
-        state: Any = fold.new() if ref is None else load_dump(self.disk, fold, ref)
-        for lsn, time_ms, op in self._waiting.get(key, ()):
-            fold.apply(state, lsn, time_ms, op)
-        return state
+        return made(self.disk, key, Origin(self._dumps.get(key), self._waiting.get(key, ())))
+
+    def origin(self, key: Component) -> Origin | None:
+        """What a component that is not loaded is made from, as it is now; None: it is loaded."""
+        if key in self._loaded:
+            return None
+        return Origin(self._dumps.get(key), tuple(self._waiting.get(key, ())))
 
     def dump(self, key: Component) -> bytes:
         """The state of a component as a dump has it; one that nobody has used is not kept."""

@@ -1,15 +1,16 @@
 """The checkpoint: moves what the journal holds into files, so that opening costs the live state.
 
     1 under the write lock   flush, start a new journal file: the cut; then, with this process alone
-                             held up, the dumps of the folds that changed, from the live ones
-    2 without any lock       from the closed journals a part file for every ledger that gained rows,
+                             held up, the dumps of the loaded folds that changed
+    2 without any lock       the dumps of the others, from the dumps before and the ops behind them;
+                             from the closed journals a part file for every ledger that gained rows,
                              one state file with the dumps
     3                        publish manifest g+1
     4                        drop what only g-1 needed, after the grace of readers
 
 A crash anywhere leaves g or g+1, both complete; unnamed files are garbage. Only the holder of the
 maintenance lock is here. Another process waits for no more than the cut, a thread of this one for
-the dumps as well. Source: ARCHITECTURE 6, R15-R18.
+the dumps of what it has loaded as well. Source: ARCHITECTURE 6, R15-R18.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from threading import current_thread, main_thread
 
 import msgspec
 
-from txlog.engine.dumps import FOLDS, STATE_HEAD, STATE_MAGIC, dump_bytes
+from txlog.engine.dumps import FOLDS, STATE_HEAD, STATE_MAGIC, Origin, dump_bytes, made
 from txlog.engine.flow.clockguard import trusted
 from txlog.engine.identity import COPIED
 from txlog.engine.model.ops import decode_ops
@@ -50,7 +51,7 @@ from txlog.engine.storage.manifest import (
 from txlog.engine.storage.segment import FileRef, encode_part, make_ref
 from txlog.engine.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep import changelog, changes, history
-from txlog.engine.upkeep.paths import ledger_dir, part_path
+from txlog.engine.upkeep.paths import Place, part_path, place_dir, place_of
 from txlog.engine.upkeep.unlinking import STATE_DIR, needed_before, unlink_free
 from txlog.engine.view import View
 from txlog.errors import Corruption, MissingFile, StoreFull, TxlogError
@@ -86,7 +87,8 @@ class Cut:
     """The state at a cut, as far as it has to be written: no view is needed after it.
 
     kept, changed: dumps that stay where they are, and those to be written
-    runs:          the rows that are in the journal only; directories: where their ledgers lie
+    unmade:        what changed and nobody has loaded; `make_dumps` moves it to `changed`
+    runs:          the rows that are in the journal only; places: where their ledgers lie
     lost:          files that frames named and let go again, before a manifest could name them
     named:         what the cursors are called whose dumps are written
     """
@@ -94,8 +96,9 @@ class Cut:
     manifest: Manifest
     kept: list[DumpRef]
     changed: dict[Component, bytes]
+    unmade: dict[Component, Origin]
     runs: dict[int, list[TailRun]]
-    directories: dict[int, str]
+    places: dict[int, Place]
     sealed: dict[int, FileRef]
     gone: set[int]
     lost: list[str]
@@ -131,7 +134,8 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
     try:
         with _uncollected():
             items, found = _read_frames(view, cut, cut_lsn)
-        generation = next_generation(disk, old, cut.directories.values())
+        make_dumps(disk, cut)
+        generation = next_generation(disk, old, directories_of(cut))
         dumps = write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
         files = write_parts(view, cut, generation, report)
         rows = history.table_of(items)
@@ -159,32 +163,52 @@ def state_at_cut(view: View) -> Cut:
     """What a checkpoint needs of the live view; threads of this process wait for it."""
     manifest, kept = view.manifest, view.dumped()
     if manifest.cut_lsn >= view.lsn:
-        return Cut(manifest, [], {}, {}, {}, {}, set(), [], {})
+        return Cut(manifest, [], {}, {}, {}, {}, {}, set(), [], {})
     changed: dict[Component, bytes] = {}
+    unmade: dict[Component, Origin] = {}
     for key in view.changed():
-        blob = view.dump(key)
-        if key in kept or blob != NOTHING[key[0]]:  # whoever has no dump is as new
-            changed[key] = blob
-    for key in changed:
-        kept.pop(key, None)
+        was = kept.pop(key, None)
+        if (origin := view.origin(key)) is not None:
+            unmade[key] = origin
+        elif (blob := view.dump(key)) != NOTHING[key[0]] or was is not None:
+            changed[key] = blob  # whoever has no dump is as new
     sealed, catalog = view.files.sealed_since(), view.catalog
     runs = {ledger: list(runs) for ledger, runs in view.tail.runs.items() if ledger not in sealed}
-    places = {ledger: ledger_dir(catalog, *catalog.owners[ledger]) for ledger in runs}
+    places = {ledger: place_of(catalog, *catalog.owners[ledger]) for ledger in runs}
     named = {
-        key[1:]: name for key in changed
+        key[1:]: name for key in (*changed, *unmade)
         if key[0] == "cursor" and (name := changes.name_of(catalog, key[1:])) is not None
     }  # fmt: skip
     return Cut(
-        manifest, list(kept.values()), changed, runs, places, sealed, view.files.gone_since(),
-        [*view.files.lost], named,
+        manifest, list(kept.values()), changed, unmade, runs, places, sealed,
+        view.files.gone_since(), [*view.files.lost], named,
     )  # fmt: skip
+
+
+def make_dumps(disk: Disk, cut: Cut) -> None:
+    """Write the dumps of what nobody had loaded at the cut; no live state is asked (Law 1).
+
+    What it reads stays for as long as the maintenance lock is held.
+    raises: Corruption
+    """
+    for key, origin in cut.unmade.items():
+        blob = FOLDS[key[0]].dump(made(disk, key, origin))
+        if origin.ref is not None or blob != NOTHING[key[0]]:
+            cut.changed[key] = blob
+    cut.unmade.clear()
+
+
+def directories_of(cut: Cut) -> list[str]:
+    """The directories of the ledgers that gained rows."""
+    return [place_dir(place) for place in cut.places.values()]
 
 
 def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.Named, bytes]]:
     """The cursors whose dumps are written, with what they are called."""
     return (
-        (cell, name, cut.changed[("cursor", *cell)]) for cell, name in sorted(cut.named.items())
-    )
+        (cell, name, blob) for cell, name in sorted(cut.named.items())
+        if (blob := cut.changed.get(("cursor", *cell))) is not None
+    )  # fmt: skip
 
 
 def _read_frames(
@@ -276,7 +300,7 @@ def write_parts(
         for ledger, runs in sorted(cut.runs.items()):
             table = view.tail.message_table([(run, 0, run.rows) for run in runs])
             data = encode_part(table, {"ledger": str(ledger), "generation": str(generation)})
-            path = part_path(cut.directories[ledger], ledger, generation)
+            path = part_path(place_dir(cut.places[ledger]), ledger, generation)
             files.setdefault(ledger, []).append(make_ref(path, ledger, data, table, form="part"))
             report.parts += 1
             report.rows += table.num_rows

@@ -61,7 +61,9 @@ from txlog.engine.storage.manifest import (
 from txlog.engine.upkeep.checkpoint import (
     CheckpointReport,
     crc_of,
+    directories_of,
     dropped_files,
+    make_dumps,
     need_states,
     next_generation,
     state_at_cut,
@@ -181,8 +183,9 @@ def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
         old, chain_crc = view.manifest, view.journal.chain_crc
         cut_lsn = view.lsn if lost is None else lost.last
         cut = state_at_cut(view)
+        make_dumps(disk, cut)
         need_files(disk, old, gone={*cut.sealed, *cut.gone})
-        generation = next_generation(disk, old, cut.directories.values())
+        generation = next_generation(disk, old, directories_of(cut))
         has_frames = view.lsn > old.cut_lsn
         dumps = write_state(view, cut, generation) if has_frames else [*old.dumps]
         files = write_parts(view, cut, generation, CheckpointReport()) if has_frames else old.files

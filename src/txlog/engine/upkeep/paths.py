@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from txlog.engine.folds.catalog import Catalog, index_of, topic_of
 from txlog.ids import TopicName, encode_component
 
 DELAYED_DIR = "_delayed"
-
-
-def partition_dir(catalog: Catalog, partition: int) -> str:
-    """topics/<tenant>/<namespace>/<topic>/partition=<n> of a partition's store-wide number."""
-    topic = topic_of(catalog, partition)
-    return f"{topic_dir(topic.name)}/partition={index_of(topic, partition)}"
 
 
 def topic_dir(full_name: str) -> str:
@@ -21,15 +17,40 @@ def topic_dir(full_name: str) -> str:
     return f"topics/{'/'.join(map(encode_component, parts))}"
 
 
+_BELOW = {"p": "", "s": "/_txnlog", "d": f"/{DELAYED_DIR}"}
+
+
+class Place(NamedTuple):
+    """Where files lie, before it is spelled out: topic, partition in it, role.
+
+    role: p of its ledgers, s of its sidecar's, d of the buckets of its delayed index
+    """
+
+    topic: str
+    partition: int
+    role: str
+
+
+def place_of(catalog: Catalog, partition: int, role: str) -> Place:
+    """The place of what a partition has in this role."""
+    topic = topic_of(catalog, partition)
+    return Place(topic.name, index_of(topic, partition), role)
+
+
+def place_dir(place: Place) -> str:
+    """The directory of a place."""
+    base = f"{topic_dir(place.topic)}/partition={place.partition}"
+    return base + _BELOW[place.role]
+
+
 def ledger_dir(catalog: Catalog, partition: int, role: str) -> str:
-    """The directory of a partition's ledgers (role p) or of its sidecar's (role s)."""
-    base = partition_dir(catalog, partition)
-    return base if role == "p" else f"{base}/_txnlog"
+    """The directory of what a partition has in this role."""
+    return place_dir(place_of(catalog, partition, role))
 
 
 def delayed_dir(catalog: Catalog, partition: int) -> str:
     """The directory of the buckets of a partition's delayed index."""
-    return f"{partition_dir(catalog, partition)}/{DELAYED_DIR}"
+    return ledger_dir(catalog, partition, "d")
 
 
 def part_path(directory: str, ledger: int, generation: int) -> str:

@@ -26,7 +26,7 @@ from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import delayed_partitions
 from txlog.engine.upkeep.changelog import CURSORS_DIR, DIRECTORIES
 from txlog.engine.upkeep.history import HISTORY_DIR
-from txlog.engine.upkeep.paths import DELAYED_DIR, delayed_dir, ledger_dir
+from txlog.engine.upkeep.paths import DELAYED_DIR, Place, place_dir, place_of
 from txlog.engine.upkeep.unlinking import (
     SIDECAR_DIR,
     STATE_DIR,
@@ -71,10 +71,15 @@ def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[
     """The files that nobody names, each with the reason: unnamed, temporary, or pin."""
     is_free = pinned(store.disk, store.identity.salt)
     yield from _free_locks(store)
-    named, directories = store.read(lambda view: (named_paths(store, view), _directories(view)))
-    if directories_max is None:
-        directories = list(every_directory(store.disk))
-    elif len(directories) > directories_max:
+    disk = store.disk
+    by_frames, places = store.read(
+        lambda view: (_named_by_frames(view), _places(view, directories_max))
+    )
+    named = _named_by_manifests(disk, store.identity.salt)
+    if named is not None:
+        named |= by_frames
+    directories = [*every_directory(disk)] if places is None else _directories(disk, places)
+    if directories_max is not None and len(directories) > directories_max:
         directories = []
     for directory in (*FIXED_DIRECTORIES, *directories):
         for name in names_in(store.disk, directory) or ():
@@ -140,15 +145,28 @@ def _unlink_pin(store: Store, path: str) -> int:
 
 def named_paths(store: Store, view: View) -> set[str] | None:
     """Every path a kept manifest or a frame names; None when a manifest cannot be read."""
+    named = _named_by_manifests(store.disk, store.identity.salt)
+    return None if named is None else named | _named_by_frames(view)
+
+
+def _named_by_frames(view: View) -> set[str]:
     out = {ref.path for ref in view.files.sealed_since().values()} | {*view.files.lost}
     for number in delayed_partitions(view):
         out |= {bucket.file.path for bucket in view.delayed(number).buckets}
-    for generation in generations(store.disk):
+    return out
+
+
+def _named_by_manifests(disk: Disk, salt: bytes) -> set[str] | None:
+    """Behind the frames, and the mutex is not needed: only who has the maintenance lock makes one.
+
+    returns: None when one cannot be read, for it might name any path
+    """
+    out: set[str] = set()
+    for generation in generations(disk):
         try:
-            manifest = read_manifest(store.disk, generation, store.identity.salt)
+            out |= paths_of(read_manifest(disk, generation, salt))
         except (IntegrityError, MissingFile):
-            return None  # it might name any of them
-        out |= paths_of(manifest)
+            return None
     return out
 
 
@@ -216,13 +234,20 @@ def cursor_dirs(
             strays.append(path)
 
 
-def _directories(view: View) -> list[str]:
+def _places(view: View, places_max: int | None) -> list[Place] | None:
+    """Where files may lie; none of them when they are too many, None when nobody asks."""
+    if places_max is None:
+        return None
     catalog = view.catalog
     owners = sorted(set(catalog.owners.values()))
-    partitions = [ledger_dir(catalog, number, role) for number, role in owners if role == "p"]
-    return [
-        *partitions, *(ledger_dir(catalog, number, "s") for number, role in owners if role == "s"),
-        *(path for one in partitions for path in cursor_dirs(view.disk, one)),
-        *(delayed_dir(catalog, number) for number in delayed_partitions(view)
-          if has_partition(catalog, number)),
-    ]  # fmt: skip
+    delayed = [(number, "d") for number in delayed_partitions(view)
+               if has_partition(catalog, number)]  # fmt: skip
+    if len(owners) + len(delayed) > places_max:
+        return []
+    return [place_of(catalog, number, role) for number, role in (*owners, *delayed)]
+
+
+def _directories(disk: Disk, places: list[Place]) -> list[str]:
+    paths = [place_dir(place) for place in places]
+    partitions = [path for path, place in zip(paths, places, strict=True) if place.role == "p"]
+    return [*paths, *(path for one in partitions for path in cursor_dirs(disk, one))]
