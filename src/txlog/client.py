@@ -381,6 +381,7 @@ class Client(TransactionClient):
             if left is not None:
                 left -= table.num_rows
             yield table
+        reader.stop()
 
     def wait_for_change(self, seen_lsn: int) -> int:
         """The newest durable LSN; for polling: it rises when something was written.

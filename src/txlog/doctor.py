@@ -37,6 +37,7 @@ IN_MEMORY: Final = ("tmpfs", "ramfs", "overlay")
 NETWORK: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph")
 HANGING_MS: Final = 900_000
 PACKAGES: Final = ("pyarrow", "duckdb", "msgspec", "crc32c", "pyroaring", "pyspark")
+_REPAIR: Final = "txlog admin repair says what can be done"
 _FREE_TIMES: Final = 4  # of what sends stop at: then it is time to look
 
 
@@ -70,9 +71,14 @@ def _answers(disk: Disk, root: str, clock: Clock) -> Iterator[Answer]:
     try:
         store = Store(disk, clock, identity, lock_timeout_ms=0, durability=None)
     except TxlogError as error:
-        yield _row("store", FAIL, error.message, "txlog admin repair says what can be done")
+        yield _row("store", FAIL, error.message, _REPAIR)
         return
     try:
+        try:
+            store.refresh()
+        except TxlogError as error:
+            yield _row("store", FAIL, error.message, _REPAIR)
+            return
         yield from _of_store(store, disk, identity, clock)
     finally:
         store.close()
@@ -169,8 +175,7 @@ def _journal(disk: Disk, clock: Clock) -> Answer:
     try:
         detail = f"{findings.frames} frames in {findings.files} files are good"
         if findings.errors:
-            return _said(FAIL, findings.problems[0].message,
-                         "txlog admin repair says what can be done")  # fmt: skip
+            return _said(FAIL, findings.problems[0].message, _REPAIR)
         if findings.warnings:
             return _said(WARN, findings.problems[0].message, findings.problems[0].hint)
         return _said(OK, detail)

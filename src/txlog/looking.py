@@ -11,7 +11,10 @@ from txlog.engine.view import View
 T = TypeVar("T")
 
 
-def look(store: Store, question: Callable[[View], T]) -> T:
-    """The answer of a reading function over the newest state; takes no lock that is not free."""
+def look(store: Store, question: Callable[[View], T], *, up_to_damage: bool = False) -> T:
+    """The answer of a reading function over the newest state; takes no lock that is not free.
+
+    up_to_damage: as of Follower.read
+    """
     store.settle()
-    return store.read(question)
+    return store.read(question, up_to_damage=up_to_damage)

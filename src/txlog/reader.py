@@ -120,7 +120,7 @@ class Reader:
         self._session: WatermarkSession | None = None
         if not is_led:
             store.settle()
-            store.read(self.start)
+            store.read(self.start, up_to_damage=True)
         if enable_watermarking:
             notify = None if listener is None else partial(listener.received_watermark, self)
             self._ground = HandedOut(self.standing)
@@ -218,9 +218,11 @@ class Reader:
         """As receive_batch, whatever there is to say of watermarks."""
         self._check_open()
         try:
-            return self._store.read(lambda view: self._take(view, max_messages))
+            return self._store.read(lambda view: self._take(view, max_messages), up_to_damage=True)
         except MissingFile:  # also for the newest view: damage, like any other
-            return self._store.read(lambda view: self._take(view, max_messages, is_gone=True))
+            return self._store.read(
+                lambda view: self._take(view, max_messages, is_gone=True), up_to_damage=True
+            )
         finally:
             found, self._damage = self._damage, None
             if found is not None:
@@ -246,6 +248,8 @@ class Reader:
             raise
         if failed is not None and not tables:
             raise failed
+        if not (tables or self.is_led) and (damage := view.damage) is not None:
+            raise damage  # of the journal: more was stored
         self._store.tally.handed_out += sum(table.num_rows for table in tables)
         return pa.concat_tables(tables) if tables else NO_MESSAGES
 
@@ -405,7 +409,7 @@ class Reader:
 
         def look(view: View) -> bool:
             self._notice(view)
-            return any(
+            found = any(
                 self._plan_to(
                     view,
                     partition,
@@ -417,8 +421,11 @@ class Reader:
                 if (number := self._number(view, partition)) not in view.catalog.unavailable
                 or view.catalog.unavailable[number].reason == "damage"
             )
+            if not found and (damage := view.damage) is not None:
+                raise damage
+            return found
 
-        return bool(self._store.read(look))
+        return bool(self._store.read(look, up_to_damage=True))
 
     def seek(self, position: Where) -> None:
         """Go on from a position: a message id, an instant in ms, `earliest`, `latest`, a Bound.
@@ -428,7 +435,7 @@ class Reader:
         """
         self._check_open()
         bound = bound_of(position)
-        places = self._store.read(lambda view: self._sought(view, bound))
+        places = self._store.read(lambda view: self._sought(view, bound), up_to_damage=True)
         self._places.update(places)
         self._left.clear()
         self._previews.update({index: START for index in places if index in self._previews})
@@ -503,7 +510,7 @@ class Readers:
     raises: as Reader, for any of the topics, before anything is read
     """
 
-    __slots__ = ("_at", "_is_bounded", "_readers", "_store")
+    __slots__ = ("_at", "_damage", "_is_bounded", "_is_of_end", "_readers", "_store")
 
     def __init__(
         self, store: Store, topics: Sequence[str], wanted: Range, partitions: list[int] | None,
@@ -514,6 +521,8 @@ class Readers:
         self._store = store
         self._at = 0
         self._is_bounded = wanted.stop is not None or wanted.kind != "range"
+        self._is_of_end = wanted.kind != "range" or wanted.start.kind in ("last", "end", "sub")
+        self._damage: Corruption | None = None  # of the journal, when the round began
         self._readers = [
             Reader(store, topic, wanted, partitions, isolation, is_led=True) for topic in topics
         ]
@@ -526,8 +535,9 @@ class Readers:
         def each(view: View) -> None:
             for reader in self._readers:
                 begin(reader, view)
+            self._damage = view.damage
 
-        self._store.read(each)
+        self._store.read(each, up_to_damage=True)
         self._at = 0
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
@@ -536,10 +546,17 @@ class Readers:
         raises: as Reader.receive_batch
         """
         table = self._rest_of_round(max_messages)
-        if table.num_rows or self._is_bounded:
-            return table
-        self._begin(Reader.go_on)
-        return self._rest_of_round(max_messages)
+        if not table.num_rows and not self._is_bounded:
+            self._begin(Reader.go_on)
+            table = self._rest_of_round(max_messages)
+        if not table.num_rows and self._damage is not None:
+            raise self._damage
+        return table
+
+    def stop(self) -> None:
+        """Read no more, before the end. Raises Corruption when that had to be known."""
+        if self._is_of_end and self._damage is not None:
+            raise self._damage
 
     def _rest_of_round(self, max_messages: int) -> pa.Table:
         while self._at < len(self._readers):

@@ -67,7 +67,7 @@ class TopicHandle:
         self._store = store
         self._asked = TopicName.parse(topic, allow_partition=True)
         self.short = self._asked.topic.short
-        look(store, self._topic)
+        look(store, self._topic, up_to_damage=True)
 
     def _topic(self, view: View) -> Topic:
         return find_topic(view, self._asked)
@@ -160,9 +160,16 @@ class TopicHandle:
         return look(self._store, counted)
 
     def cutoff(self) -> int | None:
-        """The latest time that is due now, in ms, by the policies of the topic; None: all is."""
+        """The latest time that is due now, in ms, by the policies of the topic; None: all is.
+
+        For who reads: with a damaged journal by what stands before the damage.
+        """
         store = self._store
-        return look(store, lambda view: DelayCounts(view, store).cutoff(self._topic(view)))
+
+        def cutoff(view: View) -> int | None:
+            return DelayCounts(view, store).cutoff(self._topic(view))
+
+        return look(store, cutoff, up_to_damage=True)
 
     def buckets(self) -> list[Answer]:
         """The buckets of the index; the fields of `txlog delay buckets`."""

@@ -25,6 +25,7 @@ from txlog.engine.flow.lease import UNACKED_MAX
 from txlog.engine.flow.lookup import check_open, transaction
 from txlog.errors import (
     ConditionNotMet,
+    Corruption,
     InvalidArgument,
     LimitExceeded,
     SubscriptionNotFound,
@@ -145,10 +146,13 @@ class Job:
         if left is None or left >= READ_MESSAGES:
             return READ_MESSAGES
         topics = [one.topic for one in self.request.targets]
-        if self.request.include_delayed or all(
-            self.client.topic(topic).next_delayed() is None for topic in topics
-        ):
-            return left
+        try:
+            if self.request.include_delayed or all(
+                self.client.topic(topic).next_delayed() is None for topic in topics
+            ):
+                return left
+        except Corruption:
+            pass  # whoever reads raises it behind what can be read
         return READ_MESSAGES
 
     def follow(self) -> None:

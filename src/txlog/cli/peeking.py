@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from txlog.cli.consume_request import Target
 from txlog.cli.options import Call
 from txlog.cli.records import Records
 from txlog.engine.flow.dispatch import RECEIVED
-from txlog.errors import MessageNotFound
+from txlog.errors import Corruption, MessageNotFound
 from txlog.ids import MessageId
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def some(
         return
     else:
         chosen = Range(START if which == "first" else Bound("last", count), END)
-    held = [table for table in _read(client, target, chosen) if len(table)]
+    failed: list[Corruption] = []
+    held = [table for table in _read(client, target, chosen, failed) if len(table)]
     whole = pa.concat_tables(held) if held else None
     if whole is not None and which == "random":
         whole = whole.take(pa.array(_sample(len(whole), count), pa.int64()))
@@ -47,7 +48,7 @@ def some(
         order = pc.sort_indices(whole["visible_time"])  # stable: ids keep their order
         picked = order[:count] if which == "first" else order[len(order) - count :]
         whole = whole.take(picked.take(pc.sort_indices(picked)))
-    _print(call, client, whole, raw)
+    _print(call, client, whole, raw, failed)
 
 
 def _random(client: Client, target: Target, count: int) -> pa.Table | None:
@@ -92,8 +93,9 @@ def around(call: Call, target: Target, place: MessageId, context: int | None, ra
     """
     client = call.client()
     found: list[pa.Table] = []
+    failed: list[Corruption] = []
     more = context or 0
-    for table in _read(client, target, Range(Bound("id", place), END)):
+    for table in _read(client, target, Range(Bound("id", place), END), failed):
         rows = [_is_at(row, place) for row in _ids(table)]
         stop = len(rows) if all(rows) else rows.index(False)
         if stop == len(rows):
@@ -105,21 +107,29 @@ def around(call: Call, target: Target, place: MessageId, context: int | None, ra
             break
     whole = pa.concat_tables(found) if found else None
     if whole is None or not len(whole) or not _is_at(next(_ids(whole)), place):
+        if failed:
+            raise failed[0]
         raise MessageNotFound(f"no message {place} in {target.topic}", message_id=place)
     if context:
-        before = _before(client, target, place, context, whole["partition"][0].as_py())
+        partition = whole["partition"][0].as_py()
+        before = _before(client, target, place, context, partition, failed)
         whole = pa.concat_tables([*before, whole])
-    _print(call, client, whole, raw)
+    _print(call, client, whole, raw, failed)
 
 
 def _before(
-    client: Client, target: Target, place: MessageId, context: int, partition: int
+    client: Client,
+    target: Target,
+    place: MessageId,
+    context: int,
+    partition: int,
+    failed: list[Corruption],
 ) -> list[pa.Table]:
     """Return the messages before place. Cost: O(messages before it)."""
     held: list[pa.Table] = []
     count = 0
     one = Target(target.topic, [partition])
-    for table in _read(client, one, Range(START, Bound("id", place))):
+    for table in _read(client, one, Range(START, Bound("id", place)), failed):
         held.append(table)
         count += len(table)
         while held and count - len(held[0]) >= context:
@@ -130,8 +140,14 @@ def _before(
     return [whole.slice(max(0, len(whole) - context))]
 
 
-def _read(client: Client, target: Target, chosen: Range) -> Iterator[pa.Table]:
-    yield from client.read(target.topic, range=chosen, partitions=target.partitions)
+def _read(
+    client: Client, target: Target, chosen: Range, failed: list[Corruption]
+) -> Iterator[pa.Table]:
+    """The tables of a range; what stops them goes to `failed`, and is raised behind the output."""
+    try:
+        yield from client.read(target.topic, range=chosen, partitions=target.partitions)
+    except Corruption as error:
+        failed.append(error)
 
 
 def _ids(table: pa.Table) -> Iterator[MessageId]:
@@ -145,7 +161,11 @@ def _is_at(found: MessageId, place: MessageId) -> bool:
     return found.position == place.position and place.index in (0, found.index)
 
 
-def _print(call: Call, client: Client, table: pa.Table | None, raw: bool) -> None:
+def _print(
+    call: Call, client: Client, table: pa.Table | None, raw: bool,
+    failed: Sequence[Corruption] = (),
+) -> None:  # fmt: skip
+    """Print messages, then raise what kept others from being read."""
     columns = call.output.shown if call.flags.columns is not None else None
     form = call.output.form
     look_up = beside.beside_of(client, form) if "%" in form else None
@@ -153,3 +173,6 @@ def _print(call: Call, client: Client, table: pa.Table | None, raw: bool) -> Non
     call.output.out.write(records.begin())
     if table is not None:
         call.output.out.write(records.encode(table))
+    if failed:
+        call.output.out.flush()
+        raise failed[0]

@@ -2,6 +2,8 @@
 
     read(look)      read frames up to the witness, then run a function over the view; no lock
     refresh()       only the first
+    damage          the journal's: what stands before may be read by who raises it then; any other
+                    answer would be of an old state, so that raises at once (RELIABILITY 2.3)
     dry run         the view stays where it was opened, behind every valid frame
 
 A checkpoint of others may take files from under it: then it looks again over the newest (R21), or
@@ -22,10 +24,16 @@ from txlog.engine.mutex import Mutex
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.journal import JournalMoved
 from txlog.engine.view import View
-from txlog.errors import AlreadyClosed, MissingFile, TxlogError
+from txlog.errors import AlreadyClosed, Corruption, MissingFile, TxlogError
 from txlog.settings import Settings
 
 T = TypeVar("T")
+
+
+def check_whole(view: View) -> None:
+    """Raise Corruption (602) when the journal is damaged behind this view."""
+    if (damage := view.damage) is not None:
+        raise damage
 
 
 class Follower:
@@ -54,7 +62,7 @@ class Follower:
         self.durability = durability or self.settings.durability
         began_ms = clock.now().wall_ms
         self.tally = Tally()
-        self._view = self._load()
+        self._view = self._load()  # a damaged journal is no reason not to open (RELIABILITY 2.3)
         self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
         self._adopt_settings()
 
@@ -64,7 +72,10 @@ class Follower:
             view = View.open(self.disk, self.identity.salt, self.clock.now().boot_id)
             try:
                 journal = view.journal
-                view.take(journal.read_valid() if self.dry_run else journal.read_durable())
+                view.take(
+                    journal.read_valid() if self.dry_run
+                    else journal.read_durable(up_to_damage=True)
+                )  # fmt: skip
             except JournalMoved:
                 view.close()
                 continue
@@ -98,20 +109,28 @@ class Follower:
         """
         return self._mutex.put_off(act)
 
-    def read(self, look: Callable[[View], T], *, fresh: bool = True) -> T:
+    def read(
+        self, look: Callable[[View], T], *, fresh: bool = True, up_to_damage: bool = False
+    ) -> T:
         """Run a reading function over the newest durable state, alone among the threads.
 
         fresh: False for one that is about what this process has seen already
+        up_to_damage: with a damaged journal look at what stands before it. Only for who raises the
+               view's `damage` in the end; what is not found raises it here, as it may stand behind
         It may run again, when files that it needs have been replaced since: until it returns it
         must leave nothing behind.
-        raises: NotAllowed within another call of this thread, as every call here; what look raises
+        raises: NotAllowed within another call of this thread, as every call here; what look raises;
+                Corruption (602): the journal is damaged
         """
-        return self._mutex.run(partial(self._look, look, fresh))
+        return self._mutex.run(partial(self._look, look, fresh, up_to_damage))
 
-    def _look(self, look: Callable[[View], T], fresh: bool) -> T:
+    def _look(self, look: Callable[[View], T], fresh: bool, up_to_damage: bool) -> T:
         if fresh or self._closed or self._is_void:
             self._refresh()
         while True:
+            damage = self._view.damage
+            if damage is not None and not up_to_damage:
+                raise damage
             at = (self._view.lsn, self._view.manifest.generation)
             self._is_void = True  # what it was noting may be half done, unless it says how it ended
             try:
@@ -121,8 +140,10 @@ class Follower:
                 self._refresh()  # R21
                 if at == (self._view.lsn, self._view.manifest.generation):
                     raise
-            except TxlogError:
+            except TxlogError as error:
                 self._keep_view()
+                if damage is not None and not isinstance(error, Corruption):
+                    raise damage from error
                 raise
             else:
                 self._is_void = False
@@ -136,8 +157,16 @@ class Follower:
         self._is_void = self._mutex.has_refused
 
     def refresh(self) -> int:
-        """Follow the journal up to the witness; returns the LSN of the view."""
-        return self._mutex.run(self._refresh)
+        """Follow the journal up to the witness; returns the LSN of the view.
+
+        raises: Corruption (602): it is damaged
+        """
+        return self._mutex.run(self._refreshed)
+
+    def _refreshed(self) -> int:
+        lsn = self._refresh()
+        check_whole(self._view)
+        return lsn
 
     def _refresh(self) -> int:
         self._need_open()
@@ -146,9 +175,12 @@ class Follower:
         if not self.dry_run:  # what it decided so far stands nowhere else
             self._is_void = True
             try:
-                journal = self._view.journal
-                self._view.take(journal.read_durable())
+                journal, known = self._view.journal, self._view.damage
+                self._view.take(journal.read_durable(up_to_damage=True))
                 self._view.adopt_manifest()
+                if journal.damage is not None and (known is None or self._view.is_outdated):
+                    self._reload()  # a checkpoint may stand behind the damage
+                    journal = self._view.journal
                 if journal.reports:
                     self.reports.extend(journal.reports)
                     journal.reports.clear()
@@ -225,6 +257,7 @@ class Follower:
         self._need_open()
         view = self._load()
         try:
+            check_whole(view)
             return look(view)
         finally:
             view.close()

@@ -40,7 +40,7 @@ from txlog.engine.call import (
 from txlog.engine.flow import clockguard, resolve
 from txlog.engine.flow.draft import Decision, Draft
 from txlog.engine.flow.sweep import Swept, Uses
-from txlog.engine.follower import Follower
+from txlog.engine.follower import Follower, check_whole
 from txlog.engine.identity import Identity
 from txlog.engine.storage.disk_protocol import Disk, LockFile
 from txlog.engine.storage.journal import JournalMoved
@@ -197,6 +197,7 @@ class Store(Follower):
 
     def _rehearse_one(self, call: Call) -> None:
         self._refresh()
+        check_whole(self._view)
         view, now = self._view, self.clock.now()
         self._is_void = True
         if view.journal.lossy:
@@ -526,7 +527,9 @@ class Store(Follower):
         A writer that died between its append and its flush left such frames; a reader that went by
         the witness alone would miss them until somebody writes.
         """
-        if not (self.disk.read_only or self._closed) and self.has_unflushed():
+        if self.disk.read_only or self._closed or self._view.damage is not None:
+            return
+        if self.has_unflushed():
             self._run_if_free([])
 
     def sweep_if_due(self, uses: Uses | None = None) -> None:

@@ -106,6 +106,23 @@ class View:
         """The checkpoint that this view stands on."""
         return self.files.manifest
 
+    @property
+    def damage(self) -> Corruption | None:
+        """Why the journal could not be read to its end, to be raised; None: it could.
+
+        The view is of what stands before.
+        """
+        found = self.journal.damage
+        if found is None:
+            return None
+        return Corruption(found.message, hint=found.hint, code=found.code, **found.fields)
+
+    @property
+    def is_outdated(self) -> bool:
+        """True when the witness knows of a newer checkpoint."""
+        witnessed = self.journal.witness.last
+        return witnessed is not None and witnessed.generation > self.manifest.generation
+
     @classmethod
     def open(cls, disk: Disk, salt: bytes, boot_id: str, *, generation: int | None = None) -> View:
         """A view at the newest checkpoint, or a named one; frames are not read yet.
@@ -144,7 +161,7 @@ class View:
     def adopt_manifest(self) -> None:
         """Take a newer manifest: what it moved into files leaves the tail and the waiting ops."""
         witnessed = self.journal.witness.last
-        if witnessed is None or witnessed.generation <= self.manifest.generation:
+        if witnessed is None or not self.is_outdated:
             return
         try:
             newer = read_manifest(self.disk, witnessed.generation, self.salt)

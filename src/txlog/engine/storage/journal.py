@@ -49,8 +49,8 @@ class Journal:
     __slots__ = (
         "_ahead", "_attested", "_boot", "_checked_tail", "_cut", "_disk", "_files", "_foreign",
         "_has_looked_ahead",
-        "_settled", "_synced_dir", "chain_crc", "current", "durable_lsn", "end", "last_lsn",
-        "lossy", "poisoned", "reports", "salt", "witness",
+        "_settled", "_synced_dir", "chain_crc", "current", "damage", "durable_lsn", "end",
+        "last_lsn", "lossy", "poisoned", "reports", "salt", "witness",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -68,6 +68,7 @@ class Journal:
         self._synced_dir: JournalName | None = None
         self._settled: Witnessed | None = None  # the record under which the tail was in order
         self.chain_crc = 0
+        self.damage: Corruption | None = None  # where reading stopped short of what was durable
         self.durable_lsn = 0
         self.end = 0
         self.last_lsn = 0
@@ -126,31 +127,55 @@ class Journal:
 
     # --- reading -----------------------------------------------------------------------------
 
-    def read_durable(self) -> list[RawFrame]:
+    def read_durable(self, *, up_to_damage: bool = False) -> list[RawFrame]:
         """Frames behind the last one read, up to the witness; takes no lock, changes nothing.
 
         After a reboot every valid frame came from the disk, so all are shown (R22).
+        up_to_damage: where frames that were durable cannot be read, give those before, which were
+                      durable too, and say so in `damage`
+        raises:       JournalMoved; Corruption, without up_to_damage
         """
+        frames = self._read_durable()
+        if self.damage is not None and not up_to_damage:
+            raise self.damage
+        return frames
+
+    def _read_durable(self) -> list[RawFrame]:
+        self.damage = None
         witnessed = self.witness.read()
         if witnessed is not None and witnessed.boot == self._boot:
             durable, frames = witnessed.durable_lsn, []
             if durable > self.last_lsn:
-                frames = self._read_on(durable, witnessed)
-                if self.last_lsn < durable:
-                    self._check_moved()
-                    raise self._broken(durable)
+                frames = self._read_on(durable, witnessed, is_reader=True)
+                if self._stops_before(durable):
+                    return frames
             if self.witness.is_damaged or not self._has_looked_ahead:
                 frames += self._read_ahead(witnessed)
                 durable = max(durable, self._ahead)
             self.durable_lsn = max(self.durable_lsn, durable)
             return frames
-        frames = self._read_on(None, witnessed)
+        frames = self._read_on(None, witnessed, is_reader=True)
+        if not self._has_looked_ahead and self.damage is None:
+            self._has_looked_ahead = True
+            while (proven := self._attested_behind()) > self.last_lsn:
+                more = self._read_on(None, witnessed, is_reader=True)  # somebody writes
+                frames += more
+                if not more:
+                    self._attested = max(self._attested, proven)
+                    break
         known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
-        if self.last_lsn < known:
-            self._check_moved()
-            raise self._broken(known)
-        self.durable_lsn = self.last_lsn
+        if not self._stops_before(known):
+            self.durable_lsn = self.last_lsn
         return frames
+
+    def _stops_before(self, known: int) -> bool:
+        """Whether a frame up to a known LSN is damaged: then what was read is durable."""
+        if self.damage is None and self.last_lsn < known:
+            self._check_moved()
+            self.damage = self._broken(known)
+        if self.damage is not None:
+            self.durable_lsn = max(self.durable_lsn, min(self.last_lsn, known))
+        return self.damage is not None
 
     def _read_ahead(self, witnessed: Witnessed) -> list[RawFrame]:
         """Frames behind the witness that later ones prove durable; says what is wrong with it.
@@ -206,11 +231,15 @@ class Journal:
     def read_valid(self) -> list[RawFrame]:
         """Every valid frame behind the last one read, flushed or not; changes nothing.
 
-        What a writer would find, for a dry run; `lossy` is raised as catch_up would raise it.
+        What a writer would find, for a dry run; `lossy` is raised as catch_up would raise it, and
+        `damage` says what it would raise.
         """
         witnessed = self.witness.read()
         self.lossy = witnessed is None or witnessed.boot != self._boot or witnessed.poisoned
-        return self._read_on(None, witnessed)
+        frames = self._read_on(None, witnessed)
+        known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
+        self.damage = self._broken(known) if self.last_lsn < known else None
+        return frames
 
     def read_until(self, lsn: int) -> list[RawFrame]:
         """Frames behind the last one read up to lsn, all known to be durable; raises Corruption."""
@@ -219,7 +248,13 @@ class Journal:
             raise self._broken(lsn)
         return frames
 
-    def _read_on(self, stop_lsn: int | None, witnessed: Witnessed | None) -> list[RawFrame]:
+    def _read_on(
+        self, stop_lsn: int | None, witnessed: Witnessed | None, *, is_reader: bool = False
+    ) -> list[RawFrame]:
+        """Frames up to an LSN, or the last valid one.
+
+        raises: JournalMoved; Corruption: of a younger file, which for a reader becomes `damage`
+        """
         out: list[RawFrame] = []
         emitted = self.last_lsn
         self.current.forget_window()
@@ -235,7 +270,13 @@ class Journal:
             durable = max(durable, witnessed.durable_lsn)
         while stop_lsn is None or self.last_lsn < stop_lsn:
             if younger and self.last_lsn + 1 >= younger[0].first_lsn:
-                self._switch(younger.pop(0))
+                try:
+                    self._switch(younger.pop(0))
+                except Corruption as error:  # all before it was flushed (R14)
+                    if not is_reader or self.last_lsn < emitted:
+                        raise
+                    self.damage = error
+                    break
                 continue
             frame = self.current.read_frame(self.end, self.last_lsn + 1, self.chain_crc)
             if frame is None:
@@ -289,6 +330,7 @@ class Journal:
             and (self.current.ends_at(self.end))
         ):
             return []  # nobody else wrote since this handle settled or raised the witness
+        self.damage = None
         witnessed = self.witness.read()
         frames = self._read_on(None, witnessed)
         known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
@@ -324,12 +366,10 @@ class Journal:
         stop = self.current.written_until(self.end)
         if stop == self.end:
             return
-        tail = file.pread(self.end, stop - self.end)
-        # a genuine frame may end in zeros of its own, which were taken for blank here
-        blank = file.pread(stop, FILL_BYTES)
-        attested = attested_lsn(tail + blank, self.end, self.salt)
+        attested = self._attested_behind()
         if attested > self.last_lsn:
             raise self._broken(max(attested, known))
+        tail = file.pread(self.end, stop - self.end)
         name = f"quarantine/{self.last_lsn + 1:020d}-{self._disk.random_bytes(4).hex()}.tail"
         self._disk.publish(name, [tail])
         self.current.zero(self.end, stop - self.end)
@@ -338,6 +378,18 @@ class Journal:
             f"recovery cut {len(tail)} bytes of an unfinished frame behind LSN {self.last_lsn}; "
             f"copy in {name}"
         )
+
+    def _attested_behind(self) -> int:
+        """The highest LSN that genuine frames behind the end, also behind a bad one, know durable.
+
+        Source: A of RELIABILITY 2.3
+        """
+        stop = self.current.written_until(self.end)
+        if stop == self.end:
+            return 0
+        # a genuine frame may end in zeros of its own, which were taken for blank here
+        tail = self.current.file.pread(self.end, stop - self.end + FILL_BYTES)
+        return attested_lsn(tail, self.end, self.salt)
 
     def _roll_forward(self, is_poisoned: bool) -> None:
         """R13: copy valid unwitnessed frames to a new file; never flush the old bytes again."""

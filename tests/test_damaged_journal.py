@@ -1,0 +1,255 @@
+"""A journal that is damaged behind some LSN: what stands before it is read, and then the error.
+
+RELIABILITY 2.3, V < D; Law 3: nothing is shown that is not known to be durable.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.engine_kit import Bench, begin, read, send, send_txn, values
+from txlog import Client
+from txlog.bounds import END, Bound, Range
+from txlog.clock import ManualClock
+from txlog.engine.storage.journal_file import FILE_HEADER_BYTES
+from txlog.errors import Corruption
+from txlog.ids import TxnId
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+BEFORE = {"t": [b"old", b"t1", b"x", b"y"], "u": [b"u1"]}
+EVERY = [*BEFORE["t"], *BEFORE["u"]]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Two topics; a transaction that is whole before the damage, and one that goes across it."""
+    made = Bench(tmp_path / "store")
+    client = made.client
+    client.create_topic("t", 2)
+    client.create_topic("u")
+    client.create_subscription("t", "s")
+    send(client, b"old")
+    client.checkpoint()
+    send(client, b"t1")
+    send(client, b"u1", topic="u")
+    send_txn(client, b"x", b"y", partition=1)
+    across = begin(client, 600_000)
+    client.producer("t").send(b"across", txn=across)
+    client.flush()
+    damage(made, client.status()["journal"]["size_bytes"], across)
+    return made
+
+
+def damage(made: Bench, at: int, across: TxnId) -> None:
+    """Write on, and flip a byte of the first frame that follows a place."""
+    client = made.client
+    send(client, b"behind", b"behind too", topic="u")
+    client.commit(across)
+    client.create_topic("late")
+    made.close()
+    path = journal(made)
+    data = bytearray(path.read_bytes())
+    data[at + 70] ^= 4
+    path.write_bytes(data)
+
+
+def journal(made: Bench) -> Path:
+    return max(Path(made.path, "journal").glob("*.journal"))
+
+
+def told(error: Corruption) -> None:
+    """File, byte, LSNs and what to do; code 602."""
+    assert (error.code, error.exit) == (602, 6)
+    assert error.fields["path"] == f"journal/{Path(str(error.fields['path'])).name}"
+    assert {"offset", "lsn", "last_lsn"} <= {*error.fields}
+    assert "is damaged at byte" in error.message
+    assert "LSN" in error.message
+    assert "txlog admin repair" in (error.hint or "")
+
+
+def read_to_damage(client: Client, topics: Any, **given: Any) -> list[bytes]:
+    """What is read before the error, which must come."""
+    out: list[bytes] = []
+    with pytest.raises(Corruption) as ended:
+        for table in client.read(topics, **given):
+            out += table.column("value").to_pylist()
+    told(ended.value)
+    return out
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_readers_give_what_stands_before_and_then_the_error(bench: Bench, read_only: bool) -> None:
+    """Each topic, all at once, following; of a transaction that ends behind it there is nothing."""
+    client = bench.another(read_only=read_only)
+    for topic, wanted in BEFORE.items():
+        assert sorted(read_to_damage(client, topic)) == sorted(wanted)
+        assert sorted(read_to_damage(client, topic, follow=True)) == sorted(wanted)
+        seen: list[bytes] = []
+        with client.reader(topic) as reader, pytest.raises(Corruption) as ended:
+            assert reader.has_message_available()
+            for message in reader:
+                seen.append(message.value or b"")
+        told(ended.value)
+        assert sorted(seen) == sorted(wanted)
+        with pytest.raises(Corruption):
+            reader = client.reader(topic, "latest")
+            reader.has_message_available()
+    assert read_to_damage(client, ["u", "t"])[0] == b"u1"
+    assert sorted(read_to_damage(client, ["t", "u"])) == sorted(EVERY)
+    assert b"across" not in read_to_damage(client, "t", isolation="committed")
+    bench.close()
+
+
+def test_what_is_wanted_and_stands_before_it_is_no_error(bench: Bench) -> None:
+    """The first ones are what they are; the last ones nobody knows."""
+    client = bench.another()
+    assert values(client, limit=2) == [b"old", b"t1"]
+    last = Range(Bound("last", 1), END)
+    assert len(read_to_damage(client, "u", range=last, limit=1)) == 1
+    with client.reader("t") as reader:
+        first = reader.read_next()
+        assert first is not None
+        assert first.message_id is not None
+        reader.seek(first.message_id)
+        assert first.value in [reader.receive_batch(1).column("value")[0].as_py() for _ in "12"]
+    bench.close()
+
+
+ASKED: list[Callable[[Client], object]] = [
+    lambda client: client.topics(),
+    lambda client: client.describe_topic("t"),
+    lambda client: client.subscriptions(),
+    lambda client: client.status(),
+    lambda client: client.transactions(all=True),
+    lambda client: client.content("t"),
+    lambda client: client.contents(),
+    lambda client: client.segments(),
+    lambda client: client.topic("t").histogram(),
+    lambda client: client.subscription("t", "s").describe(),
+    lambda client: client.wait_for_change(0),
+    lambda client: client.reader("t").get_last_message_ids(),
+    lambda client: client.reader("late"),  # it was made behind the damage
+    lambda client: [*client.read("late")],
+    lambda client: client.topic("late"),
+    lambda client: send(client, b"new"),
+    lambda client: client.create_topic("t", if_not_exists=True),
+    lambda client: client.consumer("t", "s").receive_batch(1, 0),
+    lambda client: client.consumer("t", "mine", durable=False).receive_batch(1, 0),
+    lambda client: client.begin(),
+    lambda client: client.checkpoint(),
+    lambda client: client.admin.gc(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(len(ASKED)))
+def test_nothing_else_is_answered_from_an_old_state(bench: Bench, at: int) -> None:
+    """Not at first, not behind a reader, not again; and nothing is written."""
+    files = {path: path.read_bytes() for path in Path(bench.path).rglob("*") if path.is_file()}
+    client = bench.another()
+    for _ in range(2):
+        with pytest.raises(Corruption) as asked:
+            ASKED[at](client)
+        told(asked.value)
+        read_to_damage(client, "t")
+    bench.close()
+    kept = {path: path.read_bytes() for path in files}
+    assert kept == files
+
+
+def test_a_dry_run_is_refused_as_the_write_would_be(bench: Bench) -> None:
+    client = bench.another(dry_run=True)
+    with pytest.raises(Corruption) as asked:
+        client.create_topic("v")
+    told(asked.value)
+    bench.close()
+
+
+def test_a_reader_that_is_open_meets_the_damage_and_goes_on_behind_a_repair(bench: Bench) -> None:
+    """One handle, before and behind `admin repair --apply --accept-loss`."""
+    client = bench.another()
+    assert sorted(read_to_damage(client, "t")) == sorted(BEFORE["t"])
+    txlog.repair(bench.path, apply=True, accept_loss=True, clock=bench.clock)
+    assert sorted(values(client)) == sorted(BEFORE["t"])
+    assert [row["topic"] for row in client.topics()] == ["t", "u"]
+    send(client, b"new")
+    assert sorted(values(client)) == sorted([*BEFORE["t"], b"new"])
+    assert sorted(values(bench.another())) == sorted([*BEFORE["t"], b"new"])
+    bench.close()
+    assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
+
+
+def test_behind_a_reboot_it_is_the_same(bench: Bench) -> None:
+    """R22: there the witness is of another boot, and every frame comes from the disk."""
+    bench.clock = ManualClock(bench.clock.now().wall_ms, boot_id="another")
+    assert sorted(read_to_damage(bench.another(), "t")) == sorted(BEFORE["t"])
+    with pytest.raises(Corruption):
+        bench.another().topics()
+    bench.close()
+
+
+def test_without_a_witness_frames_behind_the_damage_tell_of_it(bench: Bench) -> None:
+    """A of RELIABILITY 2.3: what genuine frames know to be durable, also behind a bad one."""
+    Path(bench.path, "journal", "witness").write_bytes(bytes(8192))
+    assert sorted(read_to_damage(bench.another(), "t")) == sorted(BEFORE["t"])
+    with pytest.raises(Corruption):
+        bench.another().topics()
+    bench.close()
+
+
+def test_the_header_of_a_younger_file_is_damage_like_any_other(tmp_path: Path) -> None:
+    """A file that a reader has to go on in, behind a checkpoint of another process."""
+    made = Bench(tmp_path / "store")
+    made.client.create_topic("t")
+    send(made.client, b"a")
+    reader = made.another().reader("t")
+    assert reader.read_next() is not None
+    send(made.client, b"b")
+    made.client._store.cut(lambda view: None)
+    send(made.client, b"c")
+    path = journal(made)
+    data = bytearray(path.read_bytes())
+    data[9] ^= 1
+    assert len(data) > FILE_HEADER_BYTES
+    path.write_bytes(data)
+    assert [message.value for message in (reader.read_next(),) if message] == [b"b"]
+    with pytest.raises(Corruption) as ended:
+        reader.read_next()
+    assert (ended.value.code, ended.value.fields["path"]) == (602, f"journal/{path.name}")
+    made.close()
+
+
+def run(made: Bench, *words: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "txlog", *words, "-S", made.path], capture_output=True, timeout=60
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def test_the_commands_say_so(bench: Bench) -> None:
+    """consume and peek print what there is and end with 6; everything else ends with 6 at once."""
+    for words in (["consume", "t", "u"], ["peek", "t", "--last", "9"], ["consume", "t", "-F"]):
+        code, out, said = run(bench, *words, "-f", "%v\n")
+        assert (code, b"across" in out.encode()) == (6, False), words
+        wanted = EVERY if "u" in words else BEFORE["t"]
+        assert sorted(out.split()) == sorted(value.decode() for value in wanted), words
+        assert "is damaged at byte" in said, words
+        assert "txlog admin repair" in said, words
+    assert run(bench, "consume", "t", "-n", "1", "-f", "%v\n")[:2] == (0, "old\n")
+    place = str(read(bench.another(), limit=1)[0].message_id)
+    assert run(bench, "peek", "t", "--at", place, "-f", "%v\n")[:2] == (0, "old\n")
+    for words in (["topic", "list"], ["query", "FROM t"], ["status"], ["consume", "t", "-s", "s"],
+                  ["produce", "t", "-m", "x"], ["inspect", "t"]):  # fmt: skip
+        code, out, said = run(bench, *words)
+        assert (code, out) == (6, ""), words
+        assert "is damaged at byte" in said, words
+    code, out, _ = run(bench, "doctor")
+    assert code != 0
+    assert "is damaged at byte" in out
+    bench.close()
