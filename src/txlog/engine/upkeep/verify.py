@@ -25,6 +25,7 @@ from txlog.engine.identity import IDENTITY_PATH, Identity, read_identity
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.journal import JournalMoved
+from txlog.engine.storage.journal_file import JOURNAL_DIR, JournalName, list_journals
 from txlog.engine.storage.manifest import (
     ChangeRef,
     DumpRef,
@@ -64,7 +65,7 @@ from txlog.engine.upkeep.verify_names import (
 )
 from txlog.engine.upkeep.verify_replay import check_replay
 from txlog.engine.view import View
-from txlog.errors import MissingFile, TxlogError
+from txlog.errors import Corruption, MissingFile, TxlogError
 from txlog.ids import TopicName
 from txlog.settings import Settings
 
@@ -87,6 +88,7 @@ class Known:
     chain: Chain
     view: View | None
     generations: list[int] = field(default_factory=list)  # of manifests, good or not, at the look
+    journals: list[JournalName] = field(default_factory=list)  # at the look
     bad_dumps: list[DumpRef] = field(default_factory=list)
     bad_history: list[HistoryRef] = field(default_factory=list)
     bad_changes: list[ChangeRef] = field(default_factory=list)
@@ -187,16 +189,14 @@ def _check_frames(disk: Disk, known: Known, boot_id: str, findings: Findings) ->
 
 
 def _has_moved(disk: Disk, known: Known) -> bool:
-    """True when somebody has written since: what was missing may have been let go."""
-    if generations(disk)[-2:] != [one.generation for one in known.manifests]:
-        return not known.bad
-    view = known.view
-    if view is None:
-        return False
-    try:
-        return bool(view.journal.read_durable())
-    except (TxlogError, JournalMoved):
+    """True when somebody has written since the look began: what was missing may have been let go.
+
+    Each durable frame raises the witness, whether or not the view that was opened on the way has
+    it, so that tells.
+    """
+    if generations(disk) != known.generations or list_journals(disk) != known.journals:
         return True
+    return _witnessed(disk, known.identity.salt) != known.witnessed
 
 
 def _partitions(view: View | None, topics: Sequence[TopicName]) -> set[int] | None:
@@ -219,15 +219,9 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
         return None
     findings.read(disk.size(IDENTITY_PATH))
     salt = identity.salt
+    witnessed = _witnessed(disk, salt)  # before all else: who writes from here on changes it
+    found, journals = generations(disk), list_journals(disk)
     check_witness(disk, salt, findings)
-    witness = Witness(disk, salt)
-    try:
-        witnessed = witness.read()
-    except TxlogError:
-        witnessed = None  # which is said
-    finally:
-        witness.close()
-    found = generations(disk)
     manifests, bad = _manifests(disk, salt, witnessed, findings)
     chain = check_journals(disk, salt, manifests, witnessed, findings, decode=deep)
     check_age(disk, salt, boot_id, chain, findings)
@@ -236,13 +230,27 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
         view = View.open(disk, salt, boot_id)
         view.take(view.journal.read_durable())
         assert view.catalog is not None  # nothing can be told without it
-    except TxlogError as error:
+    except (TxlogError, JournalMoved) as error:
         if view is not None:
             view.close()
         view = None
         if not findings.errors:
-            findings.caught(error)
-    return Known(identity, witnessed, manifests, bad, chain, view, found)
+            findings.caught(
+                error if isinstance(error, TxlogError)
+                else Corruption("the journal was let go while it was read", path=JOURNAL_DIR)
+            )  # fmt: skip
+    return Known(identity, witnessed, manifests, bad, chain, view, found, journals)
+
+
+def _witnessed(disk: Disk, salt: bytes) -> Witnessed | None:
+    """The newest good record of the witness; None: none can be read, which check_witness says."""
+    witness = Witness(disk, salt)
+    try:
+        return witness.read()
+    except TxlogError:
+        return None
+    finally:
+        witness.close()
 
 
 def _manifests(
