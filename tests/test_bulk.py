@@ -6,6 +6,7 @@ import contextlib
 import pickle
 import subprocess
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,10 @@ from txlog import Client, MessageId, Range
 from txlog.bounds import END, Bound
 from txlog.engine.flow import adopt as flow
 from txlog.engine.flow.watermark_at import WatermarkGenerator
-from txlog.engine.storage.disk_protocol import LockFile
 from txlog.engine.storage.segment import GROUP_ROWS
 from txlog.engine.store import Store
 from txlog.engine.upkeep import adoption
-from txlog.engine.upkeep.checkpoint import maintenance_lock
+from txlog.engine.upkeep.checkpoint import maintenance
 from txlog.engine.view import View
 from txlog.errors import (
     Corruption,
@@ -574,14 +574,14 @@ class TestLeftovers:
         client, other = bench.client, bench.another()
         ours, theirs = (one.bulk("t", key="k", batch=1) for one in (client, other))
         staged, of_theirs = ours.stage([rows(b"ours")]), theirs.stage([rows(b"theirs")])
-        real = maintenance_lock
+        real = maintenance
 
-        def racing(store: Store, *, wait: bool) -> LockFile | None:
-            monkeypatch.setattr(adoption, "maintenance_lock", real)
+        def racing(store: Store, *, wait: bool) -> AbstractContextManager[bool]:
+            monkeypatch.setattr(adoption, "maintenance", real)
             assert not theirs.commit(of_theirs)["already"]
             return real(store, wait=wait)
 
-        monkeypatch.setattr(adoption, "maintenance_lock", racing)
+        monkeypatch.setattr(adoption, "maintenance", racing)
         assert ours.commit(staged)["already"]
         assert values(client) == [b"theirs"]
         assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 1

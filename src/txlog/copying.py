@@ -32,7 +32,7 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.witness import Witness, Witnessed, boot_bytes
 from txlog.engine.store import Store
 from txlog.engine.upkeep.buckets import delayed_partitions
-from txlog.engine.upkeep.checkpoint import maintenance_lock
+from txlog.engine.upkeep.checkpoint import maintenance
 from txlog.engine.upkeep.sweep import names_in, paths_of
 from txlog.engine.upkeep.unlinking import leading
 from txlog.engine.view import View
@@ -127,9 +127,7 @@ def _copy(store: Store, target: PosixDisk, tell: Tell) -> Answer:
     for directory in identity.DIRECTORIES:
         target.make_dirs(directory)
     with ExitStack() as held:
-        lock = maintenance_lock(store, wait=True)
-        assert lock is not None
-        with closing(lock):
+        with maintenance(store, wait=True):
             image = store.locked(_image)
             near = {path: ref for path, ref in image.files.items() if not far.is_far(path)}
             own = PosixDisk(source.description)  # closed with the pin

@@ -5,6 +5,7 @@ Reads and calls the engine's upkeep; the keys of the answers are the fields that
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -17,7 +18,7 @@ from txlog.engine.flow.trim import TrimmedPartition
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.storage.far import check_place, is_far, place_of, size_of
 from txlog.engine.store import Store
-from txlog.engine.upkeep.checkpoint import CheckpointReport, maintenance_lock
+from txlog.engine.upkeep.checkpoint import CheckpointReport, maintenance
 from txlog.engine.upkeep.checkpoint import checkpoint as write_checkpoint
 from txlog.engine.upkeep.compact import (
     Arrange,
@@ -84,12 +85,8 @@ def compact(
             plan_compaction(store, number, report)
     else:
         store.need_writable()
-        lock = maintenance_lock(store, wait=True)
-        assert lock is not None
-        try:
+        with maintenance(store, wait=True):
             _compact(store, numbers, report, arrange)
-        finally:
-            lock.close()
     names = ("transactions", "messages", "aborted_dropped", "size_before_bytes",
              "size_after_bytes", "ledgers_before", "ledgers_after")  # fmt: skip
     return {
@@ -146,17 +143,13 @@ def offload(store: Store, topic: str, to: str, partition: int | None, *, dry_run
         report.files, report.size_bytes = len(found), sum(ref.bytes for ref in found)
     else:
         store.need_writable()
-        lock = maintenance_lock(store, wait=True)
-        assert lock is not None
-        try:
+        with maintenance(store, wait=True):
             found = store.read(lambda view: offloadable(view, numbers, report))
             try:
                 offload_files(store, place, found, report)
             finally:
                 if report.files:
                     write_checkpoint(store, CheckpointReport(), far=True)
-        finally:
-            lock.close()
     return {"topic": name.topic.short, "place": place, **asdict(report), "dry_run": dry_run}
 
 
@@ -193,11 +186,9 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> Answer:
 
     keep_ms: how long files stay that lost their name, for readers of older snapshots
     """
-    lock = None
     if apply:
         store.need_writable()
-        lock = maintenance_lock(store, wait=True)
-    try:
+    with maintenance(store, wait=True) if apply else nullcontext():
         rows: list[Answer] = []
         now = store.clock.now()
         now_ms = store.read(lambda view: trusted(view, store.settings, now)).wall_ms
@@ -212,8 +203,5 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> Answer:
                 if not size:
                     continue  # named, or pinned, meanwhile
             rows.append({"path": path, "size_bytes": size, "reason": reason})
-    finally:
-        if lock is not None:
-            lock.close()
     return {"applied": apply, "files": len(rows), "file_list": rows,
             "size_bytes": sum(row["size_bytes"] for row in rows)}  # fmt: skip

@@ -30,6 +30,7 @@ from txlog.engine.model import tail
 from txlog.engine.storage import disk, disk_file, disk_lock, journal, journal_file, witness
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.engine.upkeep import buckets, checkpoint, service
 from txlog.errors import OutcomeUnknown
 
 START_MS = 1_700_000_000_000
@@ -216,6 +217,50 @@ def test_an_exception_at_some_instructions(name: str, error: type[BaseException]
 def test_an_exception_at_every_instruction(name: str, error: type[BaseException]) -> None:
     for nth in range(1, count(name) + 1):
         interrupt(name, nth, error)
+
+
+UPKEEP: dict[str, Callable[[Client], object]] = {
+    "asked": lambda client: client.checkpoint(),
+    "unasked": lambda client: service.run_checkpoint(client._store, wait=False),
+    "changes": lambda client: service.compact_changes(client._store),
+    "tend": lambda client: buckets.tend(client._store, [1], wait=True),
+    "rebuild": lambda client: buckets.rebuild_if_free(client._store, 1, (1, 0, 0), (2, 0, 0)),
+}
+UPKEEP_FILES = frozenset(str(module.__file__) for module in (checkpoint, service, buckets))
+
+
+def interrupt_upkeep(name: str, nth: int) -> Injection:
+    """End upkeep at the nth instruction; behind it another process is at it, and then this one."""
+    disk = history().copy()
+    client = open_client(disk.process(), ManualClock(START_MS))
+    with Injection(nth, KeyboardInterrupt, UPKEEP_FILES) as injection, suppress(KeyboardInterrupt):
+        UPKEEP[name](client)
+    other = open_client(disk.process(), ManualClock(START_MS))
+    lock = other._store.disk.lock_file(store.MAINTENANCE_PATH)
+    assert lock.try_acquire(), f"{name}: the maintenance lock is held, {injection.where}"
+    lock.close()
+    if nth:
+        other.producer("t").send(b"other")
+        client.producer("t").send(b"own")
+        assert not other.checkpoint()["skipped"], injection.where
+        client.producer("t").send(b"behind")
+        assert not client.checkpoint()["skipped"], injection.where
+        assert observed(client) == observed(other), injection.where
+    return injection
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [(name, QUICK_PLACES) for name in UPKEEP]
+    + [pytest.param(name, 1 << 30, marks=pytest.mark.deep) for name in UPKEEP],
+)
+def test_an_exception_in_upkeep_leaves_the_maintenance_lock_free(name: str, places: int) -> None:
+    """R24: at the taking and the freeing of it above all, which are the first of these places."""
+    total = len(interrupt_upkeep(name, 0).places)
+    assert total > 30
+    taking = range(1, 60, 3)
+    for nth in sorted({*taking, *range(1, total + 1, max(1, total // places)), total - 3}):
+        interrupt_upkeep(name, nth)
 
 
 # --- with a real disk -----------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from tests.delayed.bucket_kit import (
 from tests.engine_kit import START_MS, Bench
 from txlog import Client
 from txlog.bounds import END, START
+from txlog.engine.store import MAINTENANCE_PATH
 from txlog.engine.upkeep import bucket_builder, buckets
-from txlog.engine.upkeep.checkpoint import maintenance_lock
 from txlog.engine.upkeep.dump import inspect_file
 from txlog.errors import Corruption, DiskFailed, MissingFile, StoreFull
 
@@ -415,8 +415,8 @@ def test_a_rebuild_gives_way(tmp_path: Path) -> None:
     store = bench.another()._store
     lost = index(bench.client).buckets[0]
     buckets.drop_lost(bench.client._store, 1, lost.gen, MissingFile("gone"))
-    lock = maintenance_lock(store, wait=True)
-    assert lock is not None
+    lock = store.disk.lock_file(MAINTENANCE_PATH)
+    lock.acquire(0)
     assert not buckets.rebuild_if_free(bench.client._store, 1, lost.first, lost.last)
     lock.close()
     assert buckets.rebuild_if_free(bench.client._store, 1, lost.first, lost.last)
@@ -481,8 +481,8 @@ def test_rebuild_by_command_says_what_differed(tmp_path: Path) -> None:
 
 def test_upkeep_gives_way_to_another_process(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
-    lock = maintenance_lock(bench.another()._store, wait=True)
-    assert lock is not None
+    lock = bench.another()._store.disk.lock_file(MAINTENANCE_PATH)
+    lock.acquire(0)
     delay(bench.client, *[DAY_MS] * 5)
     assert counts(bench.client) == [5]
     lock.close()
@@ -493,8 +493,8 @@ def test_upkeep_gives_way_to_another_process(tmp_path: Path) -> None:
 def test_a_process_that_adds_beyond_twice_the_bound_waits(tmp_path: Path) -> None:
     """Memory and checkpoint stay bounded; a time-out is reported, the messages are sent."""
     bench = bench_of(tmp_path)
-    lock = maintenance_lock(bench.client._store, wait=True)
-    assert lock is not None
+    lock = bench.client._store.disk.lock_file(MAINTENANCE_PATH)
+    lock.acquire(0)
     bench.client = bench.another(lock_timeout_ms=0)
     delay(bench.client, *[DAY_MS] * 8)
     assert any("not looked after" in line for line in bench.client.reports())

@@ -28,7 +28,7 @@ from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.store import Store
-from txlog.engine.upkeep.checkpoint import maintenance_lock
+from txlog.engine.upkeep.checkpoint import maintenance
 from txlog.engine.upkeep.paths import ledger_dir, sealed_path, topic_dir
 from txlog.engine.upkeep.sweep import below_topics, names_in, unlink_unnamed
 from txlog.engine.view import View
@@ -53,17 +53,13 @@ def adopt_files(
             LimitExceeded, StoreFull, DiskFailed: nothing was done; OutcomeUnknown
     """
     ordered = sorted(staged, key=lambda one: (one.partition, one.task, one.number))
-    lock = maintenance_lock(store, wait=True)
-    assert lock is not None
-    try:
+    with maintenance(store, wait=True):
         _with_stage(lambda: _check(store.disk, ordered))
         for _ in range(TRIES_MAX):
             done = _adopt(store, topic, key, batch, ordered)
             if done != AGAIN:
                 return done == DONE
         raise TryAgain(f"the topic went on faster than {len(ordered)} files could be named")
-    finally:
-        lock.close()
 
 
 def _adopt(

@@ -78,13 +78,8 @@ def tend(store: Store, partitions: Iterable[int] | None, *, wait: bool = False) 
     wait: for the maintenance lock; else nothing happens while another process has it
     raises: StoreLocked
     """
-    lock = checkpoint.maintenance_lock(store, wait=wait)
-    if lock is None:
-        return TendReport()
-    try:
-        return tend_held(store, partitions)
-    finally:
-        lock.close()
+    with checkpoint.maintenance(store, wait=wait) as is_held:
+        return tend_held(store, partitions) if is_held else TendReport()
 
 
 def tend_held(store: Store, partitions: Iterable[int] | None = None) -> TendReport:
@@ -117,14 +112,10 @@ def merge_now(store: Store, partition: int, to: int = 1) -> TendReport:
     """
     store.need_writable()
     report = TendReport()
-    lock = checkpoint.maintenance_lock(store, wait=True)
-    assert lock is not None
-    try:
+    with checkpoint.maintenance(store, wait=True):
         builder = Builder(store, partition, report)
         report.deleted += builder.repeat("delete", builder.delete)
         report.merged += builder.repeat("merge", lambda: builder.merge(max(1, to)))
-    finally:
-        lock.close()
     return report
 
 
@@ -138,16 +129,13 @@ def rebuild_if_free(store: Store, partition: int, first: Id, last: Id) -> bool:
         return False
     if store.bucket_ops.is_resting(store.clock.now().wall_ms):
         return False
-    lock = checkpoint.maintenance_lock(store, wait=False)
-    if lock is None:
-        return False
-    try:
+    with checkpoint.maintenance(store, wait=False) as is_held:
+        if not is_held:
+            return False
         report = TendReport()
         builder = Builder(store, partition, report)
         builder.repeat("rebuild", lambda: builder.rebuild(first, last))
         return not report.failed
-    finally:
-        lock.close()
 
 
 def drop_lost(store: Store, partition: int, gen: int, error: TxlogError) -> bool:
@@ -195,9 +183,7 @@ def rebuild_now(
     store.need_writable()
     low, high = first or BEFORE_ALL, last or BEHIND_ALL
     report = RebuildReport()
-    lock = checkpoint.maintenance_lock(store, wait=True)
-    assert lock is not None
-    try:
+    with checkpoint.maintenance(store, wait=True):
         builder = Builder(store, partition, TendReport(), search)
         old = [one for one in builder.buckets() if not (one.last < low or high < one.first)]
         before = builder.indexed(old)
@@ -215,8 +201,6 @@ def rebuild_now(
         report.buckets_made = len(made)
         after, cutoff = builder.indexed(made), builder.cutoff()
         oldest = builder.look(lambda view, state: view.topic(partition).ledgers[0].ledger)
-    finally:
-        lock.close()
     before, after = _wanted(before, cutoff, oldest), _wanted(after, cutoff, oldest)
     report.ids = after.num_rows
     names = before.column_names

@@ -34,7 +34,7 @@ from txlog.engine.model.tail import TailRun
 from txlog.engine.pins import pinned
 from txlog.engine.space import RESERVE_PATH
 from txlog.engine.storage.crc import crc32c
-from txlog.engine.storage.disk_protocol import Disk, LockFile
+from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.far import is_far
 from txlog.engine.storage.journal_file import list_journals
 from txlog.engine.storage.manifest import (
@@ -430,15 +430,22 @@ def restore_reserve(store: Store) -> None:
             return
 
 
-def maintenance_lock(store: Store, *, wait: bool) -> LockFile | None:
-    """The held maintenance lock, or None when another process is at it and wait is False."""
+@contextmanager
+def maintenance(store: Store, *, wait: bool) -> Iterator[bool]:
+    """Hold the maintenance lock; False: another process is at it, and wait is not set.
+
+    An interrupt may end the taking and the freeing anywhere. What would free it is there before it
+    is taken, twice, and a block that was never entered frees it as it goes.
+    """
     if wait and store.upkeep is not None:
         store.upkeep.finish()  # our own must not be taken for somebody else's
     lock = store.disk.lock_file(MAINTENANCE_PATH)
-    if wait:
-        lock.acquire(store.lock_timeout_ms)
-        return lock
-    if lock.try_acquire():
-        return lock
-    lock.close()
-    return None
+    try:
+        try:
+            if wait:
+                lock.acquire(store.lock_timeout_ms)
+            yield wait or lock.try_acquire()
+        finally:
+            lock.close()  # unlike an unlock it cannot fail
+    finally:
+        lock.close()

@@ -176,11 +176,10 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
     began = time.monotonic()
     report = checkpoint.CheckpointReport()
     store.need_writable()
-    lock = checkpoint.maintenance_lock(store, wait=wait)
-    if lock is None:
-        report.skipped = True
-    else:
-        try:
+    with checkpoint.maintenance(store, wait=wait) as is_held:
+        if not is_held:
+            report.skipped = True
+        else:
             store.expire()  # it knows every coordinator: the bound on ended ones is exact here
             changed = store.read(_changed_sidecars)  # only there may a share have grown
             expiry.expire_due(store)
@@ -201,8 +200,6 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
             most = None if wait else SWEPT_DIRECTORIES_MAX
             report.freed_bytes += sweep.sweep_unnamed(store, directories_max=most)
             report.freed_bytes += adoption.sweep_stages(store, topics_max=most)
-        finally:
-            lock.close()  # frees it, and unlike an unlock it cannot fail
     answer = as_dict(report)
     answer["elapsed_ms"] = round((time.monotonic() - began) * 1000)
     return answer
@@ -215,9 +212,7 @@ def compact_changes(store: Store) -> tuple[Changes, Changes]:
     raises:  StoreLocked, StoreFull, DiskFailed, Corruption (a file of a log)
     """
     store.need_writable()
-    lock = checkpoint.maintenance_lock(store, wait=True)
-    assert lock is not None
-    try:
+    with checkpoint.maintenance(store, wait=True):
         report = checkpoint.CheckpointReport()
         old = checkpoint.checkpoint(store, report)
         before = changes_of(old)
@@ -229,8 +224,6 @@ def compact_changes(store: Store) -> tuple[Changes, Changes]:
         report.generation = generation
         checkpoint.settle(store, old, [], report)
         return before, after
-    finally:
-        lock.close()
 
 
 def _publish_changes(store: Store, old: Manifest, generation: int, changes: Changes) -> None:
