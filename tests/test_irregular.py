@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,6 +20,7 @@ import pytest
 import txlog
 from tests.engine_kit import START_MS, Bench, open_client, send, values
 from txlog.clock import ManualClock
+from txlog.errors import TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 KINDS = ("directory", "link", "pipe", "socket")
@@ -130,3 +133,63 @@ def test_bytes_behind_the_last_dump_are_said(tmp_path: Path) -> None:
     path = max(store.glob("state/*"))
     path.write_bytes(path.read_bytes() + b"more")
     assert codes(store) == {"void": f"state/{path.name}"}
+
+
+NOBODY = 65534
+
+
+@contextmanager
+def of_nobody(store: Path) -> Iterator[None]:
+    """Be a user without rights, whose store it is; everything is loaded before, as its home may not
+    be open to everybody.
+    """
+    for folder, _, names in os.walk(store):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            os.chown(path, NOBODY, NOBODY)
+    group = os.getegid()
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may enter."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be somebody who may not read a file")
+    folder = Path(mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", [*FIXED[:4], "manifest", "state", "part", "journal"])
+def test_what_may_not_be_read_is_named_and_made_again(name: str, open_folder: Path) -> None:
+    """Mode 000, for a user who is not root; a journal is not given up, as chmod has it back."""
+    warm, store = open_folder / "warm", open_folder / "store"
+    shutil.copytree(sample(), warm)
+    max(warm.glob("state/*")).unlink()
+    codes(warm, deep=True)
+    repaired(warm)
+    shutil.copytree(sample(), store)
+    path = max(store.glob(NEWEST.get(name, name)))
+    place = str(path.relative_to(store))
+    path.chmod(0)
+    clock = ManualClock(START_MS)
+    with of_nobody(store):
+        for deep in (False, True):
+            assert codes(store, deep=deep)["irregular"] == place
+        if name == "journal":
+            with pytest.raises(TxlogError, match="Permission denied"):
+                txlog.repair(str(store), apply=True, accept_loss=True, clock=clock)
+            path.chmod(0o600)
+        else:
+            repaired(store)
+        assert set(codes(store, deep=True)) <= {"quarantine"}
+        with open_client(str(store), clock) as client:
+            send(client, b"e")
+            assert values(client) == [b"a", b"b", b"c", b"d", b"e"]

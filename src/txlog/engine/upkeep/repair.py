@@ -32,6 +32,7 @@ Source: RELIABILITY 2.3; R3, R13, R14.
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -42,6 +43,7 @@ from txlog.engine.folds.catalog import index_of, topic_of
 from txlog.engine.identity import IDENTITY_PATH
 from txlog.engine.model.routes import Component
 from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.journal_file import list_journals
 from txlog.engine.storage.manifest import changes_of, manifest_path
 from txlog.engine.upkeep.contradiction import (
     Reconciled,
@@ -58,6 +60,7 @@ from txlog.engine.upkeep.journal_loss import (
 from txlog.engine.upkeep.mending import Salvaged, led_to, rows_led_to, salvaged
 from txlog.engine.upkeep.sweep import paths_of
 from txlog.engine.upkeep.verify import Known, verify
+from txlog.errors import Corruption
 from txlog.ids import TopicName
 
 ROUNDS_MAX: Final = 12
@@ -115,7 +118,9 @@ def make_plan(
 
     rebuild: state, delayed, changes: make these anew whether they are damaged or not
     ledger:  only the files of this one
+    raises:  DiskFailed: a file of the journal may be good, and cannot be read by who asks
     """
+    _need_journals(disk)
     findings = Findings()
     known = verify(disk, clock.now(), findings)
     plan = Plan(known, findings)
@@ -140,6 +145,16 @@ def make_plan(
         plan.close()
         raise
     return plan
+
+
+def _need_journals(disk: Disk) -> None:
+    """Give up no journal as lost that other permissions, or another try, would have back.
+
+    Everything else can be made again; what is in the journal stands nowhere else.
+    """
+    for name in list_journals(disk):
+        with suppress(Corruption):  # verify says so
+            disk.open(name.path).close()
 
 
 def _plan_chain(disk: Disk, plan: Plan, known: Known) -> None:

@@ -31,7 +31,7 @@ from txlog.engine.storage.witness import (
     decode_record,
 )
 from txlog.engine.upkeep.findings import Findings
-from txlog.errors import Corruption, MissingFile, TxlogError
+from txlog.errors import MissingFile, TxlogError
 
 HINT: Final = "restore the file from a copy of the store, or txlog admin repair"
 _SCAN_BYTES: Final = 1 << 20
@@ -143,8 +143,8 @@ def _look(
         file = JournalFile(disk, name, salt)
     except MissingFile:
         return None  # a checkpoint removed it while we read; what needs it says so
-    except Corruption as error:
-        findings.caught(error)
+    except TxlogError as error:  # damaged, or it cannot be read at all
+        findings.caught(error, path=name.path)
         if is_needed:
             chain.known_lsn = max(chain.known_lsn, name.first_lsn)
         return None
@@ -165,7 +165,7 @@ def _check_left_over(disk: Disk, salt: bytes, name: JournalName, findings: Findi
         file = JournalFile(disk, name, salt)
     except MissingFile:
         return
-    except Corruption as error:
+    except TxlogError as error:
         findings.warning("void", f"{error.message}; nothing needs it", path=name.path)
         return
     try:
