@@ -21,6 +21,7 @@ import duckdb
 import pyarrow as pa
 
 from txlog import compute as pc
+from txlog.bounds import SQL_MS_MAX, SQL_MS_MIN
 from txlog.engine.storage.disk import descriptor_limit
 from txlog.errors import SqlError
 
@@ -30,10 +31,7 @@ _READING = frozenset(
 )
 _PARSE = "SELECT json_serialize_sql($query)"
 T = TypeVar("T")
-# Instants in ms that DuckDB holds in us, and what it takes for endless (its `infinity`).
-_MS_MIN: Final = -9_223_372_022_400_000
-_MS_MAX: Final = 9_223_372_036_854_774
-_ENDLESS: Final = (1 << 63) - 1
+_ENDLESS: Final = (1 << 63) - 1  # in us, what DuckDB takes for infinity
 _AGAIN_S: Final = 0.02  # a statement that has just begun may miss being interrupted
 BATCH_ROWS = 20_480  # ten of DuckDB's vectors: large messages must fit in memory
 VERSION: str = duckdb.__version__
@@ -170,7 +168,7 @@ class Session:
         Instants of a table that DuckDB has no room for are 'infinity' and '-infinity'.
         """
         if isinstance(table, pa.Table):
-            table = _bounded(table)
+            table = bounded(table)
         try:
             self._connection.register(name, table)
         except duckdb.Error as error:
@@ -277,20 +275,20 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T])
     return outcome[0]
 
 
-def _bounded(table: pa.Table) -> pa.Table:
+def bounded(table: pa.Table) -> pa.Table:
     """The table with every instant as DuckDB can hold it: microseconds, or without end."""
     for at, field in enumerate(table.schema):
         if not pa.types.is_timestamp(field.type) or field.type.unit != "ms":
             continue
         ms = table.column(at).cast(pa.int64())
         ends = pc.min_max(ms).as_py()
-        if ends["min"] is None or (ends["min"] >= _MS_MIN and ends["max"] <= _MS_MAX):
+        if ends["min"] is None or (ends["min"] >= SQL_MS_MIN and ends["max"] <= SQL_MS_MAX):
             continue
         within = pc.min_element_wise(
-            pc.max_element_wise(ms, _MS_MIN, skip_nulls=False), _MS_MAX, skip_nulls=False
+            pc.max_element_wise(ms, SQL_MS_MIN, skip_nulls=False), SQL_MS_MAX, skip_nulls=False
         )
-        us = pc.if_else(pc.greater(ms, _MS_MAX), _ENDLESS, pc.multiply(within, 1000))
-        us = pc.if_else(pc.less(ms, _MS_MIN), -_ENDLESS, us)
+        us = pc.if_else(pc.greater(ms, SQL_MS_MAX), _ENDLESS, pc.multiply(within, 1000))
+        us = pc.if_else(pc.less(ms, SQL_MS_MIN), -_ENDLESS, us)
         kind = pa.timestamp("us", field.type.tz)
         table = table.set_column(at, pa.field(field.name, kind, field.nullable), us.cast(kind))
     return table

@@ -11,11 +11,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
+import pyarrow as pa
+
+from txlog.bounds import SQL_MS_MAX, SQL_MS_MIN
+from txlog.engine.model.schema import MESSAGE
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.far import is_remote, local_path, open_far, open_file
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 
+_INSTANTS: Final = [field.name for field in MESSAGE if pa.types.is_timestamp(field.type)]
 _KNOWN_MAX: Final = 100_000  # some 20 MB; then it begins anew
 Stamp = tuple[int, int, int, int]  # CRC, bytes, time of the last change in ns, inode
 
@@ -28,6 +33,35 @@ class Source(Protocol):
 
 
 _known: dict[str, Stamp] = {}
+_fitting: dict[tuple[str, int], bool] = {}  # by path and CRC
+
+
+def fits(disk: Disk, ref: FileRef) -> bool:
+    """Whether SQL has room for all instants of a sealed file, as its footer has it.
+
+    raises: Corruption; MissingFile
+    """
+    known = _fitting.get((ref.path, ref.crc))
+    if known is None:
+        file = open_far(ref.path) if is_remote(ref.path) else open_file(disk, ref.path)
+        try:
+            known = _note(SegmentReader(file, ref))
+        finally:
+            file.close()
+    return known
+
+
+def _note(reader: SegmentReader) -> bool:
+    ref = reader.ref
+    found = [
+        ends for number in range(len(ref.groups)) for name in _INSTANTS
+        if (ends := reader.statistics(number, name)) is not None
+    ]  # fmt: skip
+    known = all(least >= SQL_MS_MIN and most <= SQL_MS_MAX for least, most in found)
+    if len(_fitting) >= _KNOWN_MAX:
+        _fitting.clear()
+    _fitting[ref.path, ref.crc] = known
+    return known
 
 
 def check_files(disk: Disk, sources: Iterable[Source]) -> int:
@@ -47,7 +81,9 @@ def check_files(disk: Disk, sources: Iterable[Source]) -> int:
             continue
         file = open_file(disk, ref.path)
         try:
-            SegmentReader(file, ref).check()
+            reader = SegmentReader(file, ref)
+            reader.check()
+            _note(reader)
         finally:
             file.close()
         count += 1
@@ -62,7 +98,9 @@ def _check_remote(ref: FileRef) -> None:
     """Of a file behind a network only the footer: who reads it compares the checksums of pages."""
     file = open_far(ref.path)
     try:
-        SegmentReader(file, ref).check_footer()
+        reader = SegmentReader(file, ref)
+        reader.check_footer()
+        _note(reader)
     finally:
         file.close()
 

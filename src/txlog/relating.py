@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from txlog import filechecks, looking, names, relation, scanning, views
+from txlog import fardata, filechecks, looking, names, relation, scanning, views
 from txlog.arguments import checked
 from txlog.clock import Clock, SystemClock
 from txlog.engine import pins
@@ -213,6 +213,20 @@ class RelationReader:
         raises: Corruption; MissingFile: removed
         """
         return filechecks.check_files(self._disk, sources)
+
+    def fits(self, source: Source) -> bool:
+        """Whether SQL has room for all instants of a sealed file.
+
+        raises: Corruption; MissingFile: removed
+        """
+        return filechecks.fits(self._disk, source.ref)
+
+    def without_far(self, content: Content) -> Content:
+        """The content without files that have an instant which SQL has no room for: as rows.
+
+        raises: Corruption; MissingFile: removed
+        """
+        return fardata.without_far(content, self._disk)
 
     def names(self, kind: str, topic: str | None = None) -> list[tuple[str, str]]:
         """(name, what it is) of all topics, partitions, subscriptions, keys or transactions.

@@ -164,6 +164,7 @@ class SqlQuery:
         if sources:
             self._pin = self._client.pin(sources)
         self._client.check_files(sources)
+        self._contents = [self._client.without_far(content) for content in self._contents]
         path = path_below(self._client.path)
         near = [source for source in sources if not is_remote(source.ref.path)]
         paths = [path(source) for source in near]  # as such, and as a pattern

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from txlog.bounds import STORED_MAX, parse_duration, parse_time
+from txlog.bounds import STORED_MAX, parse_duration, parse_instant
 from txlog.cli import fastjson as orjson
 from txlog.cli.output import tsv_cell, tsv_text
 from txlog.errors import BadRecord, InvalidArgument
@@ -195,7 +195,7 @@ def _csv_row(header: list[str], fields: list[str], line: int, now_ms: int) -> di
     for name in ("event_time", "deliver_at"):
         if cells.get(name):
             try:
-                row[name] = parse_time(cells[name], now_ms)
+                row[name] = parse_instant(cells[name], now_ms)
             except InvalidArgument as error:
                 raise _bad(line, f"{name}: {error.message}") from error
     if cells.get("deliver_after"):

@@ -7,7 +7,7 @@ import os
 import re
 from typing import Annotated
 
-from txlog.bounds import parse_duration, parse_size, parse_time
+from txlog.bounds import parse_duration, parse_instant, parse_size
 from txlog.cli import percent, percentin
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
@@ -145,8 +145,8 @@ def produce(
         properties=properties(prop),
         limit=n,
         partition=partition if name.partition is None else name.partition,
-        event_time=None if event_time is None else parse_time(event_time, call.now_ms()),
-        deliver_at=None if deliver_at is None else parse_time(deliver_at, call.now_ms()),
+        event_time=None if event_time is None else parse_instant(event_time, call.now_ms()),
+        deliver_at=None if deliver_at is None else parse_instant(deliver_at, call.now_ms()),
         deliver_after_ms=call.duration(deliver_after),
         producer=None if producer is None else check_name("producer", producer),
         sequence_from=seq_from,

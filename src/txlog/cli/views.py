@@ -72,6 +72,7 @@ def views(
         contents, segments = _contents(client, topic or [], isolation)
         files: list[str] = []
         try:
+            contents = [client.without_far(content) for content in contents]
             if complete is not None:
                 files = _complete(
                     call, client, contents, complete, isolation == "uncommitted", force, made

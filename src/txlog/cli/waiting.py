@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from txlog.bounds import parse_time
+from txlog.bounds import parse_instant
 from txlog.cli.command import command
 from txlog.cli.declared import Option
 from txlog.cli.options import Call
@@ -66,7 +66,7 @@ def wait(
     txns = {TxnId.parse(name): text for name, text in _pairs("--txn", "ID=STATE", txn)}
     time_ms = None
     if watermark is not None:
-        time_ms = EVENT_TIME_MAX if watermark == "end" else parse_time(watermark, call.now_ms())
+        time_ms = EVENT_TIME_MAX if watermark == "end" else parse_instant(watermark, call.now_ms())
     timeout_ms = call.duration(timeout)
     answer = call.client().wait(
         topics, messages=messages, watermark=time_ms, subscription=subscription,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from txlog.bounds import format_time, parse_time
+from txlog.bounds import format_time, parse_instant, parse_time
 from txlog.cli.command import command
 from txlog.cli.declared import Argument, Option
 from txlog.cli.options import Call
@@ -49,7 +49,7 @@ def set_watermark(
     In a transaction it takes effect with the commit. The producer itself is not fenced. TIME "end"
     is the end of its stream.
     """
-    event_time = EVENT_TIME_MAX if time == "end" else parse_time(time, call.now_ms())
+    event_time = EVENT_TIME_MAX if time == "end" else parse_instant(time, call.now_ms())
     if event_time <= 0:
         raise Usage(f"TIME is {time}, it must be after 1970")
     txn = call.txn_of(txn_id, no_join=no_join)

@@ -76,6 +76,7 @@ def export_delta(
         )  # fmt: skip
     linked = [source for source in found.content.relation.direct if _is_whole(source, found, since)]
     linked = [one for one in linked if Path(client.path, one.ref.path).is_file()]
+    linked = [one for one in linked if client.fits(one)]
     rest = _without(found.content, linked)
     answer: Answer = {"topic": name.short, "path": str(place), "lsn": lsn}
     if dry_run:

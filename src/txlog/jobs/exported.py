@@ -1,8 +1,8 @@
 """Owns what an exported message looks like: its columns, and the bytes of each form of file.
 
     parquet, arrow   COLUMNS: key and value are bytes, instants UTC in milliseconds
-    csv              the same as text; key and value as their encoding says: utf8, base64, or empty:
-                     there is none
+    csv              the same as text, instants that no year from 1 to 9999 has as epoch ms; key and
+                     value as their encoding says: utf8, base64, or empty: there is none
     ndjson           the envelope of FORMAT records (`produce --in envelope` takes it byte for byte)
 
 Text is made by DuckDB, column by column: no message becomes an object of Python.
@@ -20,10 +20,12 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from txlog import compute as pc
+from txlog.bounds import INSTANT_MS_MIN
 from txlog.duck import Session
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.errors import InvalidArgument
 from txlog.ids import TxnId
+from txlog.settings import INSTANT_MS_MAX
 
 FORMS: Final = ("parquet", "arrow", "csv", "ndjson")
 COLUMNS: Final = pa.schema(
@@ -38,6 +40,7 @@ COLUMNS: Final = pa.schema(
 # By what files may be parted; a date is a day in UTC.
 PLACES: Final = ("partition", "key", "producer", "publish_date", "event_date")
 PLACES_MAX: Final = 500  # files that are open at once
+_TIMES: Final = [field.name for field in COLUMNS if field.type == INSTANT]
 _NOWHERE: Final = "__HIVE_DEFAULT_PARTITION__"
 _HIGH: Final = pa.scalar((1 << 48) - 1, pa.int64())
 
@@ -52,7 +55,10 @@ def _text(column: str) -> str:
 
 
 def _time(column: str) -> str:
-    return f"strftime({column}, '%Y-%m-%dT%H:%M:%S.%gZ') AS {column}"
+    """SQL for an instant as records print it: what no year has as epoch ms."""
+    year = f"strftime({column}, '%Y-%m-%dT%H:%M:%S.%gZ')"
+    within = f"{column}_ms BETWEEN {INSTANT_MS_MIN} AND {INSTANT_MS_MAX}"
+    return f"CASE WHEN {within} THEN {year} ELSE CAST({column}_ms AS VARCHAR) END AS {column}"
 
 
 _TEXTS: Final = f"{_text('key')}, {_text('value')}"
@@ -64,9 +70,9 @@ _CSV: Final = (
 _MEMBERS: Final = {
     **{name: name for name in ("key", "key_encoding", "value", "value_encoding")},
     "properties": "coalesce(to_json(properties), CAST('{}' AS JSON))",
-    **{name: f"epoch_ms({name})" for name in ("event_time", "deliver_at")},
+    **{name: f"{name}_ms" for name in ("event_time", "deliver_at")},
     **{name: name for name in ("topic", "partition", "message_id")},
-    "publish_time": "epoch_ms(publish_time)", "producer": "producer", "sequence_id": "sequence_id",
+    "publish_time": "publish_time_ms", "producer": "producer", "sequence_id": "sequence_id",
 }  # fmt: skip
 _ENVELOPES: Final = (
     "SELECT json_object(" + ", ".join(f"'{name}', {sql}" for name, sql in _MEMBERS.items()) + ")"
@@ -179,6 +185,8 @@ class _Text:
             self.write(COLUMNS.empty_table())
 
     def write(self, rows: pa.Table) -> None:
+        for name in _TIMES:
+            rows = rows.append_column(f"{name}_ms", rows.column(name).cast(pa.int64()))
         self._session.register("rows", rows)
         if not self._is_csv:
             for lines in self._session.stream(_ENVELOPES):
@@ -241,6 +249,12 @@ def by_place(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Tab
 def _place(rows: pa.Table, name: str) -> pa.ChunkedArray:
     if name.endswith("_date"):
         times = rows.column(name.replace("_date", "_time"))
+        ms = times.cast(pa.int64())
+        within = pc.and_(
+            pc.greater_equal(ms, pa.scalar(INSTANT_MS_MIN, pa.int64())),
+            pc.less_equal(ms, pa.scalar(INSTANT_MS_MAX, pa.int64())),
+        )  # what no year has, has no date
+        times = pc.if_else(within, times, pa.scalar(None, times.type))
         return pc.strftime(times, "%Y-%m-%d")
     return rows.column(name)
 

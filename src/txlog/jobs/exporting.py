@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from txlog import compute as pc
 from txlog.client import Client
+from txlog.duck import bounded
 from txlog.engine.model.schema import PROPERTY_MAP
 from txlog.relation import Content
 from txlog.scanning import scans_of
@@ -71,7 +72,11 @@ def write_files(client: Client, content: Content, lsn: int, folder: Path) -> Non
 
 
 def _by_place(table: pa.Table) -> Iterator[tuple[Key, pa.Table]]:
-    """The rows by partition and ledger, as files have them."""
+    """The rows by partition and ledger, as files have them.
+
+    Delta holds microseconds: an instant beyond is the end of those, which DuckDB calls infinity.
+    """
+    table = bounded(table)
     is_plain = pc.is_null(table.column("txn_index"))
     none = pa.scalar(None, pa.int64())
     shaped = {name: table.column(name) for name in table.column_names}
