@@ -178,13 +178,14 @@ class Place:
         if re.search(r"[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff]", err):
             return f"raw characters on stderr: {err[-200:]!r}"
         there = {path.name for path in self.folder.iterdir()} - {"made", "store", "cwd"}
-        if there - {"escaped"} - {name for name in there if name.startswith("escaped.")}:
-            return f"made {there}"
         for name in there:
             one = self.folder / name
             shutil.rmtree(one) if one.is_dir() else one.unlink()
-            if GLOBAL_PATHS.isdisjoint({case.name}):
-                return f"made {name}"
+        unnamed = set() if ".." in case.words else {
+            name for name in there if name.partition(".")[0] != "escaped"
+        }  # fmt: skip
+        if unnamed or (there and case.name not in GLOBAL_PATHS):
+            return f"made {there}"
         return None
 
 

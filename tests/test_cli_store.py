@@ -675,6 +675,11 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
     assert days == {"event_date=1970-01-01", "event_date=__HIVE_DEFAULT_PARTITION__"}
 
 
+def test_a_pattern_that_python_warns_of_is_a_pattern(tool: Tool) -> None:
+    """Kills: FutureWarning: Possible nested set, raw on stderr."""
+    assert tool("topic", "list", "--regex", "[[o]rders$", "-f", "names") == (0, "orders\n", "")
+
+
 def test_a_name_is_told_as_it_was_written_or_stored(tool: Tool) -> None:
     """Names are compared without case; a message never shows the form that is compared."""
     tool.ok("topic", "create", "Orders-X")

@@ -228,3 +228,12 @@ def test_export_killed_anywhere_is_done_once(client: Client, tmp_path: Path) -> 
         answer = export_delta(client, "orders", path, Local())
         assert answer["already"] is (at == 5)
         assert in_table(tmp_path / "d") == in_topic(client, "orders")
+
+
+@pytest.mark.parametrize("word", ["\udcff", "a\x1b[31m", "a\nb"])
+def test_what_delta_cannot_hold_is_an_argument(client: Client, tmp_path: Path, word: str) -> None:
+    """Kills: a bug of txlog: UnicodeEncodeError; nothing is made."""
+    for path, app_id in ((str(tmp_path / word), "a"), (str(tmp_path / "d"), word)):
+        with pytest.raises(InvalidArgument, match="UTF-8 without control characters"):
+            export_delta(client, "orders", path, Local(), app_id=app_id)
+    assert not (tmp_path / "d").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -142,6 +143,8 @@ def compile_regex(text: str | None) -> re.Pattern[str] | None:
     if text is None:
         return None
     try:
-        return re.compile(text)
-    except re.error as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what other versions of Python may read in it
+            return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
         raise InvalidArgument(f"not a regular expression: {error}") from error

@@ -9,6 +9,7 @@ the rest an engine writes. A table that was exported to is never asked of the st
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from txlog.relation import Content, Source
 from txlog.views import content
 
 Answer = dict[str, Any]
+_UNTOLD: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # bytes that are no UTF-8, too
 _TABLE: Final = pa.schema([("partition", pa.int32()), ("ledger", pa.int64()), *FILE])
 
 
@@ -59,6 +61,8 @@ def export_delta(
     """
     if "://" in path or not path or not app_id:
         raise InvalidArgument("an export goes to a local directory, and its app id is not empty")
+    _check_text("the path of a Delta table", str(Path(path).absolute()))
+    _check_text("an app id", app_id)
     name = TopicName.parse(topic)
     place = Path(path).absolute()
     table = _opened(place)
@@ -110,6 +114,12 @@ def export_delta(
             shutil.rmtree(folder, ignore_errors=True)
     return {**answer, "messages": messages, "files": len(actions), "linked": len(linked),
             "version": table.version(), "already": not actions}  # fmt: skip
+
+
+def _check_text(what: str, word: str) -> None:
+    """Refuse what Delta cannot hold. Raises InvalidArgument."""
+    if _UNTOLD.search(word):
+        raise InvalidArgument(f"{what} is UTF-8 without control characters: {word}")
 
 
 def _opened(place: Path) -> DeltaTable | None:
