@@ -68,7 +68,7 @@ def test_a_last_record_may_lack_its_end_and_nothing_else() -> None:
     for text, data in (
         ("%k:%v\\n", b"a:1\nb"), ("%V{big32}%v", b"\0\0\0\2a"), ("%V{ascii} %v", b"x a"),
         ("%p %v\\n", b"-1 a\n"), ("%v{hex}\\n", b"xx\n"),
-        ("%d{event} %v\\n", b"99999999999999999 a\n"),
+        ("%d{event} %v\\n", b"9223372036854775808 a\n"),
         ("<%v>", b"a>"), ("%H{ascii} %h{%k=%v }\\n", b"1001 a=b \n"),
     ):  # fmt: skip
         assert isinstance(read(text, data, [])[-1], BadRecord), text
