@@ -416,6 +416,27 @@ def test_a_store_at_work_has_no_findings(tmp_path: Path, monkeypatch: pytest.Mon
     assert looks
 
 
+def test_who_wrote_during_the_look_is_seen_by_the_witness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view is opened behind the journal's look, so it may know all that was written since."""
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    looks: list[int] = []
+
+    def half_written(*given: Any, **named: Any) -> Any:
+        if not looks:
+            send(bench.client, b"quick, and then quiet")
+            given[4].error(602, "a frame that was half there", path="journal")
+        looks.append(1)
+        return check_journals(*given, **named)
+
+    monkeypatch.setattr("txlog.engine.upkeep.verify.check_journals", half_written)
+    assert txlog.verify(bench.path, clock=bench.clock)["problem_list"] == []
+    assert len(looks) == 2
+    bench.close()
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, dict[str, bytes]]]:
     bench = Bench(tmp_path_factory.mktemp("verify") / "store")
