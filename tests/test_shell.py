@@ -161,7 +161,7 @@ def test_commands_do_not_eat_the_script(shell: Shell, tmp_path: Path) -> None:
 
 def test_candidates_in_the_shell(shell: Shell) -> None:
     assert offered("prod") == ["produce "]
-    assert offered("co") == ["commit ", "completion ", "config ", "consume "]
+    assert offered("co") == ["commit ", "completion ", "config ", "consume ", "copy "]
     assert offered("consume o") == ["orders "]
     assert offered("consume orders -o sub") == ["sub="]
     assert offered("nothing ") == []
