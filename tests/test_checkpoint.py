@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -693,7 +694,8 @@ def test_the_caller_goes_on_beside_the_files_of_a_checkpoint(
     assert client.status()["checkpoint"]["generation"] == 0
     go_on.set()
     client.close()
-    assert [one for one in threading.enumerate() if one is thread] == []
+    assert not client._checkpoints.is_running
+    thread.join()
     assert client.reports() == []
     other = bench.another()
     assert other.status()["checkpoint"]["generation"] >= 1
@@ -785,19 +787,19 @@ def test_who_writes_without_a_pause_makes_room_for_the_checkpoint(
     """7: kills a writer that keeps the mutex from it, while the journal grows without a bound."""
     monkeypatch.setattr(service, "IN_BACKGROUND", True)
     go_on = threading.Event()
-    real_write, real_join = checkpoint_module.write_state, threading.Thread.join
+    real_write, real_wait = checkpoint_module.write_state, service.Checkpoints._wait
     waits: list[float | None] = []
 
     def held_up(*given: Any) -> Any:
         assert go_on.wait(60)
         return real_write(*given)
 
-    def join(thread: threading.Thread, timeout: float | None = None) -> None:
-        waits.append(timeout)
-        real_join(thread, None if timeout is None else 0)
+    def wait(checkpoints: service.Checkpoints, seconds: float | None) -> None:
+        waits.append(seconds)
+        real_wait(checkpoints, None if seconds is None else 0)
 
     monkeypatch.setattr(checkpoint_module, "write_state", held_up)
-    monkeypatch.setattr(threading.Thread, "join", join)
+    monkeypatch.setattr(service.Checkpoints, "_wait", wait)
     bench = Bench(tmp_path / "store", checkpoint_frames=10)
     client = bench.client
     client.create_topic("t")
@@ -811,3 +813,47 @@ def test_who_writes_without_a_pause_makes_room_for_the_checkpoint(
     assert waits[:-1] == sorted(waits[:-1])  # type: ignore[type-var]
     assert waits[-1] is None  # `close`, until it is over
     assert len(waits) >= 29
+
+
+def test_an_interrupt_of_close_leaves_the_checkpoint_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5: answered at once; kills a look at `Thread.is_alive`, which is wrong behind it."""
+    monkeypatch.setattr(service, "IN_BACKGROUND", True)
+    go_on = threading.Event()
+    real = checkpoint_module.write_state
+
+    def held_up(*given: Any) -> Any:
+        assert go_on.wait(60)
+        return real(*given)
+
+    def handle(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint_module, "write_state", held_up)
+    bench = Bench(tmp_path / "store", checkpoint_frames=10)
+    client = bench.client
+    client.checkpoint_automatically = True
+    client.create_topic("t")
+    send(client, *[b"v"] * 15)
+
+    def is_running() -> bool:
+        return client._checkpoints.is_running
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            client._checkpoints.finish()  # would wait for ever
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert is_running()
+    with monkeypatch.context() as child:  # which has no such thread, and must not wait for it
+        child.setattr(client._checkpoints, "_pid", lambda: -1)
+        assert not is_running()
+        client._checkpoints.finish()
+    go_on.set()
+    client.close()
+    assert not is_running()
+    assert bench.another().status()["checkpoint"]["generation"] >= 1

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -71,19 +72,33 @@ class Checkpoints:
     close()   the same, and write the one that is due
     """
 
-    __slots__ = ("_again_ms", "_failures", "_starting", "_thread", "is_on")
+    __slots__ = (
+        "_again_ms",
+        "_failures",
+        "_over",
+        "_owner",
+        "_pid",
+        "_starting",
+        "_thread",
+        "is_on",
+    )
 
     def __init__(self, *, is_on: bool) -> None:
         self._again_ms = 0
         self._failures = 0
         self._starting = threading.Lock()  # never waited for
         self._thread: threading.Thread | None = None
+        # of that thread; an interrupted `join` takes a thread for ended that is not (Python 3.11)
+        self._over = threading.Event()
+        self._over.set()
+        self._pid: Callable[[], int] = int
+        self._owner = 0
         self.is_on = is_on
 
     @property
     def is_running(self) -> bool:
         """True while the thread is at work."""
-        return self._thread is not None and self._thread.is_alive()
+        return not self._over.is_set() and self._owner == self._pid()  # a fork copies no thread
 
     def look(self, store: Store) -> None:
         """Begin a checkpoint; raises nothing.
@@ -91,9 +106,9 @@ class Checkpoints:
         Beside one that is under way the caller makes room for a moment: else a thread that writes
         without a pause would keep it from the mutex, and the journal would grow without a bound.
         """
-        if (thread := self._thread) is not None and thread.is_alive():
-            if thread is not threading.current_thread():
-                thread.join(ROOM_S if store.length < LONG else ROOM_LONG_S)
+        if self.is_running:
+            if self._thread is not threading.current_thread():
+                self._wait(ROOM_S if store.length < LONG else ROOM_LONG_S)
             return
         if not self.is_on or self._is_resting(store):
             return
@@ -103,10 +118,7 @@ class Checkpoints:
             if not IN_BACKGROUND:
                 self._run(store)
             elif not self.is_running:
-                self._thread = threading.Thread(
-                    target=self._run, args=(store,), name="txlog-checkpoint"
-                )
-                self._thread.start()
+                self._begin(store)
         except RuntimeError:  # no more threads, or the interpreter ends: `close` does it
             self._rest(store, REST_MS_MIN)
         finally:
@@ -114,9 +126,25 @@ class Checkpoints:
 
     def finish(self) -> None:
         """Wait for the checkpoint under way, if this is not its own thread."""
-        thread = self._thread
-        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-            thread.join()
+        if self.is_running and self._thread is not threading.current_thread():
+            self._wait(None)
+
+    def _begin(self, store: Store) -> None:
+        over = threading.Event()
+
+        def run() -> None:
+            try:
+                self._run(store)
+            finally:
+                over.set()
+
+        self._thread = threading.Thread(target=run, name="txlog-checkpoint")
+        self._thread.start()
+        self._pid, self._owner = store.disk.pid, store.disk.pid()
+        self._over = over  # now, for one that did not start would never be over
+
+    def _wait(self, seconds: float | None) -> None:
+        self._over.wait(seconds)
 
     def close(self, store: Store) -> None:
         """Wait for the checkpoint under way, and write one that is due behind changes of ours."""
