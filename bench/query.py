@@ -95,7 +95,7 @@ def ratio(ours: list[tuple[float, float]], theirs: list[tuple[float, float]], at
 
 def compare(client: txlog.Client, tries: int) -> Iterator[str]:
     """The view against the raw files."""
-    relation = client.relation("t")
+    relation = client._relation("t")
     assert not relation.unclean
     assert not relation.tail.num_rows
     root = client.path
@@ -128,7 +128,7 @@ def compare(client: txlog.Client, tries: int) -> Iterator[str]:
 
     def check() -> None:
         filechecks.forget()
-        client.check_files(relation.direct)
+        client._check_files(relation.direct)
 
     [checking] = map(medians, times_ms(tries, check))
     [opened] = map(

@@ -88,7 +88,7 @@ class SameReader(DataSourceReader):
 def same(spark: SparkSession, path: str, folder: Path, like: DataFrame) -> DataFrame:
     """As many rows as the store has, with these columns, from one batch of them."""
     with txlog.open(path, read_only=True) as client:
-        shares = shares_of(path, scans_of(client.relation("t")), {})
+        shares = shares_of(path, scans_of(client._relation("t")), {})
         rows = sum(scan.stop - scan.start for share in shares for scan in share.scans)
     batch = next(read_share(shares[-1], like.schema))
     file = folder / f"same-{len(like.columns)}-{like.columns[0]}.arrow"
@@ -227,7 +227,7 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
     if not Path(path).exists():
         fill(path, messages, a_marker, is_clean=is_clean)
     with txlog.open(path, read_only=True) as client:
-        relation = client.relation("t")
+        relation = client._relation("t")
     files = [source.ref.path for source in (*relation.direct, *relation.unclean)]
     made = time.perf_counter() - start
     yield ""

@@ -140,7 +140,7 @@ def test_a_sealed_file_of_a_partition_says_its_ledger(bench: Bench) -> None:
     client.checkpoint(roll_all=True)
     client.producer("t").send(b"d")
     client.checkpoint(roll_all=True)
-    mixed, plain, clean = (source.ref for source in client.relation("t").direct)
+    mixed, plain, clean = (source.ref for source in client._relation("t").direct)
     assert [(ref.messages, ref.rows, ref.is_messages_only) for ref in (mixed, plain, clean)] == [
         (2, 3, False), (1, 1, True), (1, 1, True),
     ]  # fmt: skip

@@ -131,7 +131,7 @@ def test_file_of_plain_messages_is_linked(client: Client, tmp_path: Path) -> Non
     assert (answer["messages"], answer["files"], answer["linked"]) == (3, 2, 2)
     [plain_ledger] = (tmp_path / "d").glob("*/partition=0/ledger=1/*.parquet")
     [of_txn] = (tmp_path / "d").glob("*/partition=0/ledger=__HIVE*/*.parquet")
-    direct = [source.ref.path for source in client.relation("orders").direct]
+    direct = [source.ref.path for source in client._relation("orders").direct]
     for link in (plain_ledger, of_txn):
         [stored] = [path for path in direct if Path(path).name == link.name]
         assert link.samefile(Path(client.path, stored))

@@ -101,10 +101,10 @@ def test_messages_are_read_from_there(client: Client, archive: Path) -> None:
     with client.consumer("orders", "s") as consumer:
         assert consumer.receive_batch(100).num_rows == len(before)
     assert client.admin.offload("orders", str(archive))["files"] == 0
-    sources = client.relation("orders").direct
-    assert client.has_files(sources)
+    sources = client._relation("orders").direct
+    assert client._has_files(sources)
     (archive / Path(sources[0].ref.path).relative_to(f"file:{archive}")).unlink()
-    assert not client.has_files(sources)
+    assert not client._has_files(sources)
 
 
 def test_files_are_private_and_named_by_the_store(client: Client, archive: Path) -> None:

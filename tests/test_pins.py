@@ -112,7 +112,7 @@ def test_what_a_killed_reader_pinned_goes(client: Client) -> None:
 
 def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
     """R19: pinned when a checkpoint had decided already; nothing names the file any more."""
-    [source, *_] = client.relation("orders").direct
+    [source, *_] = client._relation("orders").direct
     path = Path(client.path, source.ref.path)
     away = path.with_suffix(".away")
     path.rename(away)  # as if let go: what the sweep sees is a file that no manifest names
@@ -121,7 +121,7 @@ def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
         client.producer("orders").send(b"x")
         client.checkpoint()
     away.rename(path)
-    pin = client.pin([source])
+    pin = client._pin([source])
     assert pin is not None
     client.checkpoint()
     assert not [row for row in client.admin.gc(True, 0)["file_list"] if "topics" in row["path"]]
@@ -134,7 +134,7 @@ def test_a_pin_on_unnamed_files_holds_off_the_sweep(client: Client) -> None:
 def test_a_pin_that_cannot_be_read_keeps_every_file(client: Client) -> None:
     """Kills: taking a damaged pin for an empty one; damage of a dead pin that stops upkeep."""
     before = files(client)
-    pin = client.pin(client.relation("orders").direct)
+    pin = client._pin(client._relation("orders").direct)
     assert pin is not None
     path = Path(client.path, pin.path)
     whole = path.read_bytes()
@@ -151,8 +151,8 @@ def test_a_pin_that_cannot_be_read_keeps_every_file(client: Client) -> None:
 
 def test_a_full_disk_spares_what_is_pinned(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """R18: with no room left files go at once, but a reader would die without them."""
-    sources = client.relation("orders").direct
-    pin = client.pin(sources)
+    sources = client._relation("orders").direct
+    pin = client._pin(sources)
     assert pin is not None
     monkeypatch.setattr(PosixDisk, "free_bytes", lambda self: 1)
     client.admin.trim("orders", END, force_unacked=True)
@@ -179,10 +179,10 @@ def test_a_query_without_files_makes_no_pin(client: Client) -> None:
 
 def test_a_pin_ends_once(client: Client) -> None:
     """Closing twice is closing; what is free is asked of the newest pins."""
-    [source, *_] = client.relation("orders").direct
+    [source, *_] = client._relation("orders").direct
     disk = PosixDisk(client.path)
     salt = client._store.identity.salt
-    one, two = client.pin([source]), client.pin([source])
+    one, two = client._pin([source]), client._pin([source])
     assert one is not None
     assert two is not None
     assert not pinned(disk, salt)(source.ref.path)

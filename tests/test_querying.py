@@ -200,7 +200,7 @@ class History:
         [all_of_them] = asked(self.client, "SELECT count(*) AS n, count(lsn) AS l FROM messages")
         assert all_of_them == {"n": len(wanted), "l": len(wanted)}
         self.compare_uncommitted()
-        relation = self.client.relation("t")
+        relation = self.client._relation("t")
         for name in ("direct", "unclean", "open", "large_files"):
             self.seen[name] += len(getattr(relation, name))
         self.seen["tail"] += relation.tail.num_rows
@@ -311,13 +311,13 @@ def test_rows_of_trimmed_markers_are_gone_from_clean_files(tmp_path: Path) -> No
             client.producer("t").send(b"plain")
         second.commit()
         client.checkpoint(roll_all=True)
-        [clean] = [source for source in client.relation("t").direct if source.role == "s"]
+        [clean] = [source for source in client._relation("t").direct if source.role == "s"]
         assert clean.ref.rows == 2
         client.admin.trim("t", Bound("last", 1), force_unacked=True)
         assert asked(client, "SELECT text(value) AS v FROM t WHERE txn_index IS NOT NULL") == [
             {"v": "second"}
         ]
-        assert [source.ref.path for source in client.relation("t").unclean] == [clean.ref.path]
+        assert [source.ref.path for source in client._relation("t").unclean] == [clean.ref.path]
 
 
 def test_files_that_go_meanwhile_are_looked_up_again(
@@ -326,9 +326,9 @@ def test_files_that_go_meanwhile_are_looked_up_again(
     """R21: a checkpoint removes what a snapshot names; kills an error, and an endless loop."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client.relation("orders").direct
+    [source] = client._relation("orders").direct
     file = Path(client.path, source.ref.path)
-    known, tries = Client.moment, 0
+    known, tries = Client._moment, 0
 
     def overtaken(
         self: Client, words: list[str], isolation: str, **how: Any
@@ -343,7 +343,7 @@ def test_files_that_go_meanwhile_are_looked_up_again(
             file.with_suffix(".away").rename(file)
         return found
 
-    monkeypatch.setattr(Client, "moment", overtaken)
+    monkeypatch.setattr(Client, "_moment", overtaken)
     assert asked(client, "SELECT count(*) AS n FROM orders") == [{"n": 2}]
     file.unlink()
     tries = 3
@@ -357,7 +357,7 @@ def test_a_relation_travels(client: Client) -> None:
     client.producer("orders").send(b"x")
     client.checkpoint(roll_all=True)
     client.producer("orders").send(b"y")
-    relation = client.relation("orders")
+    relation = client._relation("orders")
     back: Relation = pickle.loads(pickle.dumps(relation))
     assert (back.direct, back.tail, back.lsn) == (relation.direct, relation.tail, relation.lsn)
 
@@ -383,7 +383,7 @@ def test_what_is_not_a_select_of_the_store_is_refused(client: Client, sql: str) 
     """The gate: a ledger cannot be overwritten, and nothing else be read."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client.relation("orders").direct
+    [source] = client._relation("orders").direct
     file = Path(client.path, source.ref.path)
     before = file.read_bytes()
     with pytest.raises(SqlError):
@@ -395,7 +395,7 @@ def test_a_flipped_bit_is_found_before_a_row_is_given(client: Client) -> None:
     """R5: DuckDB verifies no checksum of a page, so every file is checked before its view."""
     client.producer("orders").send(b"x" * 100, partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client.relation("orders").direct
+    [source] = client._relation("orders").direct
     file = Path(client.path, source.ref.path)
     data = bytearray(file.read_bytes())
     file.chmod(0o600)
@@ -415,9 +415,9 @@ def test_a_partition_that_is_away_is_an_error_or_left_out(client: Client) -> Non
     client.admin.set_offline("orders", 1)
     with pytest.raises(PartitionUnavailable):
         asked(client, "FROM orders")
-    relation = client.relation("orders", skip_unavailable=True)
+    relation = client._relation("orders", skip_unavailable=True)
     assert (relation.unavailable, relation.tail.num_rows) == ([1], 1)
-    assert client.relation("orders/0").tail.num_rows == 1
+    assert client._relation("orders/0").tail.num_rows == 1
 
 
 def test_names_of_topics_and_files_are_no_sql(tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_frames_are_those_that_journals_still_have(client: Client) -> None:
         client.checkpoint()
         client.producer("orders").send(b"x", partition=0)
         [found] = asked(client, f"{sql} frames")
-        assert found["high"] == client.ask(lambda view: view.lsn)
+        assert found["high"] == client._ask(lambda view: view.lsn)
         assert found["n"] == found["high"] - found["low"] + 1 > 0
 
 
@@ -589,8 +589,8 @@ def test_files_without_a_message_are_not_read(client: Client) -> None:
         client.checkpoint(roll_all=True)
     client.producer("orders").send(b"y", partition=1)
     client.checkpoint(roll_all=True)
-    assert [source.ref.messages for source in client.relation("orders").direct] == [0, 0, 1, 1, 1]
-    contents = client.contents(["orders"])
+    assert [source.ref.messages for source in client._relation("orders").direct] == [0, 0, 1, 1, 1]
+    contents = client._contents(["orders"])
     assert Messages(contents, path_below(client.path)).committed().count(".parquet'") == 3
     with Query(client, "SELECT text(value) AS said FROM orders ORDER BY ALL") as query:
         assert query.rows().read_all().column("said").to_pylist() == ["x", "x", "y"]
@@ -600,15 +600,15 @@ def test_a_file_is_read_once_for_its_checksum(client: Client) -> None:
     """Kills: a second reading of what was checked, and trust in a file that was changed since."""
     client.producer("orders").send(b"x" * 100, partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client.relation("orders").direct
-    assert [client.check_files([source]) for _ in range(2)] == [1, 0]
+    [source] = client._relation("orders").direct
+    assert [client._check_files([source]) for _ in range(2)] == [1, 0]
     file = Path(client.path, source.ref.path)
     data = bytearray(file.read_bytes())
     data[60] ^= 1
     file.chmod(0o600)
     file.write_bytes(data)
     with pytest.raises(Corruption):
-        client.check_files([source])
+        client._check_files([source])
 
 
 def test_all_relations_of_a_statement_are_of_one_moment(

@@ -60,7 +60,7 @@ def scanned(path: str, scans: list[Scan], names: list[str] | None = None) -> lis
 
 def found(client: Client, topic: str = "orders", wanted: Wanted = ALL) -> list[Row]:
     """The rows that scans of a topic have."""
-    return scanned(client.path, scans_of(client.relation(topic, wanted)))
+    return scanned(client.path, scans_of(client._relation(topic, wanted)))
 
 
 def read(client: Client, range: Range, partitions: list[int] | None = None) -> list[Row]:
@@ -121,12 +121,12 @@ def compare(history: History, rng: random.Random) -> Counter[str]:
         old = found(client, "t", Wanted(at_lsn=lsn))
         assert ids(old) == ids([row for row in rows if row["lsn"] <= lsn])  # type: ignore[operator]
         ends = {"lsn": (lsn, lsn)}
-        kept = scanned(client.path, scans_of(client.relation("t"), ends))
+        kept = scanned(client.path, scans_of(client._relation("t"), ends))
         assert [row for row in kept if row["lsn"] == lsn] == [
             row for row in rows if row["lsn"] == lsn
         ]
         seen["left out"] += len(kept) < len(rows)
-    relation = client.relation("t")
+    relation = client._relation("t")
     for name in ("direct", "unclean", "open", "large_files"):
         seen[name] += len(getattr(relation, name))
     seen["tail"] += relation.tail.num_rows
@@ -175,9 +175,9 @@ def test_bounds_of_the_caller_are_checked(client: Client) -> None:
     assert found(client, "orders/0") == []
     for wanted in (Wanted(at_lsn=99), Wanted(range=Range(kind="unacked"))):
         with pytest.raises(InvalidArgument):
-            client.relation("orders", wanted)
+            client._relation("orders", wanted)
     with pytest.raises(TopicNotFound, match="no partition 2"):
-        client.relation("orders", Wanted([2]))
+        client._relation("orders", Wanted([2]))
 
 
 def test_spans_name_their_partitions(client: Client) -> None:
@@ -198,16 +198,16 @@ def test_partition_that_is_away_is_an_error_or_left_out(client: Client) -> None:
     client.admin.set_offline("orders", 1)
     late = Wanted(range=Range(Bound("time", 0)))
     with pytest.raises(PartitionUnavailable):
-        client.relation("orders", late)
-    assert client.relation("orders", late, skip_unavailable=True).unavailable == [1]
+        client._relation("orders", late)
+    assert client._relation("orders", late, skip_unavailable=True).unavailable == [1]
 
 
 def test_file_that_was_removed_is_an_error(client: Client) -> None:
     """R21: kills fewer rows without a word."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
-    scans = scans_of(client.relation("orders"))
-    [source] = client.relation("orders").direct
+    scans = scans_of(client._relation("orders"))
+    [source] = client._relation("orders").direct
     Path(client.path, source.ref.path).unlink()
     with pytest.raises(SnapshotExpired, match=source.ref.path):
         scanned(client.path, scans)
@@ -217,13 +217,13 @@ def test_row_groups_are_left_out_by_what_is_wanted(client: Client) -> None:
     """Kills: a range that reads a whole file, and statistics that leave out what is there."""
     client.producer("orders/0").send_batch(pa.table({"value": [b"x" * 100] * 120_000}))
     client.checkpoint(roll_all=True)
-    [scan] = scans_of(client.relation("orders"))
+    [scan] = scans_of(client._relation("orders"))
     disk = PosixDisk(client.path, read_only=True)
     tables = list(read_scan(disk, scan, ["entry"], {"entry": (60_000, 60_001)}))
     read = pa.concat_tables(tables).column("entry").to_pylist()
     assert {60_000, 60_001} <= set(read)
     assert len(read) <= 50_000
-    [part] = scans_of(client.relation("orders", Wanted(range=Range(Bound("skip", 119_000)))))
+    [part] = scans_of(client._relation("orders", Wanted(range=Range(Bound("skip", 119_000)))))
     assert sum(table.num_rows for table in read_scan(disk, part, ["value"])) == 1000
     disk.close()
 
@@ -236,10 +236,10 @@ def test_a_large_topic_is_cut_into_tasks(client: Client) -> None:
             values = [rng.randbytes(100_000) for _ in range(100)]
             client.producer("orders/0").send_batch(pa.table({"value": values}), txn=txn)
     client.checkpoint(roll_all=True)
-    scans = [scan for scan in scans_of(client.relation("orders")) if scan.rule == "clean"]
+    scans = [scan for scan in scans_of(client._relation("orders")) if scan.rule == "clean"]
     assert [scan.start for scan in scans] == [0, *(scan.stop for scan in scans[:-1])]
     assert scans[-1].stop == 600
     assert len(scans) > 2
     assert [len(group) for group in grouped(scans)] == [1] * len(scans)
-    [small] = [scan for scan in scans_of(client.relation("orders")) if scan.rule == "plain"]
+    [small] = [scan for scan in scans_of(client._relation("orders")) if scan.rule == "plain"]
     assert [len(group) for group in grouped([small] * 9)] == [9]

@@ -167,7 +167,7 @@ def test_markers_come_from_the_files(tmp_path: Path, run: Run, bare: Bare) -> No
 
         def compare() -> tuple[int, int]:
             """(messages in the views, messages that are not), compared with a reader."""
-            [unclean] = client.relation("t").unclean
+            [unclean] = client._relation("t").unclean
             assert unclean.role == "s"
             code, script, err = run("views", "-S", path)
             assert code == 0, err

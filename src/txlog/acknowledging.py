@@ -91,7 +91,7 @@ def acknowledge_later(
     store: Store, find: Find, runs: list[Run], txn: Transaction, standing: Standing = OUTSIDE
 ) -> Later[AckAnswer]:
     """Acknowledge runs in a transaction with its next call that waits for an answer."""
-    return txn.leave(*_in_txn(store, find, runs, standing, cumulative=False), _told)
+    return txn._leave(*_in_txn(store, find, runs, standing, cumulative=False), _told)
 
 
 def _in_txn(

@@ -173,12 +173,12 @@ class Client(TransactionClient):
 
     def topics(self, internal: bool = False) -> list[Answer]:
         """The topics, by name; the fields of `txlog topic list`."""
-        return self.ask(lambda view: report.topics(view, self._store))
+        return self._ask(lambda view: report.topics(view, self._store))
 
     def describe_topic(self, name: str) -> Answer:
         """One topic with its partitions and subscriptions. Raises TopicNotFound."""
         topic = TopicName.parse(name, allow_partition=True)
-        return self.ask(lambda view: report.topic(view, find_topic(view, topic), self._store))
+        return self._ask(lambda view: report.topic(view, find_topic(view, topic), self._store))
 
     def create_subscription(
         self, topic: str, name: str, *, type: str = "exclusive", isolation: str = "committed",
@@ -199,7 +199,7 @@ class Client(TransactionClient):
     def subscriptions(self, topic: str | None = None) -> list[Answer]:
         """The subscriptions, of one topic or of all; the fields of `txlog sub list`."""
         name = None if topic is None else TopicName.parse(topic, allow_partition=True)
-        return self.ask(
+        return self._ask(
             lambda view: report.subscriptions(
                 view, None if name is None else find_topic(view, name), self._store
             )
@@ -254,13 +254,13 @@ class Client(TransactionClient):
         raises:   TopicNotFound, InvalidArgument, ReadOnlyStore
         """
         adopt.check_token(key, batch)
-        return self.bulk_of(bulks.planned(self._store, topic, key, batch, producer=producer))
+        return self._bulk_of(bulks.planned(self._store, topic, key, batch, producer=producer))
 
-    def bulk_of(self, plan: StagePlan) -> Bulk:
+    def _bulk_of(self, plan: StagePlan) -> Bulk:
         """The batch of a plan: to commit in another process what was planned in one."""
         return bulks.Bulk(self._store, plan, self._tend)
 
-    def plan_stage(self, topic: str, tag: str = "") -> StagePlan:
+    def _plan_stage(self, topic: str, tag: str = "") -> StagePlan:
         """Where tasks stage files of a batch whose key and name are not known yet (`plan.named`).
 
         tag: hex digits that the jobs of one stream share; when one ends, those before it go
@@ -418,11 +418,11 @@ class Client(TransactionClient):
 
     def status(self) -> Answer:
         """The store at a glance; the fields of `txlog status`."""
-        return self.ask(lambda view: report.status(view, self._store))
+        return self._ask(lambda view: report.status(view, self._store))
 
     def overview(self) -> Answer:
         """All that `txlog report` draws but for the throughput, of one moment; see overview."""
-        return self.ask(lambda view: overview.overview(view, self._store))
+        return self._ask(lambda view: overview.overview(view, self._store))
 
     def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> Answer:
         """Move the journal into files now; the fields of `txlog admin checkpoint`."""
@@ -438,11 +438,11 @@ class Client(TransactionClient):
 
     def inspect(self, what: str | None = None) -> Answer:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
-        return self.ask(lambda view: inspecting.inspect(view, self._store, what))
+        return self._ask(lambda view: inspecting.inspect(view, self._store, what))
 
-    def locate(self, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
+    def _locate(self, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
         """The file below the store that has each message, and its row; none in journal frames."""
-        return self.ask(lambda view: inspecting.located(view, ids))
+        return self._ask(lambda view: inspecting.located(view, ids))
 
     def copy(
         self, dest: str, *, verify: bool = False, tell: Callable[[int, int], None] | None = None

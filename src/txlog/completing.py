@@ -20,7 +20,7 @@ def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator
     """
     for part in not_covered(content):
         sources = list(files_of([part]))
-        client.check_files(sources)
+        client._check_files(sources)
         path = path_below(client.path)
         paths = [path(source) for source in sources]
         with Session(paths=sorted({*paths, *map(unglobbed, paths)})) as session:

@@ -111,7 +111,7 @@ class Consumer:
         self._session: WatermarkSession | None = None
         if enable_watermarking:
             notify = None if listener is None else partial(listener.received_watermark, self)
-            ground = Subscribed(store, self.assigned)
+            ground = Subscribed(store, self._assigned)
             self._session = WatermarkSession(store, ground, notify)
 
     @staticmethod
@@ -175,7 +175,7 @@ class Consumer:
                     message, has_moved = self._ahead.next(), False
                 else:
                     take = partial(self._ahead.next, session.is_current)
-                    message, has_moved = session.turn(take, self.is_refused)
+                    message, has_moved = session.turn(take, self._is_refused)
                 if message is not None:
                     return message if session is None else session.judged(message)
             left = pause if deadline is None else deadline - time.monotonic()
@@ -194,12 +194,12 @@ class Consumer:
             table = self._table(limit, session.is_current)
             return table if table.num_rows else None
 
-        found, has_moved = session.turn(take, self.is_refused)
+        found, has_moved = session.turn(take, self._is_refused)
         table = session.marked(NO_MESSAGES if found is None else found)
         receiving.stands_for(table)
         return table, has_moved
 
-    def batch(self, limit: int, guard: Guard | None = None) -> pa.Table | None:
+    def _batch(self, limit: int, guard: Guard | None = None) -> pa.Table | None:
         """One turn; None when there is nothing, or when the guard refused it under the lock."""
         with self._turns.held():
             table = self._table(limit, guard)
@@ -213,21 +213,21 @@ class Consumer:
             self._ahead.said()
         return table
 
-    def next_of_queue(self, guard: Guard | None = None) -> Message | None:
+    def _next_of_queue(self, guard: Guard | None = None) -> Message | None:
         """The next message, of a batch taken in hand if need be; guard: as in batch."""
         with self._turns.held():
             return self._ahead.next(guard)
 
     @property
-    def still(self) -> Still | None:
+    def _still(self) -> Still | None:
         """Of a turn that found nothing: how long to believe it; None: it has to look."""
         return self._receiving.still
 
-    def is_refused(self) -> bool:
+    def _is_refused(self) -> bool:
         """True when the guard of the last turn said no."""
         return self._receiving.is_refused
 
-    def assigned(self, view: View) -> list[tuple[int, int]]:
+    def _assigned(self, view: View) -> list[tuple[int, int]]:
         """(subscription, partition) of what it may be handed messages of; raises when closed."""
         return self._receiving.assigned(view)
 
@@ -266,7 +266,7 @@ class Consumer:
     # --- acknowledging -----------------------------------------------------------------------
 
     @property
-    def through(self) -> Through:
+    def _through(self) -> Through:
         """What an acknowledgement through this consumer takes along."""
         return Through(self._receiving.target, self._receiving.standing)
 

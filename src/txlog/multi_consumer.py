@@ -229,21 +229,21 @@ class MultiTopicsConsumer:
             return False  # it waits for watermarks, or a topic is still to be joined
         now, lsns = self._store.clock.now(), set[int]()
         for consumer in self._consumers.values():
-            still = consumer.still
+            still = consumer._still
             if still is None or not still.is_early(now):
                 return False
             lsns.add(still.lsn)
         return lsns == {self._store.refresh()} and not self._store.has_unflushed(unseen=True)
 
     def _is_refused(self) -> bool:
-        return any(consumer.is_refused() for consumer in self._consumers.values())
+        return any(consumer._is_refused() for consumer in self._consumers.values())
 
     def _assigned(self, view: View) -> list[Pair]:
         """What its consumers may be handed messages of; a topic that is gone has nothing."""
         out: list[Pair] = []
         for consumer in self._consumers.values():
             try:
-                out += consumer.assigned(view)
+                out += consumer._assigned(view)
             except _GONE:
                 continue  # the next turn raises it, or leaves the topic
         return out
@@ -263,7 +263,7 @@ class MultiTopicsConsumer:
                 break
             self._turn += 1
             try:
-                table = consumer.batch(wanted, self._guard())
+                table = consumer._batch(wanted, self._guard())
             except TxlogError as error:
                 failed = self._failed(name, error) or failed
                 continue
@@ -275,7 +275,7 @@ class MultiTopicsConsumer:
         for consumer in more:
             if limit:
                 try:
-                    table = consumer.batch(limit, self._guard())
+                    table = consumer._batch(limit, self._guard())
                 except TxlogError:
                     break  # the next call meets it
                 if table is not None:
@@ -297,7 +297,7 @@ class MultiTopicsConsumer:
         for name, consumer in self._in_turn():
             self._turn += 1
             try:
-                message = consumer.next_of_queue(self._guard())
+                message = consumer._next_of_queue(self._guard())
             except TxlogError as error:
                 failed = self._failed(name, error) or failed
                 continue
@@ -347,7 +347,7 @@ class MultiTopicsConsumer:
 
         raises: as Consumer.acknowledge
         """
-        parts = [(one.through, runs_of(part)) for one, part in self._by_consumer(what)]
+        parts = [(one._through, runs_of(part)) for one, part in self._by_consumer(what)]
         return acknowledge_together(self._store, parts, txn)
 
     def acknowledge_cumulative(

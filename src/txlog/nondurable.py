@@ -95,7 +95,7 @@ class NonDurableConsumer:
         self._session: WatermarkSession | None = None
         if enable_watermarking:
             notify = None if listener is None else partial(listener.received_watermark, self)
-            self._ground = HandedOut(self._reader.standing)
+            self._ground = HandedOut(self._reader._standing)
             self._session = WatermarkSession(store, self._ground, notify)
 
     # --- receiving ---------------------------------------------------------------------------

@@ -162,12 +162,12 @@ class Producer:
         raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
                 TransactionNotFound, ...
         """
-        return self.send_one(
+        return self._send_one(
             value, key=key, properties=properties, event_time=event_time, deliver_at=deliver_at,
             deliver_after=deliver_after, sequence_id=sequence_id, partition=partition, txn=txn,
         ).receipts()[0]  # fmt: skip
 
-    def send_one(
+    def _send_one(
         self, value: Value | str | None, *, key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None, event_time: int | None = None,
         deliver_at: int | None = None, deliver_after: int | None = None,
@@ -293,7 +293,7 @@ class Producer:
         sending = self._in_txn(data)
         self._asserting.note_batch(txn, sending.routing.routed.batch)
         receipt = sending.receipt
-        return txn.leave(sending.decide, sending.uses, lambda answer: finish(receipt(answer)))
+        return txn._leave(sending.decide, sending.uses, lambda answer: finish(receipt(answer)))
 
     def _route(self, data: pa.Table | pa.RecordBatch) -> _Routing:
         """Route over the partitions that are known; the decision looks whether there are more."""

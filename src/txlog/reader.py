@@ -123,7 +123,7 @@ class Reader:
             store.read(self.start, up_to_damage=True)
         if enable_watermarking:
             notify = None if listener is None else partial(listener.received_watermark, self)
-            self._ground = HandedOut(self.standing)
+            self._ground = HandedOut(self._standing)
             self._session = WatermarkSession(store, self._ground, notify)
 
     def start(self, view: View) -> None:
@@ -147,7 +147,7 @@ class Reader:
             self._previews = dict.fromkeys(chosen, START)
         self._begin(view, found)
 
-    def go_on(self, view: View) -> None:
+    def _go_on(self, view: View) -> None:
         """Begin a round at the LSN of this view; one of a range with an end goes on as it is."""
         self._notice(view)
         if self._is_bounded:
@@ -178,13 +178,13 @@ class Reader:
         """The topic it was opened on; raises TopicNotFound, also when its name was given again."""
         return live_topic(view, self._topic_number, self.short)
 
-    def standing(self, view: View) -> dict[tuple[int, int], Mark]:
+    def _standing(self, view: View) -> dict[tuple[int, int], Mark]:
         """Where it stands in each partition: (index, number in the store) -> mark."""
         self._notice(view)
         found = self._found(view)
         return {(index, number_of(found, index)): mark for index, mark in self._places.items()}
 
-    def stand(self, places: Mapping[int, Mark], stops: Mapping[int, Mark]) -> None:
+    def _stand(self, places: Mapping[int, Mark], stops: Mapping[int, Mark]) -> None:
         """Read these partitions only, from behind marks that `standing` gave, up to `stops`.
 
         The next call that reads raises MessageNotFound if what follows a mark was trimmed.
@@ -234,12 +234,12 @@ class Reader:
         try:
             is_new = not self._left and not self.is_led
             if is_new:
-                self.go_on(view)
+                self._go_on(view)
             tables, failed = self._take_round(view, limit, is_gone=is_gone)
             room = limit - sum(table.num_rows for table in tables)
             size = sum(table.column("value").nbytes for table in tables)
             if room > 0 and size < RECEIVE_BYTES_MAX and not (is_new or self.is_led):
-                self.go_on(view)
+                self._go_on(view)
                 more, failed = self._take_round(view, room, is_gone=is_gone)
                 tables += more
         except MissingFile:
@@ -547,7 +547,7 @@ class Readers:
         """
         table = self._rest_of_round(max_messages)
         if not table.num_rows and not self._is_bounded:
-            self._begin(Reader.go_on)
+            self._begin(Reader._go_on)
             table = self._rest_of_round(max_messages)
         if not table.num_rows and self._damage is not None:
             raise self._damage

@@ -73,7 +73,7 @@ class RelationReader:
         """How long calls wait for a lock, as it was asked for, or as the store says."""
         return self._store.lock_timeout_ms
 
-    def wait_for_locks(self, timeout_ms: int) -> None:
+    def _wait_for_locks(self, timeout_ms: int) -> None:
         """Wait so long from now on, whatever the store says."""
         self._store.lock_timeout_asked_ms = timeout_ms
 
@@ -88,7 +88,7 @@ class RelationReader:
         found, self._store.reports = self._store.reports, []
         return found
 
-    def relation(
+    def _relation(
         self, topic: str, wanted: Wanted | None = None, *, skip_unavailable: bool = False,
         isolation: str = "committed",
     ) -> Relation:  # fmt: skip
@@ -98,7 +98,7 @@ class RelationReader:
         raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
         """
         name = TopicName.parse(topic, allow_partition=True)
-        return self.ask(
+        return self._ask(
             lambda view: views.relation(
                 view,
                 name,
@@ -108,17 +108,17 @@ class RelationReader:
             )
         )
 
-    def content(
+    def _content(
         self, topic: str, wanted: Wanted | None = None, *, skip_unavailable: bool = False,
         isolation: str = "committed",
     ) -> Content:  # fmt: skip
         """The relation of a topic with the rows of its parts; raises as relation."""
-        [found] = self.content_of_each(
+        [found] = self._content_of_each(
             [topic], wanted or relation.ALL, skip_unavailable=skip_unavailable, isolation=isolation
         )
         return found
 
-    def contents(
+    def _contents(
         self, words: Collection[str] | None = None, isolation: str = "committed", *,
         everything: bool = False, skip_unavailable: bool = False,
     ) -> list[Content]:  # fmt: skip
@@ -127,13 +127,13 @@ class RelationReader:
         words:      their names, short or in full, in any case
         everything: with rows of all kinds, and where each is stored
         """
-        return self.ask(
+        return self._ask(
             lambda view: views.contents(
                 view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
             )
         )
 
-    def moment(
+    def _moment(
         self, words: Collection[str] | None, isolation: str, *, everything: bool,
         skip_unavailable: bool, lists: Mapping[str, Callable[[View, Store], pa.Table]],
     ) -> tuple[list[Content], dict[str, pa.Table]]:  # fmt: skip
@@ -147,14 +147,14 @@ class RelationReader:
 
         if "transaction_keys" in lists:
             self._store.sweep_if_due()
-        return self.ask(together)
+        return self._ask(together)
 
-    def content_of_each(
+    def _content_of_each(
         self, topics: Sequence[str], wanted: Wanted, *, skip_unavailable: bool, isolation: str
     ) -> list[Content]:
         """What content gives of each topic, all of one view."""
         names = [TopicName.parse(topic, allow_partition=True) for topic in topics]
-        return self.ask(
+        return self._ask(
             lambda view: [
                 views.content(
                     view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
@@ -168,7 +168,7 @@ class RelationReader:
         """The identity of the store."""
         return self._store.identity.uuid
 
-    def scanned(
+    def _scanned(
         self, scan: Scan, names: Sequence[str], wanted: Ends | None = None
     ) -> Iterator[pa.Table]:
         """The messages of one scan of a relation; see scanning.read_scan."""
@@ -177,7 +177,7 @@ class RelationReader:
     def has_batch(self, topic: str, key: str, batch: int | str) -> bool:
         """True when a batch is stored; as Bulk.stored, for who must not write."""
         caller, settings, name = self._disk.owner(), self._store.settings, TopicName.parse(topic)
-        return self.ask(
+        return self._ask(
             lambda view: adopt.recorded(
                 view, settings, caller, find_topic(view, name).number, key, batch
             ) is not None
@@ -185,9 +185,9 @@ class RelationReader:
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
-        return self.ask(views.segments)
+        return self._ask(views.segments)
 
-    def pin(self, sources: Iterable[Source]) -> Pin | None:
+    def _pin(self, sources: Iterable[Source]) -> Pin | None:
         """Keep the files of a relation on disk until the pin is closed, or this process ends.
 
         Look for the files afterwards: what was gone before is gone. None: the store is open for
@@ -203,11 +203,11 @@ class RelationReader:
             own.close()
             raise
 
-    def has_files(self, sources: Iterable[Source]) -> bool:
+    def _has_files(self, sources: Iterable[Source]) -> bool:
         """Whether all files of a relation are there still, also those outside of the store."""
         return all(far.is_there(self._disk, source.ref.path) for source in sources)
 
-    def check_files(self, sources: Iterable[Source]) -> int:
+    def _check_files(self, sources: Iterable[Source]) -> int:
         """Compare every byte of files of a relation; returns how many this process had not before.
 
         raises: Corruption; MissingFile: removed
@@ -235,7 +235,7 @@ class RelationReader:
         topic: only its subscriptions
         """
         uid = self._disk.owner()[0]
-        return self.ask(lambda view: names.names(view, uid, kind, topic))
+        return self._ask(lambda view: names.names(view, uid, kind, topic))
 
     def open(self, path: str) -> File:
         """A file of the store, or outside of it, by the path that a view has for it.
@@ -244,6 +244,6 @@ class RelationReader:
         """
         return far.open_file(self._disk, path)
 
-    def ask(self, question: Callable[[View], T]) -> T:
+    def _ask(self, question: Callable[[View], T]) -> T:
         """The answer of a function of the newest view."""
         return looking.look(self._store, question)

@@ -70,7 +70,7 @@ def listed(
             for row in (*_gone(view, number, gone.get(number, [])), *_of_partition(view, number))
         ]  # fmt: skip
 
-    rows = client.ask(question)
+    rows = client._ask(question)
     if small_bytes is not None:
         rows = [
             row for row in rows if row["file"] is not None
@@ -220,7 +220,7 @@ def _found(client: RelationReader, what: str) -> tuple[list[FileRef], Answer | N
             return [refs[at]], rows[at]
         return [], None
 
-    refs, row = client.ask(question)
+    refs, row = client._ask(question)
     if row is None and what.isdecimal() and len(what) < 20:
         raise NotFound(f"no ledger {what} has rows here", hint="txlog segment list TOPIC")
     return refs, row
@@ -383,7 +383,7 @@ def _in_frames(
         low, high = max(done, span[0]), min(done + rows, span[1])
         return view.ledger_table(ledger, low, high) if low < high else MESSAGE.empty_table()
 
-    yield from client.ask(question).to_batches()
+    yield from client._ask(question).to_batches()
 
 
 def _entries(wanted: Range | None, ledger: int, rows: int) -> tuple[int, int]:

@@ -94,7 +94,7 @@ class SqlQuery:
         wanted = None if words & {_MESSAGES, _EVERYTHING} else named
         stood: list[tuple[int, int]] | None = None
         for _ in range(_TRIES):
-            self._contents, self._tables = self._client.moment(
+            self._contents, self._tables = self._client._moment(
                 wanted, self._isolation, everything=_EVERYTHING in words,
                 skip_unavailable=self._skip_unavailable,
                 lists={name: partial(self._lists, name=name) for name in sorted(words & LISTS)},
@@ -162,8 +162,8 @@ class SqlQuery:
     def _open(self, words: set[str]) -> None:
         sources = list(files_of(self._contents))
         if sources:
-            self._pin = self._client.pin(sources)
-        self._client.check_files(sources)
+            self._pin = self._client._pin(sources)
+        self._client._check_files(sources)
         self._contents = [self._client.without_far(content) for content in self._contents]
         path = path_below(self._client.path)
         near = [source for source in sources if not is_remote(source.ref.path)]
@@ -197,7 +197,7 @@ class SqlQuery:
     def _is_overtaken(self) -> bool:
         """A file of the snapshot is not there any more."""
         try:
-            self._client.check_files(list(files_of(self._contents)))
+            self._client._check_files(list(files_of(self._contents)))
         except MissingFile:
             return True
         return False

@@ -68,8 +68,8 @@ class Later(Generic[T]):
     def result(self) -> T:
         """Its answer; writes what is left for later until now. Raises what it was refused with."""
         if not self._call.done:
-            self._txn.write_queued()
-        self._txn.tell(self._call)
+            self._txn._write_queued()
+        self._txn._tell(self._call)
         return self._finish(_answered(self._call))
 
 
@@ -108,7 +108,7 @@ class Transaction:
     @property
     def id(self) -> TxnId:
         """Its id; a transaction that nothing happened in yet is opened now."""
-        self.write_queued()
+        self._write_queued()
         if isinstance(self.use, NewTxn):
             opening = self._opening()
             self._write([opening])
@@ -214,16 +214,16 @@ class Transaction:
         """Run a decision in it, behind what was left for later; returns what it answers."""
         call = self._call(decide, uses)
         self._write([*self._take(), call])
-        self.tell(call)
+        self._tell(call)
         return _answered(call)
 
-    def leave(self, decide: DecideIn, uses: Uses, finish: Callable[[object], T]) -> Later[T]:
+    def _leave(self, decide: DecideIn, uses: Uses, finish: Callable[[object], T]) -> Later[T]:
         """Leave a decision for later; finish makes its answer of the decision's."""
         call = self._call(decide, uses)
         self._queue.append(call)
         return Later(self, call, finish)
 
-    def write_queued(self) -> None:
+    def _write_queued(self) -> None:
         """Write what was left for later; the first refusal is kept for the commit."""
         calls = self._take()
         if calls:
@@ -236,7 +236,7 @@ class Transaction:
                 calls.append(self._queue.popleft())
         return calls
 
-    def tell(self, call: Call) -> None:
+    def _tell(self, call: Call) -> None:
         """Its caller is told of the refusal of a call: the commit does not fail for it."""
         if self._failed is call:
             self._failed = None

@@ -77,7 +77,7 @@ def count_not_covered(client: Client, content: Content) -> int:
     count += _joined(content.sidecar_parts, relation.markers)
     late = _late_markers(content)
     if late.num_rows:
-        count += client.ask(
+        count += client._ask(
             lambda view: sum(_joined(_keys(view, source), late) for source in relation.unclean)
         )
     return count

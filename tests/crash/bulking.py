@@ -61,7 +61,7 @@ def bulk_again(
     name = model.batches[-1]
 
     def call() -> None:
-        batch = work.client.bulk_of(work.client.plan_stage(TOPIC).named(KEY, name))
+        batch = work.client._bulk_of(work.client._plan_stage(TOPIC).named(KEY, name))
         staged = stage_blindly(work, batch.plan)
         assert batch.commit(staged)["already"]
 

@@ -36,7 +36,7 @@ client = txlog.open(path)
 client.checkpoint_automatically = False
 with open(sys.argv[3], "rb") as file:
     plan, staged = pickle.load(file)
-bulk = client.bulk_of(plan)
+bulk = client._bulk_of(plan)
 left = nth
 answer = bulk.commit(staged)
 left, calls = 0, nth - left
@@ -49,7 +49,7 @@ import txlog
 with open(sys.argv[2], "rb") as file:
     plan, staged = pickle.load(file)
 with txlog.open(sys.argv[1]) as client:
-    answer = client.bulk_of(plan).commit(staged)
+    answer = client._bulk_of(plan).commit(staged)
 print(answer["already"], answer["messages"])
 """
 
@@ -99,7 +99,7 @@ def check_killed(store: Path, nth: int, where: str) -> int:
         named = [*store.glob("topics/**/ledger-*.parquet")]  # one is the ledger of x
         assert len(named) == (0 if len(found) == 1 else 3), where
         plan, files = staged(client, task=1)
-        answer = client.bulk_of(plan).commit(files)
+        answer = client._bulk_of(plan).commit(files)
         assert answer["already"] == (len(found) > 1), where
         assert answer["messages"] == len(ROWS), where
         assert sorted(values(client)) == sorted([b"x", b"y", *ROWS]), where

@@ -151,7 +151,7 @@ def compare(spark: SparkSession, client: Client) -> list[Row]:
 def test_every_way_in_gives_the_same_messages(spark: SparkSession, client: Client) -> None:
     """API = DuckDB = Spark, batch and stream; before and after compaction, sealing and a commit."""
     held = fill(client)
-    relation = client.relation("orders")
+    relation = client._relation("orders")
     assert {source.ref.form for source in relation.direct} == {"sealed", "adopted"}
     assert all([relation.unclean, relation.open, relation.large_files, relation.tail.num_rows])
     assert {source.role for source in relation.direct} == {"p", "s"}
@@ -166,7 +166,7 @@ def test_every_way_in_gives_the_same_messages(spark: SparkSession, client: Clien
     client.checkpoint(roll_all=True)
     client.admin.compact("orders")
     client.checkpoint()
-    relation = client.relation("orders")
+    relation = client._relation("orders")
     assert (relation.unclean, relation.tail.num_rows) == ([], 0)
     after = compare(spark, client)
     known = {row["message_id"] for row in before}

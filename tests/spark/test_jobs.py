@@ -100,7 +100,7 @@ def test_jobs_of_spark_submit_answer_as_the_command(
         client.create_topic("orders")
         client.producer("orders").send(b"x", event_time=1_700_000_000_000)
         client.checkpoint(roll_all=True)
-        [source] = client.relation("orders").direct
+        [source] = client._relation("orders").direct
     assert lateness_main(["orders", "-S", path, "--json"]) == 0
     answer = json.loads(capfd.readouterr().out)
     assert (answer["job"], answer["engine"], answer["messages"]) == ("lateness", "spark", 1)

@@ -101,7 +101,7 @@ def run(
                 history.load(random.Random(f"{seed}:{number} load"))
             if number % every == every - 1:
                 compare(spark, history, random.Random(f"{seed}:{number}"))
-                relation = history.client.relation("t")
+                relation = history.client._relation("t")
                 for name in ("direct", "unclean", "open", "large_files"):
                     seen[name] += len(getattr(relation, name))
                 seen["tail"] += relation.tail.num_rows
@@ -209,7 +209,7 @@ def test_files_whose_messages_nobody_counted_are_known_by_name(
             client.producer("orders").send(b"x", partition=partition, txn=txn)
         client.producer("orders").send(b"y", partition=partition)
     client.checkpoint(roll_all=True)
-    content = client.content("orders")
+    content = client._content("orders")
     direct = [
         replace(source, ref=msgspec.structs.replace(source.ref, messages=-1))
         for source in content.relation.direct
@@ -225,7 +225,7 @@ def test_damaged_page_is_an_error(spark: SparkSession, client: Client) -> None:
     """R5: kills a session of the user's own that takes flipped bits for data."""
     client.producer("orders").send(random.Random(7).randbytes(5000), partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client.relation("orders").direct
+    [source] = client._relation("orders").direct
     file = Path(client.path, source.ref.path)
     frame = read(spark, client.path, "orders")
     data = bytearray(file.read_bytes())
@@ -244,7 +244,7 @@ def test_file_that_is_gone_is_an_error(spark: SparkSession, client: Client) -> N
     """R21: kills fewer rows without a word, also where the session would ignore missing files."""
     client.producer("orders").send(b"x", partition=0)
     client.checkpoint(roll_all=True)
-    [source] = client.relation("orders").direct
+    [source] = client._relation("orders").direct
     frame = read(spark, client.path, "orders")
     Path(client.path, source.ref.path).unlink()
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
@@ -369,7 +369,7 @@ def test_many_markers_are_read_by_spark_and_named(
         with client.transaction() as txn:
             client.producer("orders").send(b"%d" % number, partition=0, txn=txn)
     client.checkpoint(roll_all=True)
-    assert client.relation("orders").markers.num_rows == 3
+    assert client._relation("orders").markers.num_rows == 3
     monkeypatch.setattr(reading, "_MARKERS_FEW", 2)
     monkeypatch.setattr(reading, "_MARKERS_MANY", 2)
     with pytest.warns(UserWarning, match="txlog admin compact orders"):

@@ -277,7 +277,7 @@ class TestSmallFiles:
         warned = []
         for batch in range(10):
             caplog.clear()
-            sink = StreamSink({"txnAppId": "app"}, client.plan_stage("orders"))
+            sink = StreamSink({"txnAppId": "app"}, client._plan_stage("orders"))
             written = [Written(stage(sink._plan, [self.KEYED], n), sink._plan) for n in (0, 1)]
             sink.commit(written, batch)
             warned += [batch] if "4 of 4 files" in caplog.text else []

@@ -339,7 +339,7 @@ def test_files_of_a_batch_stay_until_the_next(client: Client) -> None:
     stream = Stream(client.path)
     end = stream.reader.latestOffset(stream.start, ALL)
     shares = stream.reader.partitions(stream.start, end)
-    [source] = client.relation("orders").open
+    [source] = client._relation("orders").open
     for _ in range(3):
         client.producer("orders").send(b"y", partition=0)
         client.checkpoint(roll_all=True)

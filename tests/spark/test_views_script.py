@@ -104,7 +104,7 @@ def test_unclean_files_are_joined_with_their_markers(
         second.commit()
         client.checkpoint(roll_all=True)
         client.admin.trim("t", Bound("last", 2), force_unacked=True)
-        assert client.relation("t").unclean
+        assert client._relation("t").unclean
         program = printed(capfd, "-S", path)
         assert found(ran(spark, program, "SELECT * FROM t")) == read(client)
         sql = "SELECT topic, count(*) AS n FROM `public/default/t` GROUP BY topic"

@@ -42,7 +42,7 @@ def rows(*given: bytes) -> pa.Table:
 
 def frames_of(client: Client, after: int) -> list[list[str]]:
     """The ops of the frames behind an LSN."""
-    frames = [raw for raw in client.ask(kept_frames) if raw.lsn > after]
+    frames = [raw for raw in client._ask(kept_frames) if raw.lsn > after]
     assert [raw.lsn for raw in frames] == list(range(after + 1, client.wait_for_change(0) + 1))
     return [[type(op).__name__ for op in decode_ops(raw.ops, lsn=raw.lsn)] for raw in frames]
 

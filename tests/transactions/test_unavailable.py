@@ -47,7 +47,7 @@ def fill(client: Client, txn: TxnId, *held: MessageId, value: bytes = b"x") -> T
 
 def last_frame(client: Client) -> list[Op]:
     """The ops of the newest frame."""
-    raw = client.ask(kept_frames)[-1]
+    raw = client._ask(kept_frames)[-1]
     assert raw.lsn == client.wait_for_change(0)
     return decode_ops(raw.ops, lsn=raw.lsn)
 

@@ -201,7 +201,7 @@ class Job:
     def _check_open(self, txn_id: TxnId) -> None:
         """Raises what an acknowledgement in it would meet, before anything is printed."""
         count = self.client.settings.coordinators
-        self.client.ask(lambda view: check_open(transaction(view, txn_id, count)))
+        self.client._ask(lambda view: check_open(transaction(view, txn_id, count)))
 
     def _received(self, consumer: Consumer | MultiTopicsConsumer) -> Iterator[pa.Table]:
         idle_since = time.monotonic()

@@ -103,7 +103,7 @@ def _contents(
     def look(view: View) -> tuple[list[Content], list[dict[str, object]]]:
         return makes.contents(view, words, isolation), makes.segments(view)
 
-    found, segments = client.ask(look)
+    found, segments = client._ask(look)
     if not topics:
         return found, segments
     wanted = {name.full for name in names}

@@ -75,7 +75,7 @@ def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = si
 
 def stored_of(client: Client, words: Sequence[str] | None) -> list[Stored]:
     """What is stored of topics, by their full names; None: of all."""
-    return client.ask(lambda view: stored(view, words))
+    return client._ask(lambda view: stored(view, words))
 
 
 def _checks(client: Client, held: Stored, engine: Engine) -> Iterator[Answer]:
@@ -99,7 +99,7 @@ def _checks(client: Client, held: Stored, engine: Engine) -> Iterator[Answer]:
 def _damage(client: Client, files: Sequence[Source]) -> str | None:
     """What is wrong with the bytes of files, None when nothing is."""
     try:
-        client.check_files(files)
+        client._check_files(files)
     except Corruption as error:
         return str(error)
     return None

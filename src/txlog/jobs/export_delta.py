@@ -70,7 +70,7 @@ def export_delta(
     if table is not None and table.metadata().description != label:
         raise NotAllowed(f"{place} is a table of something else", path=str(place))
     since = 0 if table is None else table.transaction_version(app_id) or 0
-    found = client.ask(lambda view: _found(view, name))
+    found = client._ask(lambda view: _found(view, name))
     lsn = found.content.relation.lsn
     if since > lsn:
         raise NotAllowed(
@@ -89,7 +89,7 @@ def export_delta(
         return {**answer, "messages": messages, "files": None, "linked": len(linked),
                 "version": None if table is None else table.version(),
                 "already": not messages}  # fmt: skip
-    pin = client.pin([*rest.relation.direct, *rest.relation.unclean, *rest.relation.large_files])
+    pin = client._pin([*rest.relation.direct, *rest.relation.unclean, *rest.relation.large_files])
     if table is None:  # first of all, so that what a killed export leaves is in a table
         place.mkdir(parents=True, exist_ok=True)
         table = DeltaTable.create(
@@ -98,7 +98,7 @@ def export_delta(
     folder = Path(tempfile.mkdtemp(prefix="txlog-", dir=place))
     kept = False
     try:
-        client.check_files(linked)
+        client._check_files(linked)
         actions = [_link(client, source, place, folder) for source in linked]
         tell(f"{name.short}: {len(actions)} files linked, copying the rest")
         engine.export(client, rest, since, folder)

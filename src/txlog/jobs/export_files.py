@@ -247,14 +247,14 @@ class _Directory:
             return
         number = int(partition)
         reader = self._client.reader(self._topic, partitions=[number])
-        reader.stand({number: self.state.places[partition]}, {number: stop})
+        reader._stand({number: self.state.places[partition]}, {number: stop})
         while True:
             try:
                 written = self._piece(reader, number, piece_messages)
             except MessageNotFound as error:
                 error.hint = "begin anew: in another directory, or here with --force"
                 raise
-            ((_, mark),) = self._client.ask(reader.standing).items()
+            ((_, mark),) = self._client._ask(reader._standing).items()
             if written:
                 self.state.places[partition] = mark
                 self._save()
@@ -308,7 +308,7 @@ class _Directory:
             every = range(found.partitions) if name.partition is None else [name.partition]
             return resolve_range(view, found, whole, list(every))
 
-        found = self._client.ask(look)
+        found = self._client._ask(look)
         stops = {str(index): place.stop for index, place in found.items()}
         return (
             {str(index): place.behind for index, place in found.items()},

@@ -45,7 +45,7 @@ def rows_after(client: Client, content: Content, lsn: int, names: list[str]) -> 
     """Committed messages that became visible after an LSN, some at a time."""
     wanted = {"lsn": (lsn + 1, content.relation.lsn)}
     for scan in scans_of(content.relation, wanted):
-        for table in client.scanned(scan, names, wanted):
+        for table in client._scanned(scan, names, wanted):
             found = table.filter(pc.greater(table.column("lsn"), pa.scalar(lsn, pa.int64())))
             if found.num_rows:
                 yield found

@@ -55,7 +55,7 @@ class Local:
     def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
         """Rows of a SELECT over `{messages}`."""
         name = TopicName.parse(topic)
-        if not client.contents([name.full]):
+        if not client._contents([name.full]):
             raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
         quoted = '"' + name.full.replace('"', '""') + '"'
         with Query(client, sql.replace("{messages}", quoted)) as query:

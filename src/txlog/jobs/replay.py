@@ -43,15 +43,15 @@ def replay(
         done = client.bulk(dest, key=key, batch=batch).stored if not dry_run else None
         return {**answer, "read": None, "written": done and done["messages"],
                 "txn": done and done["txn"], "already": True}  # fmt: skip
-    content = client.content(topic, Wanted(range=range_))
+    content = client._content(topic, Wanted(range=range_))
     if dry_run:
         read = sum(
             table.num_rows
-            for scan in scans_of(content.relation) for table in client.scanned(scan, ["lsn"])
+            for scan in scans_of(content.relation) for table in client._scanned(scan, ["lsn"])
         )  # fmt: skip
         return {**answer, "read": read, "written": None, "txn": None, "already": False}
     relation = content.relation
-    pin = client.pin([*relation.direct, *relation.unclean, *relation.open, *relation.large_files])
+    pin = client._pin([*relation.direct, *relation.unclean, *relation.open, *relation.large_files])
     try:
         tell(f"{source.short}: replaying")
         read, done = engine.replay(

@@ -30,7 +30,7 @@ class Replayed:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for scan in scans_of(self._relation):
-            for table in self._client.scanned(scan, _READ):
+            for table in self._client._scanned(scan, _READ):
                 if not table.num_rows:
                     continue
                 self.read += table.num_rows

@@ -76,10 +76,10 @@ def bulk_load(
     try:
         staged = _staged(_arranged(frame, plan.partitions, order_by, shuffle), plan)
         with open_store(store) as client:
-            answer = client.bulk_of(plan).commit(staged)
+            answer = client._bulk_of(plan).commit(staged)
     except BaseException:
         with suppress(TxlogError), open_store(store) as client:  # what stays goes by its age
-            client.bulk_of(plan).abort()
+            client._bulk_of(plan).abort()
         raise
     said = smallfiles.said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
     if said is not None:

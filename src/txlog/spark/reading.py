@@ -99,10 +99,10 @@ def read(
         raise InvalidArgument("no topic was given", code=203)
     with opened(store) as client:
         for _ in range(_TRIES):
-            contents = client.content_of_each(
+            contents = client._content_of_each(
                 topics, wanted, skip_unavailable=skip_unavailable, isolation=isolation
             )
-            pin = client.pin(files_of(contents))
+            pin = client._pin(files_of(contents))
             try:
                 frame = reduce(
                     DataFrame.unionByName,

@@ -82,13 +82,13 @@ class BatchSink(DataSourceArrowWriter):
         """Store what the tasks staged, by one frame."""
         staged = _staged(messages)
         with open_store(self._plan.store) as client:
-            client.bulk_of(self._plan).commit(staged)
+            client._bulk_of(self._plan).commit(staged)
         _warn(self._plan, staged, "use txlog.spark.bulk_load")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what was staged, of failed attempts too; what is stored stays."""
         with open_store(self._plan.store) as client:
-            client.bulk_of(self._plan).abort()
+            client._bulk_of(self._plan).abort()
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -114,7 +114,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             return
         staged = _staged(messages)
         with open_store(self._plan.store) as client:
-            self._bulk(client.bulk_of, written[0], batchId).commit(staged)
+            self._bulk(client._bulk_of, written[0], batchId).commit(staged)
         if not batchId & (batchId - 1):  # each commit is a process: it cannot know what was said
             _warn(self._plan, staged, "make the batches larger")
 
@@ -123,9 +123,9 @@ class StreamSink(DataSourceStreamArrowWriter):
         written = [one for one in messages if isinstance(one, Written)]
         with open_store(self._plan.store) as client:
             if written:
-                self._bulk(client.bulk_of, written[0], batchId).abort()
+                self._bulk(client._bulk_of, written[0], batchId).abort()
             elif self._plan.tag:
-                client.bulk_of(self._plan.named(self._app or self._plan.tag, batchId)).abort()
+                client._bulk_of(self._plan.named(self._app or self._plan.tag, batchId)).abort()
 
     def _bulk(self, bulk_of: Callable[[StagePlan], Bulk], written: Written, batch: int) -> Bulk:
         assert written.plan is not None
@@ -160,7 +160,7 @@ def stream_sink(
         digest = hashlib.sha256(f"{app or ''}\0{where or ''}".encode())
         tag = digest.hexdigest()[:TAG_CHARS]
     with open_store(_need(options, "path")) as client:
-        return StreamSink(options, client.plan_stage(_need(options, "topic"), tag))
+        return StreamSink(options, client._plan_stage(_need(options, "topic"), tag))
 
 
 def check_columns(schema: StructType) -> None:

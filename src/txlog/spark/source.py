@@ -116,7 +116,7 @@ class BatchReader(DataSourceReader):
         """
         options = self._options
         with open_store(options.path, read_only=True) as client:
-            relation = client.relation(
+            relation = client._relation(
                 options.topic, options.wanted, skip_unavailable=options.skip_unavailable,
                 isolation=options.isolation,
             )  # fmt: skip

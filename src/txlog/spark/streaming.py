@@ -89,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic, indexes = self._topic(view)
             return first_places(view, topic, indexes, self._options.starting)
 
-        return {**_text(self._client.ask(look)), _INITIAL: True}
+        return {**_text(self._client._ask(look)), _INITIAL: True}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What maxRowsPerTrigger and maxBytesPerTrigger say; Spark takes one, we know both."""
@@ -119,7 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return None
             return places, next_places(view, topic, places, ends, rows_max, bytes_max)
 
-        found = self._client.ask(look)
+        found = self._client._ask(look)
         if found is None:
             return start
         places, ends = found
@@ -127,11 +127,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offset:
         """Where the log ends now."""
-        return _text(self._client.ask(lambda view: last_places(view, *self._topic(view))))
+        return _text(self._client._ask(lambda view: last_places(view, *self._topic(view))))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What comes later is not for this run, nor are partitions that are added later."""
-        self._target = self._client.ask(lambda view: last_places(view, *self._topic(view)))
+        self._target = self._client._ask(lambda view: last_places(view, *self._topic(view)))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """What each task reads of a batch; its files stay until the next one is planned.
@@ -148,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             there = self._there(view, topic, list(ends), begins)
             return {index: Span(there[index], stop) for index, stop in ends.items()}
 
-        spans = self._client.ask(look)
+        spans = self._client._ask(look)
         wanted = {index: span for index, span in spans.items() if not span.is_empty}
         if not wanted:
             return []
@@ -157,12 +157,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _pinned(self, spans: dict[int, Span]) -> Relation:
         """The relation of a batch, whose files stay."""
         for _ in range(_TRIES):
-            relation = self._client.relation(self._options.topic, Wanted(spans=spans))
+            relation = self._client._relation(self._options.topic, Wanted(spans=spans))
             files = [*relation.direct, *relation.unclean, *relation.open, *relation.large_files]
             self._unpin()
             if files:
-                self._pin = self._client.pin(files)
-            if self._client.has_files(files):
+                self._pin = self._client._pin(files)
+            if self._client._has_files(files):
                 return relation
             # R21: a checkpoint has removed files since
         raise SnapshotExpired("the store moved on faster than it could be read")
@@ -184,7 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ]
 
         topic = self._name.topic.full
-        for index, last in self._client.ask(look):
+        for index, last in self._client._ask(look):
             if last is not None:
                 self._client.acknowledge(f"{topic}/{index}", name, [last], cumulative=True)
 
