@@ -251,6 +251,7 @@ def test_a_copy_that_is_killed_leaves_no_store(bench: Bench, tmp_path: Path, lef
     check(bench.path)
 
 
+@pytest.mark.deep
 def test_copies_beside_four_writers_are_whole(tmp_path: Path) -> None:
     """Each is the store at its LSN, no transaction half in it; the writers die by SIGKILL."""
     path = str(tmp_path / "store")
