@@ -70,7 +70,7 @@ INSTEAD: Final = {
     "--max-wait 1m": "--max-wait 10ms",
     "/data/orders.ndjson": "in.ndjson",
 }
-PLACES: Final = ("/data/", "/mnt/", "/var/lib/node_exporter/")
+PLACES: Final = ("/data/", "/mnt/", "/backup/", "/var/lib/node_exporter/")
 OF_SHELL: Final = re.compile(r"[|<>$*]|&&|^[A-Z_]+=|^(?!txlog )|^txlog shell$|bash -c")
 STUBS: Final = {"spark-submit": "exit 0", "uv": "exit 0", "duckdb": "exit 0", "jq": "exec cat"}
 FILES: Final = {

@@ -227,7 +227,7 @@ def show(
     "txn run",
     examples=(
         "txlog txn run -- bash -c 'txlog produce a < a.txt && txlog produce b < b.txt'",
-        "txlog txn run --timeout 10m -- txlog produce a -m done",
+        "txlog txn run --timeout 10m -- bash -c 'seq 3 | txlog produce a'",
     ),
 )
 def run(
