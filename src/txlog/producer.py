@@ -194,7 +194,7 @@ class Producer:
                 return receipt
             value = body
         batch = messagerow.one_row(value, head, sequence_id, partition)
-        return self.send_batch(batch, txn=txn)
+        return self._send_batch(batch, txn)
 
     def send_async(
         self, value: bytes | str | None, *, txn: Transaction, key: bytes | str | None = None,
@@ -258,6 +258,11 @@ class Producer:
                 partition int32
         raises: as send
         """
+        return self._send_batch(data, txn)
+
+    def _send_batch(
+        self, data: pa.Table | pa.RecordBatch, txn: Transaction | TxnId | None
+    ) -> BatchReceipt:
         if txn is not None:
             sending = self._in_txn(data)
             answer = transaction.in_transaction(self._store, txn, sending.decide, sending.uses)

@@ -84,6 +84,14 @@ class Follower:
             view.files.tally = self.tally
             return view
 
+    @property
+    def has_delays_to_look_at(self) -> bool:
+        """True when this process changed a delayed index that nobody has looked after.
+
+        It asks without the mutex: who changed it has done so, and asks afterwards.
+        """
+        return self._view.has_delays_to_look_at
+
     def note(self, report: str) -> None:
         """Keep a line for `reports`."""
         self.reports.append(report)

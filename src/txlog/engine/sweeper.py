@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txlog.clock import Instant
-from txlog.engine.flow.clockguard import note, trusted, wants_frame
+from txlog.engine.flow.clockguard import is_as_expected, note, trusted, wants_frame
 from txlog.engine.flow.draft import Draft
 from txlog.engine.flow.silence import declare_idle, is_silence_due, silent_producers
 from txlog.engine.flow.sweep import (
@@ -47,8 +47,9 @@ class Sweeper:
 
         thorough: every coordinator, without a bound
         """
-        in_doubt = wants_frame(view, settings, now)
-        sure = trusted(view, settings, now)  # forgetting and silence are not undone
+        in_doubt, sure = False, now  # forgetting and silence are not undone
+        if not is_as_expected(view, settings, now):
+            in_doubt, sure = wants_frame(view, settings, now), trusted(view, settings, now)
         forget = thorough or view.lsn >= self._forget_lsn or now.boot_ms >= self._forget_ms
         for one in uses:
             if load_used(view, settings, sure, one):

@@ -403,6 +403,11 @@ class View:
         state: delays.Delayed = self._state(("delayed", partition, 0))
         return state
 
+    @property
+    def has_delays_to_look_at(self) -> bool:
+        """True when a delayed index changed since delays_seen."""
+        return bool(self._delays)
+
     def delays_to_look_at(self, *, everything: bool = False) -> list[int]:
         """Partitions whose delayed index changed since delays_seen; everything: or is loaded."""
         if not everything:

@@ -60,14 +60,27 @@ def judge(view: View, settings: Settings, now: Instant) -> Judged:
     return Judged(ahead, ran_ms >= SETTLE_MS, False, max(0, SETTLE_MS - ran_ms), expected)
 
 
+def is_as_expected(view: View, settings: Settings, now: Instant) -> bool:
+    """True when the mark is of this boot and the wall clock near it: nearly always, and cheap."""
+    mark, bound = view.catalog.clock, settings.clock_jump_max_ms
+    return (
+        mark is not None and mark.boot_id == now.boot_id != "" and mark.boot_ms <= now.boot_ms
+        and now.wall_ms - mark.wall_ms - now.boot_ms + mark.boot_ms <= bound != UNLIMITED
+    )  # fmt: skip
+
+
 def trusted(view: View, settings: Settings, now: Instant) -> Instant:
     """The instant that destroying goes by: now, or the time expected."""
+    if is_as_expected(view, settings, now):
+        return now
     known = judge(view, settings, now)
     return now if known.is_believed else now._replace(wall_ms=known.expected_ms)
 
 
 def due_ms(view: View, settings: Settings, now: Instant) -> int:
     """The time that delayed messages wait for: the wall clock, unless it was set in this boot."""
+    if is_as_expected(view, settings, now):
+        return now.wall_ms
     known = judge(view, settings, now)
     return known.expected_ms if known.is_set else now.wall_ms
 
@@ -75,12 +88,11 @@ def due_ms(view: View, settings: Settings, now: Instant) -> int:
 def note(view: View, settings: Settings, now: Instant) -> ClockNoted | None:
     """The mark as it is to be; None: it is well as it is. It rides in a frame of others."""
     mark = view.catalog.clock
+    if is_as_expected(view, settings, now) and _stands(mark, now):
+        return None
     known = judge(view, settings, now)
     if known.is_believed:
-        if (
-            mark is not None and mark.boot_id == now.boot_id and not mark.seen_boot_id
-            and now.boot_ms - mark.boot_ms < NOTE_MS
-        ):  # fmt: skip
+        if _stands(mark, now):
             return None
         return ClockNoted(max(now.wall_ms, known.expected_ms), now.boot_id, now.boot_ms)
     if known.is_set or (mark is not None and _ran_ms(mark, now, settings.clock_jump_max_ms) >= 0):
@@ -92,6 +104,8 @@ def note(view: View, settings: Settings, now: Instant) -> ClockNoted | None:
 
 def wants_frame(view: View, settings: Settings, now: Instant) -> bool:
     """True when the clock of a new boot is in doubt for the first time: its hour must begin."""
+    if is_as_expected(view, settings, now):
+        return False
     known = judge(view, settings, now)
     return not known.is_believed and note(view, settings, now) is not None
 
@@ -100,6 +114,14 @@ def accept(view: View, settings: Settings, now: Instant) -> Decision:
     """Decide that the wall clock is right, durable; answers what was thought of it before."""
     before = judge(view, settings, now)
     return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, before)
+
+
+def _stands(mark: ClockNoted | None, now: Instant) -> bool:
+    """True for a mark of this boot that nothing has been in doubt since, and that is not old."""
+    return (
+        mark is not None and mark.boot_id == now.boot_id and not mark.seen_boot_id
+        and now.boot_ms - mark.boot_ms < NOTE_MS
+    )  # fmt: skip
 
 
 def _mark(view: View) -> ClockNoted:

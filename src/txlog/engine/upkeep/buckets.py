@@ -48,6 +48,8 @@ def tend_due(store: Store, *, closing: bool = False) -> TendReport:
     """
     if store.disk.read_only or store.dry_run:
         return TendReport()
+    if not closing and not store.has_delays_to_look_at:  # most of the time
+        return TendReport()
     now, settings = store.clock.now(), store.settings
 
     def look(view: View) -> tuple[list[int], bool]:
@@ -58,7 +60,7 @@ def tend_due(store: Store, *, closing: bool = False) -> TendReport:
 
     try:
         touched = store.read(lambda view: view.delays_to_look_at(everything=closing), fresh=False)
-        if not touched:  # most of the time
+        if not touched:
             return TendReport()
         if store.bucket_ops.is_resting(now.wall_ms):
             return TendReport()
