@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from txlog.clock import Instant
 from txlog.engine.flow import acknowledge
+from txlog.engine.flow import runs as message_runs
 from txlog.engine.flow.acknowledge import AckAnswer, Find
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.enter import Use
@@ -36,10 +37,10 @@ def runs_of(what: Acknowledgeable) -> list[Run]:
     """The ids of what a caller acknowledges, as runs."""
     if isinstance(what, pa.Table):
         check_received(what, "ledger", "entry", "index")
-        return acknowledge.runs_of_table(what)
+        return message_runs.runs_of_table(what)
     if isinstance(what, Message | MessageId):
         what = [what]
-    return acknowledge.runs_of_ids(ids_of(what))
+    return message_runs.runs_of_ids(ids_of(what))
 
 
 def check_received(table: pa.Table, *names: str) -> None:

@@ -24,7 +24,7 @@ from txlog import (
 from txlog.arguments import checked
 from txlog.bounds import Bound
 from txlog.engine.call import Decide
-from txlog.engine.flow import admin, availability, clockguard, keys, lookup
+from txlog.engine.flow import admin, availability, clockguard, keys, lookup, store_settings
 from txlog.engine.flow.availability import Switched, partition_number
 from txlog.engine.flow.hanging import Finding, hanging
 from txlog.engine.flow.keys import Deleted
@@ -408,7 +408,9 @@ class Admin(PolicyAdmin):
         returns: {ahead_ms, was_believed}, what was thought of it before
         """
         store = self._store
-        before = store.write(lambda view, now: clockguard.accept(view, store.settings, now))
+        before = store.write(
+            lambda view, now: store_settings.accept_clock(view, store.settings, now)
+        )
         assert isinstance(before, clockguard.Judged)
         return {"ahead_ms": before.ahead_ms, "was_believed": before.is_believed}
 

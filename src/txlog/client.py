@@ -31,8 +31,8 @@ from txlog import subscription as subscription_handle
 from txlog import topic as topic_handle
 from txlog.arguments import checked
 from txlog.bounds import END, Range
-from txlog.engine.flow import acknowledge as flow_acknowledge
 from txlog.engine.flow import admin, adopt
+from txlog.engine.flow import runs as message_runs
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.catalog import Subscription, Topic
@@ -225,7 +225,7 @@ class Client(TransactionClient):
     ) -> Answer:  # fmt: skip
         """Acknowledge by id, without a consumer; {acked, already, dropped, txn}."""
         answer = acknowledging.acknowledge_runs(
-            self._store, _finder(topic, subscription), flow_acknowledge.runs_of_ids(list(ids)), txn,
+            self._store, _finder(topic, subscription), message_runs.runs_of_ids(list(ids)), txn,
             cumulative=cumulative,
         )  # fmt: skip
         txn_id = txn.id if isinstance(txn, transaction.Transaction) else txn
@@ -238,7 +238,7 @@ class Client(TransactionClient):
         """Acknowledge by id in a transaction, later: as `Consumer.acknowledge_async`."""
         find = _finder(topic, subscription)
         return acknowledging.acknowledge_later(
-            self._store, find, flow_acknowledge.runs_of_ids(list(ids)), txn
+            self._store, find, message_runs.runs_of_ids(list(ids)), txn
         )
 
     # --- messages ----------------------------------------------------------------------------

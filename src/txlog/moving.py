@@ -15,12 +15,13 @@ from txlog import large
 from txlog.acknowledging import acknowledge_runs
 from txlog.clock import Instant
 from txlog.engine.flow import deadletter
-from txlog.engine.flow.acknowledge import by_partition, runs_of_ids, runs_of_table
+from txlog.engine.flow.acknowledge import by_partition
 from txlog.engine.flow.deadletter import Find, Moved, Postponed
 from txlog.engine.flow.delivery import AFTER
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.enter import NewTxn
 from txlog.engine.flow.fetch import fetch, first_of, taken_apart
+from txlog.engine.flow.runs import runs_of_ids, runs_of_table
 from txlog.engine.flow.weight import Weight
 from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic, index_of

@@ -18,12 +18,13 @@ import pyarrow as pa
 from txlog import compute as pc
 from txlog.acknowledging import Acknowledgeable, runs_of
 from txlog.arguments import checked
-from txlog.engine.flow.acknowledge import AckAnswer, by_partition, runs_of_table
+from txlog.engine.flow.acknowledge import AckAnswer, by_partition
 from txlog.engine.flow.acksets import messages_in, through
 from txlog.engine.flow.bounds import start_of
 from txlog.engine.flow.dispatch import NO_MESSAGES
 from txlog.engine.flow.fetch import fetch, first_of, rows_in, taken_apart, without
 from txlog.engine.flow.lookup import topic as find_topic
+from txlog.engine.flow.runs import runs_of_table
 from txlog.engine.folds.catalog import Topic, index_of
 from txlog.engine.model.idset import IdSet, each
 from txlog.engine.model.ops import Run

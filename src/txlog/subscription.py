@@ -14,13 +14,13 @@ from txlog.acknowledging import acknowledge_runs
 from txlog.arguments import checked
 from txlog.clock import Instant
 from txlog.engine.call import Decide
-from txlog.engine.flow.acknowledge import runs_of_ids
 from txlog.engine.flow.deletion import DeletedSubscription, delete_subscription
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lease import Back, negative_acknowledge, redeliver
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.policies import set_policies
+from txlog.engine.flow.runs import runs_of_ids
 from txlog.engine.flow.seek import SeekAnswer, seek
 from txlog.engine.flow.skip import ALL, Amount, past_ttl, skip
 from txlog.engine.flow.sweep import Uses

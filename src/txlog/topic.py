@@ -16,12 +16,12 @@ from txlog.arguments import checked
 from txlog.bucketreport import buckets
 from txlog.clock import Instant
 from txlog.delaycounts import DelayCounts
-from txlog.engine.flow.acknowledge import runs_of_ids
 from txlog.engine.flow.bounds import partition_of
 from txlog.engine.flow.draft import Decision
 from txlog.engine.flow.lookup import subscription as find_subscription
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.flow.promotion import Changed, Find, Which, cancel, promote
+from txlog.engine.flow.runs import runs_of_ids
 from txlog.engine.flow.sweep import Uses
 from txlog.engine.folds.catalog import Subscription, Topic, number_of
 from txlog.engine.store import Store

@@ -20,7 +20,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from txlog.clock import Instant
-from txlog.engine.flow.draft import Decision
 from txlog.engine.model.ops import ClockNoted
 from txlog.engine.view import View
 from txlog.settings import HOUR_MS, UNLIMITED, Settings
@@ -108,12 +107,6 @@ def wants_frame(view: View, settings: Settings, now: Instant) -> bool:
         return False
     known = judge(view, settings, now)
     return not known.is_believed and note(view, settings, now) is not None
-
-
-def accept(view: View, settings: Settings, now: Instant) -> Decision:
-    """Decide that the wall clock is right, durable; answers what was thought of it before."""
-    before = judge(view, settings, now)
-    return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, before)
 
 
 def _stands(mark: ClockNoted | None, now: Instant) -> bool:

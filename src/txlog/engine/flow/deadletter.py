@@ -20,7 +20,6 @@ import msgspec
 import pyarrow as pa
 
 from txlog.clock import Instant
-from txlog.engine.flow.acknowledge import merged, runs_of_table
 from txlog.engine.flow.acksets import acked_outcome, messages_in
 from txlog.engine.flow.delivery import AFTER, Delays
 from txlog.engine.flow.dispatch import visible_end
@@ -29,6 +28,7 @@ from txlog.engine.flow.fetch import rows_in, still_pending, taken_apart, without
 from txlog.engine.flow.participants import check_available
 from txlog.engine.flow.produce import times_of
 from txlog.engine.flow.route import route
+from txlog.engine.flow.runs import merged, runs_of_table
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of, numbers
 from txlog.engine.folds.cursor import BEFORE_ALL

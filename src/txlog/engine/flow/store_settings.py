@@ -6,8 +6,9 @@ import msgspec
 
 from txlog.clock import Instant
 from txlog.engine.flow.admin import scale_coordinators
+from txlog.engine.flow.clockguard import judge
 from txlog.engine.flow.draft import Decision
-from txlog.engine.model.ops import SettingSet
+from txlog.engine.model.ops import ClockNoted, SettingSet
 from txlog.engine.view import View
 from txlog.errors import NotFound
 from txlog.settings import Settings
@@ -47,3 +48,9 @@ def current(settings: Settings, name: str) -> Value:
     if name not in known:
         raise NotFound(f"no setting {name[:60]}", hint="txlog config show lists them", setting=name)
     return known[name]
+
+
+def accept_clock(view: View, settings: Settings, now: Instant) -> Decision:
+    """Decide that the wall clock is right, durable; answers what was thought of it before."""
+    before = judge(view, settings, now)
+    return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, before)

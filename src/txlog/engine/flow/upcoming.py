@@ -23,9 +23,9 @@ from itertools import zip_longest
 import pyarrow as pa
 
 from txlog import compute as pc
-from txlog.engine.flow.acknowledge import runs_of_table
 from txlog.engine.flow.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.flow.fetch import pieces_of
+from txlog.engine.flow.runs import runs_of_table
 from txlog.engine.model.delay_ops import Bucket, Id
 from txlog.engine.model.idset import IdSet, before
 from txlog.engine.model.ops import Mark, Run
