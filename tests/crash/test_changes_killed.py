@@ -1,0 +1,283 @@
+"""Every crash of what makes fewer files of the logs of changes: the merge, the seal, the reduction.
+
+A store has as many files of each log as it takes until the next checkpoint merges or seals them.
+That checkpoint, or `admin compact-changes`, is run once; before each of its calls with an effect
+the disk is kept as the death of the process leaves it, and as a power cut may leave it. No change
+may be missing from the relations then or be there twice, nothing may be wrong, and what the next
+one makes is what it makes of a store that nobody disturbed. `TXLOG_SEED` repeats a run.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any
+
+import pytest
+
+from tests.crash.contents import content
+from tests.crash.world import START_MS, after_reboot, new_disk, open_client
+from tests.engine_kit import send
+from txlog.changelists import log
+from txlog.client import Client
+from txlog.clock import ManualClock
+from txlog.engine.storage.manifest import ChangeRef, changes_of
+from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.engine.upkeep import changelog
+from txlog.engine.upkeep.changes import SCHEMAS
+from txlog.engine.upkeep.paths import topic_dir
+from txlog.errors import TxlogError
+from txlog.ids import TopicName
+from txlog.integrity import verify_disk
+from txlog.settings import Settings
+
+SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
+IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))
+SETTINGS = Settings(coordinators=1, reader_grace_ms=0)
+YEAR_MS = 365 * 24 * 3_600_000
+ROUNDS, OWN_ROWS = 4, 3
+# What a crash leaves to the next checkpoint, and a power cut to the next writer: warnings.
+REMAINS = frozenset({"temporary", "unnamed", "witness"})
+Rows = dict[str, list[dict[str, Any]]]
+Step = Callable[[Client], object]
+
+
+def merge(client: Client) -> None:
+    """A checkpoint that makes one Arrow file of all there are."""
+    client.checkpoint()
+
+
+def seal(client: Client) -> None:
+    """A checkpoint that seals them, the busy cursors in files of their own."""
+    client.checkpoint()
+
+
+def compact(client: Client) -> None:
+    """Reduce each log to the newest row of each key."""
+    client.admin.compact_changes()
+
+
+def expire(client: Client) -> None:
+    """A checkpoint past the retention: the newest row of each key of all files but its own."""
+    client.checkpoint()
+
+
+STEPS: dict[str, Step] = {"merge": merge, "seal": seal, "compact": compact, "expire": expire}
+REDUCES = frozenset({"compact", "expire"})
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """So few files and rows are many, that the step has something to do."""
+    sealed = request.node.callspec.params["name"] == "seal"
+    monkeypatch.setattr(changelog, "PARTS_MAX", ROUNDS)
+    monkeypatch.setattr(changelog, "SEALED_BYTES", 12_000 if sealed else 1 << 20)
+    monkeypatch.setattr(changelog, "OWN_ROWS", OWN_ROWS)
+
+
+def late_ms(name: str) -> int:
+    """How long after the files before it a step is run."""
+    return SETTINGS.change_retention_ms + 60_000 if name == "expire" else 0
+
+
+def clock_of(name: str) -> ManualClock:
+    """When a step is run."""
+    clock = ManualClock(START_MS)
+    clock.advance(late_ms(name))
+    return clock
+
+
+@cache
+def prepared(name: str) -> MemoryDisk:
+    """A store whose next such step has to do something with every log; all of it is durable."""
+    disk = new_disk(SETTINGS)
+    clock = ManualClock(START_MS)
+    client = open_client(disk, clock)
+    client.create_topic("t", 2)
+    for each in ("s", "quiet", "_ä"):
+        client.create_subscription("t", each)
+    for number in range(ROUNDS):
+        change(client, number)
+        client.checkpoint()
+    clock.advance(late_ms(name))
+    change(client, ROUNDS)
+    client._store.flush()
+    client.close()
+    return disk
+
+
+def change(client: Client, number: int) -> None:
+    """A change or more of each log."""
+    client.connect(f"k{number % 2}")
+    client.set_policies("t", ttl_ms=YEAR_MS + number)
+    client.create_topic(f"u{number}")
+    if number == 2:
+        client.admin.delete_topic("u0")
+        client.admin.delete_transaction_key("k1")
+    for partition in (0, 1):
+        client.acknowledge("t", "s", send(client, b"a", b"b", partition=partition)[1:])
+        client.acknowledge("t", "_ä", send(client, b"c", partition=partition))
+
+
+def told(client: Client) -> Rows:
+    """The relations, row by row in an order that no file has a part in."""
+    out: Rows = {}
+    for kind in SCHEMAS:
+        table = client._store.read(partial(log, kind=kind))
+        out[kind] = sorted(table.to_pylist(), key=repr)
+    return out
+
+
+def refs_of(client: Client) -> list[ChangeRef]:
+    """The files that the newest manifest names."""
+    return changes_of(client._store.read(lambda view: view.manifest)).refs
+
+
+def left_over(disk: MemoryDisk, client: Client) -> set[str]:
+    """Files in the directories of the logs that no manifest names."""
+    home = topic_dir(TopicName.parse("t").full)
+    logs = (*(f"{one}/" for one in changelog.DIRECTORIES.values()), f"{home}/")
+    found = {
+        path for path in disk.files()
+        if path.startswith(logs[:-1])
+        or (path.startswith(home) and f"/{changelog.CURSORS_DIR}/" in path)
+    }  # fmt: skip
+    return found - {ref.path for ref in refs_of(client)}
+
+
+def outcomes(name: str) -> tuple[Rows, Rows]:
+    """What the logs tell before the step and behind it, when nobody disturbs it."""
+    disk = prepared(name).copy()
+    client = open_client(disk, clock_of(name))
+    before, files = told(client), len(refs_of(client))
+    STEPS[name](client)
+    after, refs = told(client), refs_of(client)
+    assert refs and len(refs) < files, (name, refs)
+    if name == "seal":
+        assert {ref.kind for ref in refs if ref.path.endswith(".parquet")} >= {"cursor"}
+        assert any(ref.subscription for ref in refs)
+    assert (before != after) is (name in REDUCES)
+    assert verify_disk(disk, clock_of(name), deep=True)["problem_list"] == []
+    client.close()
+    return before, after
+
+
+def crashes(name: str, rng: random.Random) -> Iterator[tuple[MemoryDisk, ManualClock, str]]:
+    """The disk before each call of the step, killed and without power, and once behind it."""
+    disk, clock = prepared(name).copy(), clock_of(name)
+    client = open_client(disk, clock)
+    found: list[tuple[MemoryDisk, ManualClock, str]] = []
+
+    def collect(op: str, path: str, **info: int) -> None:
+        where = f"{name}, seed {SEED}: before {op} {path}"
+        found.append((disk.fork_kill(), clock_of(name), where))
+        for number, image in enumerate(disk.images(rng, IMAGES)):
+            other = after_reboot()
+            other.set_wall(clock.now().wall_ms + 1_000)
+            found.append((image, other, f"{where}, image {number}"))
+
+    disk.step = collect
+    STEPS[name](client)
+    collect("", "the end")
+    yield from found
+
+
+def check(
+    disk: MemoryDisk, clock: ManualClock, name: str, wanted: tuple[Rows, Rows], where: str
+) -> None:
+    """Look at what a crash left, recover it, and do the step again."""
+    reader = open_client(disk.process(read_only=True), clock)
+    seen = told(reader)
+    assert seen in wanted, f"{where}: {differing(seen, wanted)}"
+    client = open_client(disk, clock)
+    client._store.flush()
+    assert told(client) == seen, f"{where}: the recovery changed what the logs tell"
+    found = verify_disk(disk, clock, deep=True)
+    wrong = [one for one in found["problem_list"] if one["code"] not in REMAINS]
+    assert not wrong, f"{where}: {wrong}"
+    STEPS[name](client)
+    assert told(client) == wanted[1], f"{where}: {differing(told(client), wanted[1:])}"
+    client.producer("t").send(b"behind", partition=0)
+    client.checkpoint()
+    client.admin.gc(apply=True, keep_ms=0)
+    assert told(client) == wanted[1], where
+    assert not left_over(disk, client), where
+    client.close()
+    found = verify_disk(disk, clock, deep=True)
+    assert found["problem_list"] == [], where
+
+
+def happen(op: str, path: str, **info: int) -> None:
+    """Let every call happen."""
+
+
+def differing(seen: Rows, wanted: tuple[Rows, ...]) -> str:
+    """The rows that are too many or too few, against the nearest."""
+    out = []
+    for at, one in enumerate(wanted):
+        for kind in SCHEMAS:
+            out += [f"{at}: lacks {row}" for row in one[kind] if row not in seen[kind]]
+            out += [f"{at}: has {row}" for row in seen[kind] if row not in one[kind]]
+    return "; ".join(out[:6])
+
+
+def swept(name: str, stride: int) -> int:
+    """Check every so manieth of the different crashes; returns how many there were."""
+    rng, wanted, seen = random.Random(f"{SEED} {name}"), outcomes(name), set[object]()
+    for disk, clock, where in crashes(name, rng):
+        state = (content(disk), clock.now().boot_id)
+        if state in seen:
+            continue
+        seen.add(state)
+        if len(seen) % stride:
+            continue
+        try:
+            check(disk, clock, name, wanted, where)
+        except TxlogError as error:
+            raise AssertionError(f"{where}: {error!r}") from error
+    print(f"{name}: {len(seen)} different crashes, seed {SEED}")
+    assert len(seen) > 40
+    return len(seen)
+
+
+@pytest.mark.parametrize(
+    "stride", [pytest.param(7, id="some"), pytest.param(1, id="all", marks=pytest.mark.deep)]
+)
+@pytest.mark.parametrize("name", STEPS)
+def test_a_crash_of_a_merge_or_seal_leaves_every_change_told_once(name: str, stride: int) -> None:
+    """Law 5, R18: a file is of a log only when the manifest names it."""
+    swept(name, stride)
+
+
+@pytest.mark.parametrize(
+    "stride", [pytest.param(41, id="some"), pytest.param(2, id="all", marks=pytest.mark.deep)]
+)
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_call_of_a_merge_or_seal_may_fail(name: str, number: int, stride: int) -> None:
+    """What fails is as it was before, or is done; the same process goes on."""
+    wanted, at = outcomes(name), 5
+    while True:
+        disk, clock = prepared(name).copy(), clock_of(name)
+        client, calls = open_client(disk, clock), 0
+
+        def fail(op: str, path: str, *, last: int = at, **info: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == last:
+                raise OSError(number, os.strerror(number))
+
+        disk.step = fail
+        with suppress(TxlogError):
+            STEPS[name](client)
+        disk.step = happen
+        if calls < at:
+            break
+        where = f"{name}, call {at} with {errno.errorcode[number]}"
+        check(disk.fork_kill(), clock, name, wanted, where)
+        at += stride
+    assert at > 40
