@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from tests.engine_kit import Bench, begin, send
 from tests.laws.test_laws import random_history
 from txlog import Client, integrity
 from txlog.engine.model.ops import KeyConnected
+from txlog.engine.storage import disk as disk_module
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.manifest import (
     ChangeRef,
@@ -277,6 +280,51 @@ def test_enough_bytes_are_sealed_and_a_busy_cursor_gets_files_of_its_own(bench: 
     assert problems(bench) == []
     client.checkpoint()
     assert all(Path(bench.path, path).exists() for path in own)  # the sweep knows them
+
+
+@pytest.mark.parametrize("how", ["compacted", "sealed"])
+def test_files_of_many_cursors_cost_few_flushes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A flush a file, and three for its directories, were most of the time it took."""
+    flushed: Counter[str] = Counter()
+    fsync = os.fsync
+
+    def one(fd: int) -> None:
+        flushed["one"] += 1
+        fsync(fd)
+
+    def whole(fd: int) -> bool:
+        flushed["all"] += 1
+        return True
+
+    def cost(cursors: int) -> Counter[str]:
+        bench = Bench(tmp_path / f"{cursors}", reader_grace_ms=0)
+        client = bench.client
+        client.create_topic("t")
+        for number in range(cursors):
+            client.create_subscription("t", f"s{number}")
+        client.checkpoint()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", one)
+            patched.setattr(disk_module, "sync_file_system", whole)
+            patched.setattr(changelog, "PARTS_MAX", 0)
+            patched.setattr(changelog, "SEALED_BYTES", 1)
+            patched.setattr(changelog, "OWN_ROWS", 1)
+            flushed.clear()
+            if how == "compacted":
+                client.admin.compact_changes()
+            else:
+                client.acknowledge("t", "s0", send(client, b"a"))
+                client.checkpoint()
+        assert len({ref.path for ref in files(client, "cursor") if ref.subscription}) == cursors
+        assert problems(bench) == []
+        bench.close()
+        return Counter(flushed)
+
+    few, many = cost(20), cost(60)
+    assert many == few
+    assert many["all"] >= 2  # the files, and their names
 
 
 def test_names_of_cursors_are_percent_encoded(bench: Bench) -> None:

@@ -62,7 +62,8 @@ def publish(
     old = changes_of(manifest)
     work = _Work(disk, generation)
     try:
-        return _published(work, manifest, found, cursors, dumps, cut_lsn, settings, now_ms)
+        told = _told(work, manifest, found, cursors, dumps, cut_lsn, settings, now_ms)
+        return work.publish(told)
     except IntegrityError as error:
         note(f"the logs of changes begin anew: {error}")
     kept = [ref for ref in old.refs if _is_readable(disk, ref)]
@@ -71,7 +72,7 @@ def publish(
     except IntegrityError:
         return Changes(False, kept)  # the next checkpoint tries
     fresh = [work.write(table, (kind, *_SHARED)) for kind, table in rows.items() if len(table)]
-    return Changes(True, kept + fresh)
+    return work.publish(Changes(True, kept + fresh))
 
 
 def _is_readable(disk: Disk, ref: ChangeRef) -> bool:
@@ -82,7 +83,7 @@ def _is_readable(disk: Disk, ref: ChangeRef) -> bool:
     return True
 
 
-def _published(
+def _told(
     work: _Work, manifest: Manifest, found: Collected,
     cursors: Iterable[tuple[Cell, Named, bytes]], dumps: Sequence[DumpRef], cut_lsn: int,
     settings: Settings, now_ms: int,
@@ -125,9 +126,9 @@ def again(
     cells = None if not kept or _SHARED in own else own
     rows = snapshot(disk, dumps, cut_lsn, now_ms, kinds, cells)
     work = _Work(disk, generation)
-    return Changes(True, kept + [
+    return work.publish(Changes(True, kept + [
         work.write(table, (kind, *_SHARED)) for kind, table in rows.items() if table.num_rows
-    ])  # fmt: skip
+    ]))  # fmt: skip
 
 
 def compacted(disk: Disk, old: Changes, generation: int) -> Changes:
@@ -146,7 +147,7 @@ def compacted(disk: Disk, old: Changes, generation: int) -> Changes:
             ]  # fmt: skip
         elif table.num_rows:
             out.append(work.write(table, (kind, *_SHARED), sealed=True, newest=True))
-    return Changes(old.begun, out)
+    return work.publish(Changes(old.begun, out))
 
 
 def is_compact(old: Changes) -> bool:
@@ -169,13 +170,31 @@ def _groups(
 
 
 class _Work:
-    """Files being made for one generation."""
+    """Files being made for one generation; they are on the disk once `publish` returns."""
 
-    __slots__ = ("_generation", "disk")
+    __slots__ = ("_generation", "_made", "disk")
 
     def __init__(self, disk: Disk, generation: int) -> None:
         self.disk = disk
         self._generation = generation
+        self._made: dict[str, memoryview] = {}
+
+    def publish(self, changes: Changes) -> Changes:
+        """Write the files made that are named, with few flushes; returns what names them.
+
+        One that was made and then merged into another is never written.
+        """
+        named = {ref.path for ref in changes.refs}
+        self.disk.publish_all(
+            (path, [data]) for path, data in self._made.items() if path in named
+        )  # fmt: skip
+        self._made.clear()
+        return changes
+
+    def read(self, ref: ChangeRef) -> pa.Table:
+        """The rows of a file, of one just made too; raises Corruption, MissingFile."""
+        made = self._made.get(ref.path)
+        return read(self.disk, ref) if made is None else decoded(ref, made)
 
     def append(self, kind: str, refs: list[ChangeRef], rows: pa.Table) -> list[ChangeRef]:
         """The files of a log with more rows."""
@@ -186,7 +205,7 @@ class _Work:
             return refs
         if len(parts) < PARTS_MAX and size < SEALED_BYTES:
             return [*refs, self.write(rows, (kind, *_SHARED))]
-        table = _joined(kind, [*(read(self.disk, ref) for ref in parts), rows])
+        table = _joined(kind, [*map(self.read, parts), rows])
         if size < SEALED_BYTES:
             return [*sealed, self.write(table, (kind, *_SHARED))]
         out = sealed
@@ -199,7 +218,7 @@ class _Work:
 
     def without(self, ref: ChangeRef, live: set[Cell]) -> list[ChangeRef]:
         """The file without rows of cursors that are gone; nothing: no row is left."""
-        table = read(self.disk, ref)
+        table = self.read(ref)
         kept = of_living(table, live.__contains__)
         if kept.num_rows == table.num_rows:
             return [ref]
@@ -213,17 +232,17 @@ class _Work:
     def write(
         self, rows: pa.Table, group: Group, *, sealed: bool = False, newest: bool = False
     ) -> ChangeRef:
-        """Publish a file of a log, under a name of this generation that is not taken."""
+        """Make a file of a log, under a name of this generation that is not taken."""
         kind, subscription, partition = group
         directory = DIRECTORIES[kind] if (subscription, partition) == _SHARED else _own_dir(rows)
         # Spark skips what begins with _, as parts of ledgers do
         head, suffix = ("", "parquet") if sealed else ("_part.", "arrow")
         path, number = f"{directory}/{head}{self._generation:010d}.{suffix}", 0
-        while self.disk.exists(path):
+        while path in self._made or self.disk.exists(path):
             number += 1
             path = f"{directory}/{head}{number}.{self._generation:010d}.{suffix}"
         data = _as_parquet(rows) if sealed else _as_arrow(rows)
-        self.disk.publish(path, [data])
+        self._made[path] = data
         lsn = pc.min_max(rows.column("lsn")).as_py()
         time = pc.min_max(rows.column("time").cast(pa.int64())).as_py()
         return ChangeRef(
@@ -258,7 +277,7 @@ def _retained(
     if all(ref.newest for ref in past):
         return refs
     kind = group[0]
-    table = newest(kind, _joined(kind, [read(work.disk, ref) for ref in past]))
+    table = newest(kind, _joined(kind, [work.read(ref) for ref in past]))
     made = [work.write(table, group, sealed=True, newest=True)] if table.num_rows else []
     return made + refs[len(past) :]
 
@@ -347,7 +366,7 @@ def read(disk: Disk, ref: ChangeRef) -> pa.Table:
     return decoded(ref, disk.read(ref.path))
 
 
-def decoded(ref: ChangeRef, data: bytes) -> pa.Table:
+def decoded(ref: ChangeRef, data: bytes | memoryview) -> pa.Table:
     """The rows that the bytes of a file are; raises Corruption."""
     found = crc32c(data)
     if len(data) != ref.bytes or found != ref.crc:
