@@ -5,6 +5,7 @@ RELIABILITY 2.3, V < D; Law 3: nothing is shown that is not known to be durable.
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,9 +19,9 @@ from tests.engine_kit import Bench, begin, read, send, send_txn, values
 from txlog import Client
 from txlog.bounds import END, Bound, Range
 from txlog.clock import ManualClock
+from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES
 from txlog.errors import Corruption
-from txlog.ids import TxnId
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 BEFORE = {"t": [b"old", b"t1", b"x", b"y"], "u": [b"u1"]}
@@ -30,7 +31,14 @@ EVERY = [*BEFORE["t"], *BEFORE["u"]]
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     """Two topics; a transaction that is whole before the damage, and one that goes across it."""
-    made = Bench(tmp_path / "store")
+    made, at = written(tmp_path)
+    damage(made, at)
+    return made
+
+
+def written(folder: Path) -> tuple[Bench, int]:
+    """The store while it is whole, closed; the byte behind which the damage is to be."""
+    made = Bench(folder / "store")
     client = made.client
     client.create_topic("t", 2)
     client.create_topic("u")
@@ -43,17 +51,16 @@ def bench(tmp_path: Path) -> Bench:
     across = begin(client, 600_000)
     client.producer("t").send(b"across", txn=across)
     client.flush()
-    damage(made, client.status()["journal"]["size_bytes"], across)
-    return made
-
-
-def damage(made: Bench, at: int, across: TxnId) -> None:
-    """Write on, and flip a byte of the first frame that follows a place."""
-    client = made.client
+    at = client.status()["journal"]["size_bytes"]
     send(client, b"behind", b"behind too", topic="u")
     client.commit(across)
     client.create_topic("late")
     made.close()
+    return made, at
+
+
+def damage(made: Bench, at: int) -> None:
+    """Flip a bit of the first frame that follows a place."""
     path = journal(made)
     data = bytearray(path.read_bytes())
     data[at + 70] ^= 4
@@ -122,7 +129,7 @@ def test_what_is_wanted_and_stands_before_it_is_no_error(bench: Bench) -> None:
     bench.close()
 
 
-ASKED: list[Callable[[Client], object]] = [
+READING: list[Callable[[Client], object]] = [
     lambda client: client.topics(),
     lambda client: client.describe_topic("t"),
     lambda client: client.subscriptions(),
@@ -138,6 +145,9 @@ ASKED: list[Callable[[Client], object]] = [
     lambda client: client.reader("late"),  # it was made behind the damage
     lambda client: [*client.read("late")],
     lambda client: client.topic("late"),
+]  # fmt: skip
+ASKED: list[Callable[[Client], object]] = [
+    *READING,
     lambda client: send(client, b"new"),
     lambda client: client.create_topic("t", if_not_exists=True),
     lambda client: client.consumer("t", "s").receive_batch(1, 0),
@@ -223,6 +233,111 @@ def test_the_header_of_a_younger_file_is_damage_like_any_other(tmp_path: Path) -
         reader.read_next()
     assert (ended.value.code, ended.value.fields["path"]) == (602, f"journal/{path.name}")
     made.close()
+
+
+def flip_header(data: bytearray) -> bytes:
+    data[9] ^= 1
+    return bytes(data)
+
+
+def cut_header(data: bytearray) -> bytes:
+    return bytes(data[: FILE_HEADER_BYTES - 1])
+
+
+def other_chain(data: bytearray) -> bytes:
+    """A good header, of a file that goes on behind another frame."""
+    data[32] ^= 1
+    return bytes(data[:36]) + struct.pack("<I", crc32c(bytes(data[:36]))) + bytes(data[40:])
+
+
+HEADERS = [flip_header, cut_header, other_chain]
+
+
+@pytest.fixture
+def headless(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
+    """The header of the file that the newest checkpoint goes on in is bad; its frames are good."""
+    made, _ = written(tmp_path)
+    path = journal(made)
+    path.write_bytes(request.param(bytearray(path.read_bytes())))
+    return made
+
+
+@pytest.mark.parametrize("headless", HEADERS, indirect=True)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_behind_a_bad_header_the_checkpoint_is_read(headless: Bench, read_only: bool) -> None:
+    """Nothing of the file is: what is in the checkpoint, then the error; with it nothing else."""
+    client = headless.another(read_only=read_only)
+    for _ in range(2):
+        assert told_of_header(headless, client, "t") == [b"old"]
+        assert told_of_header(headless, client, "u") == []
+        for ask in READING if read_only else ASKED:
+            with pytest.raises(Corruption) as asked:
+                ask(client)
+            assert (asked.value.code, asked.value.exit) == (602, 6)
+    with client.reader("t") as reader:
+        assert reader.has_message_available()
+    assert values(client, limit=1) == [b"old"]
+    headless.close()
+
+
+def told_of_header(made: Bench, client: Client, topic: str) -> list[bytes]:
+    """What is read before the error, which names the header."""
+    out: list[bytes] = []
+    with pytest.raises(Corruption) as ended:
+        for table in client.read(topic):
+            out += table.column("value").to_pylist()
+    found = ended.value
+    assert (found.code, found.fields["path"]) == (602, f"journal/{journal(made).name}")
+    assert int(str(found.fields["offset"])) < FILE_HEADER_BYTES
+    assert "txlog admin repair" in (found.hint or "")
+    return out
+
+
+@pytest.mark.parametrize("headless", HEADERS[:1], indirect=True)
+def test_a_bad_header_is_found_and_mended_without_loss(headless: Bench) -> None:
+    """By verify and repair; a handle that was open, and its reader, then go on."""
+    client = headless.another()
+    reader = client.reader("t")
+    assert [message.value for message in (reader.read_next(),) if message] == [b"old"]
+    with pytest.raises(Corruption):
+        reader.read_next()
+    found = txlog.verify(headless.path, clock=headless.clock)["problem_list"]
+    assert ("error", "TXL-602", f"journal/{journal(headless).name}") in [
+        (one["severity"], one["code"], one["path"]) for one in found
+    ]
+    done = txlog.repair(headless.path, apply=True, clock=headless.clock)
+    assert done["action_list"][0]["action"] == "rebuild-journal"
+    assert [row["topic"] for row in client.topics()] == ["late", "t", "u"]
+    assert sorted(message.value or b"" for message in reader) == [b"across", b"t1", b"x", b"y"]
+    send(client, b"new")
+    assert sorted(values(headless.another())) == sorted([*BEFORE["t"], b"across", b"new"])
+    headless.close()
+    assert txlog.verify(headless.path, deep=True, clock=headless.clock)["errors"] == 0
+
+
+@pytest.mark.parametrize("headless", HEADERS[:1], indirect=True)
+def test_a_header_that_is_put_back_is_gone_on_behind(headless: Bench) -> None:
+    """A file restored from a copy: whoever stood before it reads and writes on."""
+    client, writer = headless.another(), headless.another()
+    assert told_of_header(headless, client, "t") == [b"old"]
+    data = bytearray(journal(headless).read_bytes())
+    journal(headless).write_bytes(flip_header(data))
+    send(writer, b"new")
+    assert sorted(values(client)) == sorted([*BEFORE["t"], b"across", b"new"])
+    headless.close()
+
+
+@pytest.mark.parametrize("headless", HEADERS[:1], indirect=True)
+def test_the_commands_read_up_to_a_bad_header(headless: Bench) -> None:
+    for words in (["consume", "t"], ["peek", "t"]):
+        code, out, said = run(headless, *words, "-f", "%v\n")
+        assert (code, out) == (6, "old\n"), words
+        assert f"the header of journal/{journal(headless).name} is damaged" in said, words
+    for words in (["topic", "list"], ["produce", "t", "-m", "x"]):
+        code, out, said = run(headless, *words)
+        assert (code, out) == (6, ""), words
+        assert "the header of" in said, words
+    headless.close()
 
 
 def run(made: Bench, *words: str) -> tuple[int, str, str]:

@@ -69,7 +69,9 @@ class Follower:
     def _load(self) -> View:
         """A fresh view at the visible end; tried again when a checkpoint overtakes it."""
         while True:
-            view = View.open(self.disk, self.identity.salt, self.clock.now().boot_id)
+            view = View.open(
+                self.disk, self.identity.salt, self.clock.now().boot_id, up_to_damage=True
+            )
             try:
                 journal = view.journal
                 view.take(

@@ -124,16 +124,20 @@ class View:
         return witnessed is not None and witnessed.generation > self.manifest.generation
 
     @classmethod
-    def open(cls, disk: Disk, salt: bytes, boot_id: str, *, generation: int | None = None) -> View:
+    def open(
+        cls, disk: Disk, salt: bytes, boot_id: str, *, generation: int | None = None,
+        up_to_damage: bool = False,
+    ) -> View:  # fmt: skip
         """A view at the newest checkpoint, or a named one; frames are not read yet.
 
         generation: 0: before the first checkpoint
+        up_to_damage: as of Journal.open_at
         raises: Corruption, SnapshotExpired when checkpoints overtook every try
         """
         for _ in range(RELOADS_MAX):
             view = cls(disk, salt, boot_id)
             try:
-                view._stand(generation)
+                view._stand(generation, up_to_damage=up_to_damage)
             except JournalMoved:
                 view.close()
                 continue
@@ -145,7 +149,7 @@ class View:
             )
         raise SnapshotExpired("the store moved on faster than it could be read")
 
-    def _stand(self, generation: int | None) -> None:
+    def _stand(self, generation: int | None, *, up_to_damage: bool) -> None:
         witnessed = self.journal.witness.read()
         if generation is None:
             known = 0 if witnessed is None else witnessed.generation
@@ -153,7 +157,9 @@ class View:
             self.reports.extend(reports)
         elif generation:
             self.files.manifest = read_manifest(self.disk, generation, self.salt)
-        self.journal.open_at(self.manifest.cut_lsn, self.manifest.chain_crc)
+        self.journal.open_at(
+            self.manifest.cut_lsn, self.manifest.chain_crc, up_to_damage=up_to_damage
+        )
         self.lsn = self.manifest.cut_lsn
         self.time_ms = self.manifest.time_ms
         self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in self.manifest.dumps}

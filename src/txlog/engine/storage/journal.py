@@ -18,6 +18,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from txlog.engine.storage import journal_forward
+from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk_protocol import Disk
 from txlog.engine.storage.frame import Buffer, attested_lsn, encode, joined
 from txlog.engine.storage.journal_file import (
@@ -48,9 +49,9 @@ class Journal:
 
     __slots__ = (
         "_ahead", "_attested", "_boot", "_checked_tail", "_cut", "_disk", "_files", "_foreign",
-        "_has_looked_ahead",
-        "_settled", "_synced_dir", "chain_crc", "current", "damage", "durable_lsn", "end",
-        "last_lsn", "lossy", "poisoned", "reports", "salt", "witness",
+        "_has_looked_ahead", "_is_barred", "_settled", "_synced_dir", "chain_crc", "current",
+        "damage", "durable_lsn", "end", "last_lsn", "lossy", "poisoned", "reports", "salt",
+        "witness",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
@@ -63,6 +64,7 @@ class Journal:
         self._attested = 0
         self._ahead = 0  # what frames behind the witness prove
         self._has_looked_ahead = False
+        self._is_barred = False  # the header behind the checkpoint is not good: nothing is read
         self._cut = 0
         self._checked_tail = False
         self._synced_dir: JournalName | None = None
@@ -77,22 +79,62 @@ class Journal:
         self.reports: list[str] = []
         self.current: JournalFile
 
-    def open_at(self, cut_lsn: int, chain_crc: int) -> None:
-        """Stand behind frame cut_lsn, whose CRC the manifest gives; raises Corruption."""
+    def open_at(self, cut_lsn: int, chain_crc: int, *, up_to_damage: bool = False) -> None:
+        """Stand behind frame cut_lsn, whose CRC the manifest gives.
+
+        up_to_damage: where the header of the file that goes on there is not good, stand before it:
+                      every reading says so, until it was mended
+        raises:       JournalMoved; Corruption, without up_to_damage
+        """
+        name = self._name_behind(cut_lsn)
+        try:
+            try:
+                self._files[name] = self._continuing(name, chain_crc)
+            except Corruption as error:
+                if not up_to_damage or isinstance(error, MissingFile):
+                    raise
+                self._files[name] = JournalFile(self._disk, name, self.salt, chain_crc=chain_crc)
+                self._is_barred = True
+        except MissingFile as exc:
+            raise JournalMoved from exc
+        self._stand_at(name, cut_lsn)
+        self._cut = cut_lsn
+        self.durable_lsn = max(self.durable_lsn, cut_lsn)
+
+    def _name_behind(self, cut_lsn: int) -> JournalName:
+        """The file that goes on behind a checkpoint; raises JournalMoved."""
         names = [name for name in list_journals(self._disk) if name.first_lsn <= cut_lsn + 1]
         if not names or names[-1].first_lsn != cut_lsn + 1:
             raise JournalMoved
+        return names[-1]
+
+    def _continuing(self, name: JournalName, chain_crc: int) -> JournalFile:
+        """A file opened, whose first frame follows the one with this CRC; raises Corruption."""
+        opened = JournalFile(self._disk, name, self.salt)
+        if opened.chain_crc != chain_crc:
+            opened.close()
+            raise Corruption(
+                f"{name.path} does not continue the checkpoint at LSN {name.first_lsn - 1}",
+                hint=HINT,
+                path=name.path, offset=32, lsn=name.first_lsn,
+            )  # fmt: skip
+        return opened
+
+    def _barred(self) -> Corruption | None:
+        """What is wrong with the header that it stands before; None: it stands before none.
+
+        raises: JournalMoved: it was mended since
+        """
+        if not self._is_barred:
+            return None
         try:
-            self._stand_at(names[-1], cut_lsn)
+            if self._name_behind(self.last_lsn) == self.current.name:
+                self._continuing(self.current.name, self.chain_crc).close()
         except MissingFile as exc:
             raise JournalMoved from exc
-        if self.current.chain_crc != chain_crc:
-            raise Corruption(
-                f"{names[-1].path} does not continue the checkpoint at LSN {cut_lsn}",
-                path=names[-1].path, offset=32, lsn=cut_lsn + 1,
-            )  # fmt: skip
-        self._cut = cut_lsn
-        self.durable_lsn = max(self.durable_lsn, cut_lsn)
+        except Corruption as error:
+            return error
+        raise JournalMoved
 
     def _stand_at(self, name: JournalName, last_lsn: int) -> None:
         self._settled = None
@@ -141,8 +183,10 @@ class Journal:
         return frames
 
     def _read_durable(self) -> list[RawFrame]:
-        self.damage = None
         witnessed = self.witness.read()
+        self.damage = self._barred()
+        if self.damage is not None:
+            return []
         if witnessed is not None and witnessed.boot == self._boot:
             durable, frames = witnessed.durable_lsn, []
             if durable > self.last_lsn:
@@ -236,6 +280,9 @@ class Journal:
         """
         witnessed = self.witness.read()
         self.lossy = witnessed is None or witnessed.boot != self._boot or witnessed.poisoned
+        self.damage = self._barred()
+        if self.damage is not None:
+            return []
         frames = self._read_on(None, witnessed)
         known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
         self.damage = self._broken(known) if self.last_lsn < known else None
@@ -332,6 +379,8 @@ class Journal:
             return []  # nobody else wrote since this handle settled or raised the witness
         self.damage = None
         witnessed = self.witness.read()
+        if (barred := self._barred()) is not None:
+            raise barred
         frames = self._read_on(None, witnessed)
         known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
         known = max(known, self.current.name.first_lsn - 1)  # R14: older files were flushed

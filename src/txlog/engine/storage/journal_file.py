@@ -103,7 +103,10 @@ class JournalFile:
         "size",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, name: JournalName, salt: bytes) -> None:
+    def __init__(
+        self, disk: Disk, name: JournalName, salt: bytes, *, chain_crc: int | None = None
+    ) -> None:
+        """chain_crc: of the frame before the first, whatever the header is; None: it says that."""
         self._disk = disk
         self.salt = salt
         self._rows_budget = 0
@@ -112,8 +115,14 @@ class JournalFile:
         self.size = self.file.size()
         self._window = memoryview(b"")
         self._window_at = -1
-        head = self.file.pread(0, FILE_HEADER_BYTES)
-        self.chain_crc = self._check_header(head)
+        if chain_crc is not None:
+            self.chain_crc = chain_crc
+            return
+        try:
+            self.chain_crc = self._check_header(self.file.pread(0, FILE_HEADER_BYTES))
+        except BaseException:
+            self.file.close()
+            raise
 
     def _check_header(self, head: bytes) -> int:
         good = len(head) == FILE_HEADER_BYTES and not any(head[40:])
