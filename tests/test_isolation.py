@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, begin, rows, send, send_txn
-from txlog import Client, Message, messages
+from txlog import Client, Consumer, Message, NonDurableConsumer, Reader, messages
 from txlog.bounds import parse_range
 from txlog.errors import ConsumerBusy, InvalidArgument, NotAllowed
 from txlog.ids import TxnId
@@ -130,6 +130,33 @@ def test_a_subscription_previews_without_counting(bench: Bench) -> None:
         assert seen(list(messages(again))) == [(b"x", "committed", True)]
         assert consumer.acknowledge(again).acked == 1
         assert not consumer.receive_batch(100).num_rows
+
+
+@pytest.mark.parametrize("kind", ["reader", "durable", "not durable"])
+def test_previews_that_were_read_ahead_are_in_the_next_batch(bench: Bench, kind: str) -> None:
+    """They have no lease and no id to come back by, so taking one must not use the others up."""
+    client = bench.client
+    if kind == "durable":
+        client.create_subscription("t", "u", isolation="uncommitted")
+    send(client, b"a", b"b")
+    open_with(client, b"x", b"y", b"z", b"w")
+    one: Reader | Consumer | NonDurableConsumer
+    if kind == "reader":
+        one = client.reader("t", isolation="uncommitted")
+    elif kind == "durable":
+        one = client.consumer("t", "u", isolation="uncommitted")
+    else:
+        one = client.consumer("t", "u", isolation="uncommitted", durable=False)
+    with one:
+        taken: list[Message] = []
+        for _ in range(4):
+            message = one.read_next() if isinstance(one, Reader) else one.receive()
+            assert message is not None
+            taken.append(message)
+        assert one.has_message_available() or kind != "reader"
+        for _ in range(3):
+            taken += messages(one.receive_batch(2))
+    assert [message.value for message in taken] == [b"a", b"b", b"x", b"y", b"z", b"w"]
 
 
 def test_isolation_is_a_property_of_the_subscription(bench: Bench) -> None:

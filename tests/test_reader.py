@@ -51,6 +51,33 @@ def test_message_is_available_until_the_last_was_read(bench: Bench) -> None:
     assert reader.has_message_available()
 
 
+def test_a_batch_begins_with_what_was_read_ahead(bench: Bench) -> None:
+    """One by one and in batches are one order: nothing is passed over, nothing comes twice."""
+    ids = send(bench.client, *(b"%d" % n for n in range(6)))
+    reader = bench.client.reader("t")
+    assert following(reader) == b"0"
+    assert [one.value for one in rows([reader.receive_batch(2)])] == [b"1", b"2"]
+    assert following(reader) == b"3"
+    reader.seek(ids[2])
+    assert following(reader) == b"2"
+    send(bench.client, b"other", partition=1)
+    assert [one.value for one in rows([reader.receive_batch()])] == [b"3", b"4", b"5"]
+    assert [one.value for one in rows([reader.receive_batch()])] == [b"other"]
+    with pytest.raises(InvalidArgument, match="max_messages is 0"):
+        reader.receive_batch(0)  # no rows would say that it is at the end
+
+
+def test_what_was_read_ahead_is_dropped_where_it_was_sought(bench: Bench) -> None:
+    """Of the other partitions it stays, in a batch as one by one."""
+    ids = send(bench.client, b"a0", b"a1", partition=0)
+    send(bench.client, b"b0", b"b1", partition=1)
+    reader = bench.client.reader("t")
+    assert following(reader) == b"a0"
+    reader.seek(ids[0])
+    found = rows([reader.receive_batch(), reader.receive_batch()])
+    assert [one.value for one in found] == [b"b0", b"b1", b"a0", b"a1"]
+
+
 def test_open_transaction_is_not_available(bench: Bench) -> None:
     txn = begin(bench.client)
     bench.client.producer("t").send(b"x", partition=0, txn=txn)

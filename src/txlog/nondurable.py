@@ -69,7 +69,8 @@ class NonDurableConsumer:
 
     __slots__ = (
         "__weakref__", "_acked", "_buffered", "_counts", "_ground", "_hand", "_is_closed",
-        "_new_rows", "_reader", "_returned", "_session", "_store", "_turns", "name", "short",
+        "_new_rows", "_previewed", "_reader", "_returned", "_session", "_store", "_turns",
+        "_unshown", "name", "short",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +86,8 @@ class NonDurableConsumer:
         self._reader = Reader(store, topic, range_from(start), chosen, isolation or "committed")
         self.short = self._reader.short
         self._buffered: deque[Message] = deque()
+        self._previewed = NO_MESSAGES  # previews among these, and those handed out before them
+        self._unshown = NO_MESSAGES  # previews that were read ahead, and go back: without an id
         # Ledgers are of the store, so one set is enough for all partitions. Markers are apart.
         self._acked, self._hand = IdSet(), IdSet()
         self._returned: list[tuple[int, int, Run]] = []  # due (boot clock), partition, run
@@ -162,6 +165,7 @@ class NonDurableConsumer:
             table = self._poll(AHEAD_MAX)
             if table is not None:
                 self._buffered.extend(messages(table))
+                self._previewed = table.filter(table.column("ledger").is_null())
             if ground is not None and self._buffered:
                 back = len(self._buffered) - self._new_rows
                 ground.read_ahead(islice(self._buffered, back, None))
@@ -185,6 +189,10 @@ class NonDurableConsumer:
     def _put_back(self) -> None:
         """What was read ahead and nobody has got comes again, in its order and uncounted."""
         ahead = self._ahead().runs()
+        left = sum(one.message_id is None for one in self._buffered)
+        rows = self._previewed.slice(self._previewed.num_rows - left)
+        self._unshown = pa.concat_tables([rows, self._unshown])
+        self._previewed = NO_MESSAGES
         self._buffered.clear()
         if ahead:
             now_ms = self._store.clock.now().boot_ms
@@ -239,6 +247,9 @@ class NonDurableConsumer:
         return tables
 
     def _new(self, limit: int) -> pa.Table:
+        if self._unshown.num_rows:
+            table, self._unshown = self._unshown.slice(0, limit), self._unshown.slice(limit)
+            return table
         table = self._reader.receive_batch(limit)
         if not table.num_rows:
             return table
@@ -277,7 +288,8 @@ class NonDurableConsumer:
         """True when a message can be received now."""
         self._check_open()
         with self._turns.held():
-            return bool(self._buffered) or self._is_due() or self._reader.has_message_available()
+            has_read = bool(self._buffered) or self._unshown.num_rows > 0
+            return has_read or self._is_due() or self._reader.has_message_available()
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition, None for an empty one."""

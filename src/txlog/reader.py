@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from types import TracebackType
 
 import pyarrow as pa
@@ -80,8 +81,8 @@ class Reader:
     __slots__ = (
         "_buffered", "_damage", "_ends", "_ground", "_grows", "_is_bounded", "_is_closed",
         "_isolation", "_left", "_lsn", "_of_txn", "_partitions", "_places", "_previews", "_session",
-        "_skips", "_stops", "_store", "_topic_number", "_turn", "_wanted", "is_led", "short",
-        "topic",
+        "_skips", "_stops", "_store", "_topic_number", "_turn", "_unread", "_wanted", "is_led",
+        "short", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -95,7 +96,8 @@ class Reader:
         self._store = store
         self.topic = TopicName.parse(topic, allow_partition=True)
         self.short = self.topic.topic.short
-        self._buffered: deque[Message] = deque()
+        self._unread = NO_MESSAGES  # read ahead one by one, and not handed out
+        self._buffered: deque[Message] = deque()  # its last rows: as many as are left
         self._is_closed = False
         self._turn = 0
         self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
@@ -191,17 +193,21 @@ class Reader:
         """
         self._places, self._stops = dict(places), {index: stops.get(index) for index in places}
         self._skips = dict.fromkeys(places)
-        self._buffered.clear()
+        self._drop_unread()
         self._left.clear()
         self._previews, self._grows, self._is_bounded, self._turn = {}, False, False, 0
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.
 
-        With watermarks also no rows when there is a new one, and a column is_late.
-        raises: AlreadyClosed; PartitionUnavailable, Corruption: once all that can be read was
+        What read_next read ahead comes first, and in a call of its own. With watermarks also no
+        rows when there is a new one, and a column is_late.
+        raises: AlreadyClosed, InvalidArgument; PartitionUnavailable, Corruption: once all that can
+                be read was
         """
         self._check_open()
+        if max_messages <= 0:
+            raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
         session = self._session
         if session is None:
             return self.take(max_messages)
@@ -217,6 +223,8 @@ class Reader:
     def take(self, max_messages: int) -> pa.Table:
         """As receive_batch, whatever there is to say of watermarks."""
         self._check_open()
+        if self._buffered:
+            return self._take_unread(max_messages)
         try:
             return self._store.read(lambda view: self._take(view, max_messages), up_to_damage=True)
         except MissingFile:  # also for the newest view: damage, like any other
@@ -227,6 +235,27 @@ class Reader:
             found, self._damage = self._damage, None
             if found is not None:
                 record_damage(self._store, *found)
+
+    def _take_unread(self, limit: int) -> pa.Table:
+        """The next messages of those that were read ahead: they stand before all that follows."""
+        left = len(self._buffered)
+        table = self._unread.slice(self._unread.num_rows - left, limit)
+        for _ in range(table.num_rows):
+            message = self._buffered.popleft()
+            if self._ground is not None:
+                self._ground.handed_out(message)
+        return table
+
+    def _keep_unread(self, is_kept: Callable[[Message], bool]) -> None:
+        """Forget those that were read ahead and are not kept."""
+        kept = [is_kept(message) for message in self._buffered]
+        rows = self._unread.slice(self._unread.num_rows - len(kept))
+        self._unread = rows.filter(pa.array(kept, pa.bool_()))
+        self._buffered = deque(compress(self._buffered, kept))
+
+    def _drop_unread(self) -> None:
+        self._buffered.clear()
+        self._unread = NO_MESSAGES
 
     def _take(self, view: View, limit: int, *, is_gone: bool = False) -> pa.Table:
         """One batch. MissingFile leaves nothing behind: the file may have been replaced (R21)."""
@@ -379,7 +408,8 @@ class Reader:
     def _pop(self) -> Message | None:
         ground = self._ground
         if not self._buffered:
-            self._buffered.extend(messages(self.take(BATCH_MESSAGES)))
+            self._unread = self.take(BATCH_MESSAGES)
+            self._buffered.extend(messages(self._unread))
             if ground is not None:
                 ground.read_ahead(self._buffered)
         message = self._buffered.popleft() if self._buffered else None
@@ -439,7 +469,7 @@ class Reader:
         self._places.update(places)
         self._left.clear()
         self._previews.update({index: START for index in places if index in self._previews})
-        self._buffered = deque(m for m in self._buffered if m.partition not in places)
+        self._keep_unread(lambda message: message.partition not in places)
         if self._ground is not None:
             self._ground.sought(places)
 
@@ -478,7 +508,7 @@ class Reader:
     def close(self) -> None:
         """Read no more; nothing is held."""
         self._is_closed = True
-        self._buffered.clear()
+        self._drop_unread()
 
     def _check_open(self) -> None:
         if self._is_closed:

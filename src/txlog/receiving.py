@@ -185,6 +185,8 @@ class Receiving:
         tally.note(table, self._store.clock.now().wall_ms)
         tally.rewinds += sum(part.is_rewound for part in handed.parts)
         left = limit - table.num_rows
+        if ahead is not None:  # a preview is not leased: ahead of its caller it could be lost
+            left = 0 if table.num_rows else min(left, 1)
         if left and self.subscription.isolation == "uncommitted":
             table = pa.concat_tables([table, *self._preview(left)])
         self._last = (weakref.ref(table), runs)

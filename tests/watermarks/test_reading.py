@@ -81,6 +81,23 @@ def test_the_value_is_that_of_the_last_message_handed_out(bench: Bench, kind: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_behind_one_message_is_judged_by_the_same_values(bench: Bench, kind: str) -> None:
+    """What was read ahead and comes in a batch is handed out by then, and not before."""
+    client = bench.client
+    post(client, 10)
+    say(client, "A", 20)
+    post(client, 25, 19)
+    say(client, "A", 30)
+    with watch(bench, kind) as handle:
+        assert story(handle, 1) == [10]
+        assert handle.receive_batch().num_rows == 0
+        assert handle.get_last_watermark() == Watermark(20, 1)
+        assert handle.receive_batch(1)["is_late"].to_pylist() == [False]
+        assert handle.receive_batch(1)["is_late"].to_pylist() == [True]
+        assert story(handle) == ["=30"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_is_handed_out_as_a_whole(bench: Bench, kind: str) -> None:
     """Values passed on the way do not exist, the one behind it comes with the next call."""
     client = bench.client
