@@ -22,6 +22,7 @@ class Command:
 
     fields:  names of its JSON, in order; those before `|` are the default table
     records: it prints messages, not rows
+    more:    what `-f help` says behind the fields
     input_format: -f and --format belong to the command itself
     dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
     times:   an argument is a TIME, so that a word as -3m is none of its flags
@@ -35,6 +36,7 @@ class Command:
         examples: tuple[str, ...] = (),
         fields: str = "",
         records: bool = False,
+        more: Callable[[], str] | None = None,
         changes: bool = False,
         input_format: bool = False,
         dry_run: bool = False,
@@ -47,6 +49,7 @@ class Command:
         self.table_fields = shown.split()
         self.fields = self.table_fields + wide.split() + ["dry_run"] * dry_run
         self.records = records
+        self.more = more
         self.changes = changes
         self.input_format = input_format
         self.dry_run = dry_run
@@ -87,6 +90,7 @@ def command(
     examples: tuple[str, ...] = (),
     fields: str = "",
     records: bool = False,
+    more: Callable[[], str] | None = None,
     changes: bool = False,
     input_format: bool = False,
     dry_run: bool = False,
@@ -101,6 +105,7 @@ def command(
             examples=examples,
             fields=fields,
             records=records,
+            more=more,
             changes=changes,
             input_format=input_format,
             dry_run=dry_run,

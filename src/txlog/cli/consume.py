@@ -6,6 +6,7 @@ import importlib
 from typing import Annotated
 
 from txlog.bounds import Range, parse_bound, parse_duration, parse_range
+from txlog.cli import fieldhelp
 from txlog.cli.command import command, exclusive
 from txlog.cli.consume_request import Request, Target
 from txlog.cli.declared import Argument, Option
@@ -30,6 +31,7 @@ _RECORD = " ".join(RECORD_FIELDS)
     ),
     fields=_RECORD,
     records=True,
+    more=lambda: fieldhelp.verbs(),
 )
 def consume(
     call: Call,
@@ -135,6 +137,7 @@ def consume(
     examples=("txlog peek orders", "txlog peek orders --at 17:4", "txlog peek orders -s billing"),
     fields=_RECORD,
     records=True,
+    more=lambda: fieldhelp.verbs(),
 )
 def peek(
     call: Call,

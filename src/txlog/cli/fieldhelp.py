@@ -33,31 +33,25 @@ _KINDS: Final = (
 _FOUND: Final = "file row acknowledged_list lsn written_time durable op_list rows".split()
 
 
-def more(path: str, records: bool) -> str:
-    """The lines of a command behind those of its fields."""
-    if path == "query":
-        return _relations()
-    if path == "views":
-        return _lines("messages.", _MESSAGES) + _lines("segments.", _segments())
-    if path == "inspect":
-        return _inspected()
-    return _verbs() if records else ""
-
-
-def _verbs() -> str:
+def verbs() -> str:
     """The %-verbs, from the help topic."""
     out = manual.source("formatting").partition("# OUT\n")[2].partition("\n#")[0]
     rows = (line.partition(" :: ") for line in out.splitlines() if " :: " in line)
     return "".join(f"{verbs}\tverb\t{meaning.replace('`', '')}\n" for verbs, _, meaning in rows)
 
 
-def _relations() -> str:
+def relations() -> str:
     """Columns of messages and of each topic; of the others with their names."""
     listings = importlib.import_module("txlog.listings")
     text = _lines("", _MESSAGES) + _lines("messages_all.", _ALL)
     for name in sorted(listings.LISTS):
         text += _lines(f"{name}.", listings.columns(name))
     return text
+
+
+def views() -> str:
+    """Columns of the views that a script makes."""
+    return _lines("messages.", _MESSAGES) + _lines("segments.", _segments())
 
 
 def _segments() -> dict[str, str]:
@@ -73,7 +67,8 @@ def _lines(before: str, columns: dict[str, str]) -> str:
     )
 
 
-def _inspected() -> str:
+def inspected() -> str:
+    """Fields of all that inspect finds."""
     names: dict[str, None] = {"kind": None}
     for path in _KINDS:
         names |= dict.fromkeys(_fields(path))

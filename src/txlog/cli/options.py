@@ -77,6 +77,7 @@ class Described(Protocol):
     table_fields: list[str]
     fields: list[str]
     records: bool
+    more: Callable[[], str] | None
     changes: bool
     input_format: bool
     dry_run: bool
@@ -127,8 +128,8 @@ class Call:
             self.output.text(version.as_json() if self.flags.json else version.as_text())
         elif self.output.form == "help":
             self.output.field_help()
-            beside = importlib.import_module("txlog.cli.fieldhelp")
-            self.output.text(beside.more(self.command.path, self.command.records))
+            if self.command.more is not None:
+                self.output.text(self.command.more())
         else:
             if self.flags.log_file is not None:
                 saying.begin_log(self.flags.log_file)

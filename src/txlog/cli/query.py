@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
+from txlog.cli import fieldhelp
 from txlog.cli.bars import Words
 from txlog.cli.command import command, exclusive
 from txlog.cli.declared import Argument, Option
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         'txlog query "FROM orders" --out orders.parquet',
         "txlog query --file report.sql --param day=2026-11-20",
     ),
+    more=lambda: fieldhelp.relations(),
 )
 def query(
     call: Call,

@@ -7,6 +7,7 @@ import os
 from typing import Annotated
 
 from txlog.bounds import parse_duration, parse_size
+from txlog.cli import fieldhelp
 from txlog.cli.command import command
 from txlog.cli.declared import Argument, Option
 from txlog.cli.finding import STORE_DEFAULT
@@ -132,6 +133,7 @@ def status(
         "txlog inspect 17:4",
         'txlog inspect some.parquet --sql "SELECT count(*) FROM this"',
     ),
+    more=lambda: fieldhelp.inspected(),
 )
 def inspect(
     call: Call,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from txlog.cli import fieldhelp
 from txlog.cli.command import command
 from txlog.cli.declared import Option
 from txlog.cli.options import Call
@@ -32,6 +33,7 @@ _TRIES = 5
         "txlog views --topic orders --relative --out orders.duckdb",
         "txlog views --spark --complete rest > shop.py",
     ),
+    more=lambda: fieldhelp.views(),
 )
 def views(
     call: Call,
