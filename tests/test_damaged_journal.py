@@ -15,16 +15,18 @@ from typing import Any
 import pytest
 
 import txlog
-from tests.engine_kit import Bench, begin, read, send, send_txn, values
+from tests.engine_kit import START_MS, Bench, begin, read, send, send_txn, values
 from txlog import Client
-from txlog.bounds import END, Bound, Range
+from txlog.bounds import END, START, Bound, Range
 from txlog.clock import ManualClock
 from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES
 from txlog.errors import Corruption
+from txlog.ids import MessageId
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 BEFORE = {"t": [b"old", b"t1", b"x", b"y"], "u": [b"u1"]}
+SECOND_MS = START_MS + 1000  # when t1 was sent
 EVERY = [*BEFORE["t"], *BEFORE["u"]]
 
 
@@ -45,6 +47,7 @@ def written(folder: Path) -> tuple[Bench, int]:
     client.create_subscription("t", "s")
     send(client, b"old")
     client.checkpoint()
+    made.clock.advance(1000)
     send(client, b"t1")
     send(client, b"u1", topic="u")
     send_txn(client, b"x", b"y", partition=1)
@@ -125,8 +128,58 @@ def test_what_is_wanted_and_stands_before_it_is_no_error(bench: Bench) -> None:
         assert first is not None
         assert first.message_id is not None
         reader.seek(first.message_id)
-        assert first.value in [reader.receive_batch(1).column("value")[0].as_py() for _ in "12"]
+        assert first.value in [
+            reader.receive_batch(1).column("value")[0].as_py() for _ in "123"
+        ]  # x, y
     bench.close()
+
+
+def test_a_range_that_ends_before_it_is_no_error(bench: Bench) -> None:
+    """Where what follows cannot be of it, whatever it is; the same as while the store was whole."""
+    client = bench.another()
+    first, last = places(client)
+    behind = MessageId(last.ledger, last.entry + 1)
+    for stop, wanted in (
+        (first, []), (last, [b"old"]), (behind, [b"old", b"t1"]),
+    ):  # fmt: skip
+        for start in (START, Bound("skip", 0), Bound("id", first), Bound("time", 0)):
+            given = Range(start, Bound("id", stop))
+            assert values(client, range=given) == wanted, given
+            assert values(client, range=given, isolation="uncommitted") == wanted
+            assert values(client, range=given, partitions=[0]) == wanted
+    for end, wanted in ((Bound("skip", 2), [b"old", b"t1"]), (Bound("skip", 1), [b"old"]),
+                         (Bound("time", SECOND_MS), [b"old"])):  # fmt: skip
+        assert values(client, range=Range(START, end), partitions=[0]) == wanted, end
+        assert values(client, "t/0", range=Range(START, end)) == wanted, end
+    bench.close()
+
+
+def test_a_range_that_may_go_on_behind_it_ends_with_the_error(bench: Bench) -> None:
+    """Behind what can be read there may be more of it, a partition that was added as well."""
+    client = bench.another()
+    _, last = places(client)
+    beyond = Bound("id", MessageId(last.ledger, last.entry + 2))
+    for start, stop, wanted in (
+        (START, beyond, [b"old", b"t1"]),
+        (START, END, [b"old", b"t1"]),
+        (START, Bound("skip", 3), [b"old", b"t1"]),
+        (START, Bound("time", SECOND_MS + 1), [b"old", b"t1"]),
+        (START, Bound("last", 1), [b"old"]),
+        (START, Bound("sub", "s"), []),
+        (Bound("last", 1), Bound("id", last), []),
+        (Bound("sub", "s"), Bound("id", last), [b"old"]),
+    ):
+        found = read_to_damage(client, "t", range=Range(start, stop), partitions=[0])
+        assert found == wanted, (start, stop)
+    for stop in (Bound("skip", 1), Bound("time", SECOND_MS)):  # of every partition
+        assert read_to_damage(client, "t", range=Range(START, stop))[:1] == [b"old"]
+    bench.close()
+
+
+def places(client: Client) -> list[MessageId]:
+    """Of the two plain messages of t/0 that stand before the damage."""
+    found = [message.message_id for message in read(client, limit=2)]
+    return [one for one in found if one is not None]
 
 
 READING: list[Callable[[Client], object]] = [

@@ -21,6 +21,7 @@ from txlog.bounds import Bound, Range
 from txlog.engine.flow.bounds import (
     check_retained,
     end_of,
+    is_settled,
     partition_of,
     resolve_bound,
     resolve_range,
@@ -82,7 +83,7 @@ class Reader:
         "_buffered", "_damage", "_ends", "_ground", "_grows", "_is_bounded", "_is_closed",
         "_isolation", "_left", "_lsn", "_of_txn", "_partitions", "_places", "_previews", "_session",
         "_skips", "_stops", "_store", "_topic_number", "_turn", "_unread", "_wanted", "is_led",
-        "short", "topic",
+        "is_settled", "short", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +115,7 @@ class Reader:
         self._of_txn = wanted.txn
         self._is_bounded = wanted.stop is not None or wanted.kind != "range"
         self.is_led = is_led
+        self.is_settled = False  # what may follow is not of the range, and damage there neither
         of_all = partitions is None and self.topic.partition is None
         self._grows = of_all and wanted.stop is None and wanted.kind == "range" and (
             wanted.start.kind != "id"
@@ -138,7 +140,9 @@ class Reader:
         for number in partitions or ():
             check_partition(self.short, found, number)
         chosen = range(found.partitions) if partitions is None else partitions
-        for number, place in resolve_range(view, found, wanted, list(chosen)).items():
+        places = resolve_range(view, found, wanted, list(chosen))
+        self.is_settled = is_settled(view, found, wanted, places, of_all=partitions is None)
+        for number, place in places.items():
             self._places[number] = place.behind
             self._stops[number] = place.stop
             self._skips[number] = _skip_of(view, found, number, place.subscription)
@@ -277,7 +281,7 @@ class Reader:
             raise
         if failed is not None and not tables:
             raise failed
-        if not (tables or self.is_led) and (damage := view.damage) is not None:
+        if not (tables or self.is_led or self.is_settled) and (damage := view.damage) is not None:
             raise damage  # of the journal: more was stored
         self._store.tally.handed_out += sum(table.num_rows for table in tables)
         return pa.concat_tables(tables) if tables else NO_MESSAGES
@@ -451,7 +455,7 @@ class Reader:
                 if (number := self._number(view, partition)) not in view.catalog.unavailable
                 or view.catalog.unavailable[number].reason == "damage"
             )
-            if not found and (damage := view.damage) is not None:
+            if not (found or self.is_settled) and (damage := view.damage) is not None:
                 raise damage
             return found
 
@@ -565,7 +569,8 @@ class Readers:
         def each(view: View) -> None:
             for reader in self._readers:
                 begin(reader, view)
-            self._damage = view.damage
+            is_settled = all(reader.is_settled for reader in self._readers)
+            self._damage = None if is_settled else view.damage
 
         self._store.read(each, up_to_damage=True)
         self._at = 0

@@ -24,6 +24,8 @@ from txlog.engine.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, TransactionNotFound
 from txlog.ids import MessageId, TopicName, TxnId
 
+_STEADY = ("start", "skip", "id", "time")  # bounds that frames which follow do not move back
+
 
 class Place(NamedTuple):
     """Where to read in one partition; subscription: leave out what it has acknowledged."""
@@ -67,6 +69,40 @@ def resolve_range(
             stop = stop_behind(resolve_bound(view, topic, partition, wanted.stop))
         out[partition] = Place(resolve_bound(view, topic, partition, wanted.start), stop)
     return out
+
+
+def is_settled(
+    view: View, topic: Topic, wanted: Range, places: dict[int, Place], *, of_all: bool
+) -> bool:
+    """Whether no frame that follows, whatever it holds, can put a message into a range.
+
+    Positions only grow, so it is when each stop stands before the end, or is the end by its name.
+    A stop by time does when a message of that time or later is there: behind it nothing counts,
+    however early. Who counts from the end, or asks what a subscription has, asks for what follows.
+    of_all: the range is of all partitions: by an id it is of one, else frames may add partitions
+    """
+    stop = wanted.stop
+    if stop is None or wanted.kind != "range" or wanted.start.kind not in _STEADY:
+        return False
+    if of_all and not any(isinstance(one.value, MessageId) for one in (wanted.start, stop)):
+        return stop.kind == "start"
+    return all(
+        _is_settled(view, topic, partition, stop, place) for partition, place in places.items()
+    )
+
+
+def _is_settled(view: View, topic: Topic, partition: int, stop: Bound, place: Place) -> bool:
+    end = end_of(view, topic, partition)
+    if isinstance(stop.value, MessageId):
+        index = 0 if stop.value.index == 1 else stop.value.index
+        return (stop.value.ledger, stop.value.entry, index) <= end
+    if stop.kind == "skip":
+        assert isinstance(stop.value, int)
+        return stop.value <= view.topic(number_of(topic, partition)).messages
+    if stop.kind == "time":
+        assert place.stop is not None
+        return place.stop < end
+    return stop.kind == "start"
 
 
 def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mark:
