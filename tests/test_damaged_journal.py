@@ -5,6 +5,7 @@ RELIABILITY 2.3, V < D; Law 3: nothing is shown that is not known to be durable.
 
 from __future__ import annotations
 
+import io
 import struct
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES
 from txlog.errors import Corruption
 from txlog.ids import MessageId
+from txlog.jobs.export_files import export_directory, export_file, export_stream
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 BEFORE = {"t": [b"old", b"t1", b"x", b"y"], "u": [b"u1"]}
@@ -173,6 +175,47 @@ def test_a_range_that_may_go_on_behind_it_ends_with_the_error(bench: Bench) -> N
         assert found == wanted, (start, stop)
     for stop in (Bound("skip", 1), Bound("time", SECOND_MS)):  # of every partition
         assert read_to_damage(client, "t", range=Range(START, stop))[:1] == [b"old"]
+    bench.close()
+
+
+def test_damage_that_is_met_while_a_range_is_read_ends_it(tmp_path: Path) -> None:
+    """It began over a whole journal; loaded anew, the view has no longer all of it."""
+    made, at = written(tmp_path)
+    client = made.another()
+    tables = client.read("t", batch_messages=1)
+    assert next(tables)["value"].to_pylist() == [b"old"]
+    damage(made, at)
+    client._store.reload()
+    out: list[bytes] = []
+    with pytest.raises(Corruption) as ended:
+        for table in tables:
+            out += table["value"].to_pylist()
+    told(ended.value)
+    assert sorted(out) == [b"t1", b"x", b"y"]
+    made.close()
+
+
+@pytest.mark.parametrize("to", ["file", "directory", "stream"])
+def test_an_export_that_ends_before_it_is_made(bench: Bench, tmp_path: Path, to: str) -> None:
+    """The messages of its range; one without an end is refused, and leaves no file."""
+    client = bench.another()
+    wanted = Range(START, Bound("id", places(client)[1]))
+    path = tmp_path / "out"
+
+    def export(given: Range | None) -> int:
+        if to == "stream":
+            found = export_stream(client, "t", io.BytesIO(), wanted=given)
+        elif to == "file":
+            found = export_file(client, "t", str(path), wanted=given)
+        else:
+            found = export_directory(client, "t", str(path), wanted=given)
+        return int(found["messages"])
+
+    with pytest.raises(Corruption) as refused:
+        export(None)
+    told(refused.value)
+    assert not [one for one in path.rglob("*") if one.is_file()]
+    assert export(wanted) == 1
     bench.close()
 
 
@@ -410,6 +453,8 @@ def test_the_commands_say_so(bench: Bench) -> None:
         assert "is damaged at byte" in said, words
         assert "txlog admin repair" in said, words
     assert run(bench, "consume", "t", "-n", "1", "-f", "%v\n")[:2] == (0, "old\n")
+    second = str(read(bench.another(), limit=2)[1].message_id)
+    assert run(bench, "consume", "t", "--until", second, "-f", "%v\n")[:2] == (0, "old\n")
     place = str(read(bench.another(), limit=1)[0].message_id)
     assert run(bench, "peek", "t", "--at", place, "-f", "%v\n")[:2] == (0, "old\n")
     for words in (["topic", "list"], ["query", "FROM t"], ["status"], ["consume", "t", "-s", "s"],

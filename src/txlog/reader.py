@@ -200,6 +200,7 @@ class Reader:
         self._drop_unread()
         self._left.clear()
         self._previews, self._grows, self._is_bounded, self._turn = {}, False, False, 0
+        self.is_settled = places.keys() <= stops.keys()
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.
@@ -281,10 +282,20 @@ class Reader:
             raise
         if failed is not None and not tables:
             raise failed
-        if not (tables or self.is_led or self.is_settled) and (damage := view.damage) is not None:
+        if not tables and (damage := view.damage) is not None and self._may_lack(view):
             raise damage  # of the journal: more was stored
         self._store.tally.handed_out += sum(table.num_rows for table in tables)
         return pa.concat_tables(tables) if tables else NO_MESSAGES
+
+    def _may_lack(self, view: View) -> bool:
+        """Whether damage of the journal may have taken what is read here.
+
+        Of a round that began before it was met too: the view may have been loaded anew since.
+        """
+        if not (self.is_led or self.is_settled):
+            return True
+        found = self._found(view)
+        return any(self._stop(index) > end_of(view, found, index) for index in self._places)
 
     def _take_round(
         self, view: View, limit: int, *, is_gone: bool

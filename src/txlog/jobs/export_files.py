@@ -26,9 +26,10 @@ import pyarrow as pa
 from txlog import compute as pc
 from txlog.bounds import END, Range
 from txlog.client import Client
-from txlog.engine.flow.bounds import Place, resolve_range
+from txlog.engine.flow.bounds import Place, is_settled, resolve_range
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.cursor import covers
+from txlog.engine.follower import check_whole
 from txlog.engine.model.ops import Mark
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.outside import make_directory, remove_files, replace_file, replacing
@@ -52,6 +53,7 @@ from txlog.jobs.exported import (
     exported,
     writer,
 )
+from txlog.looking import look
 from txlog.reader import Reader
 
 Answer = dict[str, Any]
@@ -147,7 +149,7 @@ def export_directory(
     if wanted is not None and wanted.kind != "range":
         raise InvalidArgument("a directory takes a stretch of the log: unacked and txn are none")
     short = TopicName.parse(topic, allow_partition=True).short
-    client.describe_topic(topic)
+    client.topic(topic)
     make_directory(path)
     with closing(PosixDisk(path, allow_unsafe=True)) as disk, closing(disk.lock_file(LOCK)) as lock:
         if not lock.try_acquire():
@@ -245,7 +247,7 @@ class _Directory:
         stop = self.state.stops.get(partition)
         if stop is None:
             return
-        number = int(partition)
+        number, store = int(partition), self._client._store
         reader = self._client.reader(self._topic, partitions=[number])
         reader._stand({number: self.state.places[partition]}, {number: stop})
         while True:
@@ -254,7 +256,7 @@ class _Directory:
             except MessageNotFound as error:
                 error.hint = "begin anew: in another directory, or here with --force"
                 raise
-            ((_, mark),) = self._client._ask(reader._standing).items()
+            ((_, mark),) = look(store, reader._standing, up_to_damage=True).items()
             if written:
                 self.state.places[partition] = mark
                 self._save()
@@ -303,12 +305,15 @@ class _Directory:
         whole = Range(start=wanted.start, stop=wanted.stop or END)
         name = TopicName.parse(self._topic, allow_partition=True)
 
-        def look(view: View) -> dict[int, Place]:
-            found = find_topic(view, name)
+        def resolved(view: View) -> dict[int, Place]:
+            found, of_all = find_topic(view, name), name.partition is None
             every = range(found.partitions) if name.partition is None else [name.partition]
-            return resolve_range(view, found, whole, list(every))
+            places = resolve_range(view, found, whole, list(every))
+            if not is_settled(view, found, whole, places, of_all=of_all):
+                check_whole(view)
+            return places
 
-        found = self._client._ask(look)
+        found = look(self._client._store, resolved, up_to_damage=True)
         stops = {str(index): place.stop for index, place in found.items()}
         return (
             {str(index): place.behind for index, place in found.items()},
