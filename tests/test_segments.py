@@ -10,7 +10,8 @@ import pytest
 from tests.engine_kit import Bench, begin, send, send_txn
 from txlog import Bound, segments
 from txlog.bounds import parse_range
-from txlog.errors import Corruption, NotFound, TopicNotFound
+from txlog.engine.storage.manifest import changes_of
+from txlog.errors import Corruption, InvalidArgument, NotFound, TopicNotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -124,4 +125,59 @@ def test_a_damaged_file_is_not_printed(tmp_path: Path) -> None:
     for what in ("1", str(path)):
         with pytest.raises(Corruption):
             rows(bench, what)
+    bench.close()
+
+
+def test_files_of_changes_are_listed_and_shown(tmp_path: Path) -> None:
+    """Of a cursor with its topic, the others with no topic; all that a manifest names, once."""
+    bench = Bench(tmp_path / "store")
+    client = bench.client
+    for name in ("t", "u"):
+        client.create_topic(name, 2)
+        client.create_subscription(name, "s")
+    client.connect("k")
+    client.admin.compact_changes()
+    client.acknowledge("t", "s", send(client, b"a"))
+    client.checkpoint()
+    refs = {ref.path: ref for ref in client._store.read(lambda v: changes_of(v.manifest)).refs}
+    listed = [row for row in segments.listed(client, None) if row["log"] is not None]
+    assert sorted(row["file"] for row in listed) == sorted(refs)
+    for row in listed:
+        ref = refs[row["file"]]
+        assert (row["rows"], row["size_bytes"]) == (ref.rows, ref.bytes)
+        assert row["size_bytes"] == Path(bench.path, row["file"]).stat().st_size
+        assert row["state"] == ("sealed" if row["file"].endswith("parquet") else "open")
+        shown = segments.shown(client, row["file"])
+        assert {name: shown[name] for name in row} == row
+        assert {one["name"] for one in shown["column_list"]} >= {"lsn", "time", "change"}
+        assert [one["rows"] for one in shown["row_group_list"]] == [ref.rows]
+        schema, batches = segments.stored(client, row["file"])
+        assert sum(batch.num_rows for batch in batches) == ref.rows and "change" in schema.names
+    assert {row["log"] for row in listed if row["topic"] is None} == {
+        "transaction_key_log", "cursor_log", "catalog_log",
+    }  # fmt: skip
+    assert {(row["topic"], row["partition"]) for row in listed if row["topic"] is not None} == {
+        ("t", 0), ("t", 1), ("u", 0), ("u", 1),
+    }  # fmt: skip
+    own = [row for row in segments.listed(client, "t", 1) if row["log"] is not None]
+    assert [(row["topic"], row["partition"], row["log"]) for row in own] == [("t", 1, "cursor_log")]
+    with pytest.raises(InvalidArgument):
+        segments.listed(client, None, 0)
+    with pytest.raises(InvalidArgument):
+        segments.stored(client, own[0]["file"], row_group=1)
+    status = client.status()
+    size = sum(ref.bytes for ref in refs.values())
+    assert status["change_logs"] == {
+        "files": len(refs), "rows": sum(ref.rows for ref in refs.values()), "size_bytes": size,
+    }  # fmt: skip
+    ledgers = sum(row["size_bytes"] for row in segments.listed(client, None) if not row["log"])
+    assert status["store"]["size_bytes"] == status["journal"]["size_bytes"] + ledgers + size
+    newest = max(Path(bench.path, "manifest").iterdir())
+    named = {one["file"] for one in client.inspect(f"file:{newest}")["file_list"]}
+    assert named == {row["file"] for row in segments.listed(client, None) if row["file"]}
+    file = Path(bench.path, own[0]["file"])
+    file.chmod(0o600)
+    file.write_bytes(bytes([*file.read_bytes()[:-9], *b"123456789"]))
+    with pytest.raises(Corruption):
+        segments.shown(client, own[0]["file"])
     bench.close()

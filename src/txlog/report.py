@@ -27,6 +27,7 @@ from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic, numbers
 from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
 from txlog.engine.liveness import dead_consumers, writer
+from txlog.engine.storage.manifest import changes_of
 from txlog.engine.store import Store
 from txlog.engine.view import View
 from txlog.ids import MessageId, TopicName, TxnId
@@ -341,10 +342,12 @@ def status(view: View, store: Store) -> Answer:
         row["watermark"] = watermarkreport.at_end(view, found)
     frames, size = view.lsn - view.manifest.cut_lsn, view.journal.end
     segments = file_bytes(view, list(view.catalog.owners))
+    logs = changes_of(view.manifest).refs
+    told = sum(ref.bytes for ref in logs)
     return {
         "store": {
             "path": store.disk.description, "uuid": store.identity.uuid,
-            "format": store.identity.format, "size_bytes": size + segments,
+            "format": store.identity.format, "size_bytes": size + segments + told,
             "durability": store.durability, "created_time": store.identity.created_ms,
         },
         "journal": {"lsn": view.lsn, "durable_lsn": view.journal.durable_lsn, "frames": frames,
@@ -352,6 +355,9 @@ def status(view: View, store: Store) -> Answer:
         "checkpoint": {
             "generation": view.manifest.generation, "lsn": view.manifest.cut_lsn,
             "written_time": view.manifest.time_ms or None,
+        },
+        "change_logs": {
+            "files": len(logs), "rows": sum(ref.rows for ref in logs), "size_bytes": told,
         },
         "writer": writer(store.disk),
         "txns": {**counts, "oldest_age_ms": oldest},

@@ -1,9 +1,10 @@
 """Segments: the files that the rows of a topic are in, their columns and row groups, their rows.
 
     list   a row a file, and one for what is in journal frames only; those of ledgers that were
-           trimmed as long as they are there, of no message any more
+           trimmed as long as they are there, of no message any more; those of the logs of changes,
+           which no topic has, or one cursor of it
     show   one ledger, or one file of a store or of none
-    cat    stored rows as they are, markers and watermark rows too
+    cat    stored rows as they are, markers, watermark rows and changes too
 
 The keys of the answers are the fields that `txlog segment` prints. Rows of a file of the store are
 compared with its checksums; those of another file are read as they are.
@@ -23,13 +24,15 @@ from txlog.bounds import Bound, Range
 from txlog.engine.flow.lookup import check_partition
 from txlog.engine.flow.lookup import topic as find_topic
 from txlog.engine.folds.buffer import live_rows
-from txlog.engine.folds.catalog import has_partition, index_of, number_of, topic_of
+from txlog.engine.folds.catalog import has_partition, index_of, number_of, numbers, topic_of
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.storage.checked import said_by_arrow
 from txlog.engine.storage.far import is_far
-from txlog.engine.storage.manifest import generations, read_manifest
+from txlog.engine.storage.manifest import ChangeRef, changes_of, generations, read_manifest
 from txlog.engine.storage.segment import FileRef, arrow_module
 from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.upkeep.changelog import RELATIONS, read
+from txlog.engine.upkeep.changes import name_of
 from txlog.engine.upkeep.dump import inspect_file
 from txlog.engine.view import View
 from txlog.errors import Corruption, InvalidArgument, MissingFile, NotFound, TxlogError
@@ -45,30 +48,33 @@ Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
 
 def listed(
-    client: RelationReader, topic: str, partition: int | None = None, *,
+    client: RelationReader, topic: str | None, partition: int | None = None, *,
     small_bytes: int | None = None, sort: str = "ledger",
 ) -> list[Answer]:  # fmt: skip
-    """The files of a topic; the fields of `txlog segment list`.
+    """The files of a topic, of its cursors too; the fields of `txlog segment list`.
 
+    topic:       None: all topics, and then the logs of changes that no topic has
     small_bytes: only files of less
     sort:        ledger, rows or size; the last two the greatest first
     raises:      TopicNotFound, InvalidArgument
     """
+    if topic is None and partition is not None:
+        raise InvalidArgument("a partition is of a topic", code=203)
     if sort not in SORTS:
         raise InvalidArgument(f"sort is {sort!r}, it must be one of {', '.join(SORTS)}")
-    name = TopicName.parse(topic, allow_partition=True)
+    name = None if topic is None else TopicName.parse(topic, allow_partition=True)
 
     def question(view: View) -> list[Answer]:
-        found = find_topic(view, name)
-        wanted = name.partition if partition is None else partition
-        if wanted is not None:
-            check_partition(name.topic.short, found, wanted)
-        indexes = range(found.partitions) if wanted is None else [wanted]
-        gone = _trimmed(view)
-        return [
-            row for index in indexes for number in [number_of(found, index)]
-            for row in (*_gone(view, number, gone.get(number, [])), *_of_partition(view, number))
+        gone, own = _trimmed(view), _of_cursors(view)
+        shared = own.pop(0, [])
+        rows = [
+            row for number in _chosen(view, name, partition)
+            for row in (*_gone(view, number, gone.get(number, [])), *_of_partition(view, number),
+                        *own.pop(number, []))
         ]  # fmt: skip
+        if name is None:  # those of a topic that was deleted go with the next checkpoint
+            rows += [row for rest in own.values() for row in rest] + shared
+        return rows
 
     rows = client._ask(question)
     if small_bytes is not None:
@@ -80,6 +86,40 @@ def listed(
         by = "size_bytes" if sort == "size" else "rows"
         rows.sort(key=lambda row: -(row[by] or 0))
     return rows
+
+
+def _chosen(view: View, name: TopicName | None, partition: int | None) -> list[int]:
+    """The partitions, by their numbers, of a topic or one of it, or of all topics by name."""
+    if name is None:
+        topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+        return [number for topic in topics for number in numbers(topic)]
+    found = find_topic(view, name)
+    wanted = name.partition if partition is None else partition
+    if wanted is None:
+        return [*numbers(found)]
+    check_partition(name.topic.short, found, wanted)
+    return [number_of(found, wanted)]
+
+
+def _of_cursors(view: View) -> dict[int, list[Answer]]:
+    """The files of the logs of changes, by the partition whose cursor they are of; 0: of none."""
+    out: dict[int, list[Answer]] = {}
+    for ref in changes_of(view.manifest).refs:
+        out.setdefault(ref.partition, []).append(_of_changes(view, ref))
+    return out
+
+
+def _of_changes(view: View, ref: ChangeRef) -> Answer:
+    """A file of a log of changes: it has no messages, and is merged with others until sealed."""
+    named = name_of(view.catalog, (ref.subscription, ref.partition)) if ref.partition else None
+    return {
+        "topic": None if named is None else named.topic,
+        "partition": None if named is None else named.partition, "ledger": None, "part": None,
+        "state": "sealed" if ref.path.endswith(".parquet") else "open", "sidecar": False,
+        "messages": 0, "markers": 0, "first": None, "last": None, "rows": ref.rows,
+        "size_bytes": ref.bytes, "first_time": ref.time_first, "last_time": ref.time_last,
+        "crc32c": f"{ref.crc:08x}", "file": ref.path, "log": RELATIONS[ref.kind],
+    }  # fmt: skip
 
 
 Gone = tuple[int, str, FileRef | None]  # ledger, path, what is known of the file
@@ -135,7 +175,7 @@ def _gone(view: View, number: int, gone: Sequence[Gone]) -> Iterator[Answer]:
             "ledger": ledger, "state": "trimmed", "sidecar": False, "first_time": None,
             "last_time": None, "part": None, "rows": None if ref is None else ref.rows,
             "size_bytes": size, "crc32c": None if ref is None else f"{ref.crc:08x}",
-            "file": path, "messages": 0, "markers": 0, "first": first, "last": last,
+            "file": path, "messages": 0, "markers": 0, "first": first, "last": last, "log": None,
         }  # fmt: skip
 
 
@@ -146,7 +186,7 @@ def _of_partition(view: View, number: int) -> Iterator[Answer]:
     for is_sidecar, ends in sides:
         for end in ends:
             state = "open" if end is ends[-1] else "sealed" if end.sealed else "closed"
-            of = {**named, "ledger": end.ledger, "state": state, "sidecar": is_sidecar,
+            of = {**named, "ledger": end.ledger, "state": state, "sidecar": is_sidecar, "log": None,
                   "first_time": getattr(end, "first_ms", 0) or None,
                   "last_time": getattr(end, "last_ms", 0) or None}  # fmt: skip
             yield from _of_ledger(view, number, of, end.entries)
@@ -193,6 +233,10 @@ def shown(client: RelationReader, what: str) -> Answer:
 
     raises: NotFound (no such ledger or file), FormatMismatch, Corruption
     """
+    changes = _changes(client, what)
+    if changes is not None:
+        known, table = changes
+        return known | _shape(table, known["file"])
     refs, row = _found(client, what)
     if row is None:
         return _of_stranger(what)
@@ -224,6 +268,25 @@ def _found(client: RelationReader, what: str) -> tuple[list[FileRef], Answer | N
     if row is None and what.isdecimal() and len(what) < 20:
         raise NotFound(f"no ledger {what} has rows here", hint="txlog segment list TOPIC")
     return refs, row
+
+
+def _changes(client: RelationReader, what: str) -> tuple[Answer, pa.Table] | None:
+    """What is known of a file of a log of changes, and its rows; None: it is none."""
+
+    def question(view: View) -> tuple[Answer, pa.Table] | None:
+        for ref in changes_of(view.manifest).refs:
+            if _is_path(client, what, ref.path):
+                return _of_changes(view, ref), read(view.disk, ref)
+        return None
+
+    return client._ask(question)
+
+
+def _shape(table: pa.Table, path: str) -> Answer:
+    """The columns of rows that are read whole, as one row group."""
+    group = {"rows": table.num_rows, "size_bytes": table.nbytes, "file": path, "first": None,
+             "last": None}  # fmt: skip
+    return {"column_list": _arrow_columns(table), "row_group_list": [group]}
 
 
 def _is_path(client: RelationReader, what: str, path: str) -> bool:
@@ -300,7 +363,7 @@ def _of_stranger(path: str) -> Answer:
         raise InvalidArgument(f"{path} is a {found['type']}, and has no rows of messages")
     out: Answer = dict.fromkeys(
         ("topic", "partition", "ledger", "part", "state", "messages", "first", "last", "sidecar",
-         "markers", "first_time", "last_time", "crc32c")
+         "markers", "first_time", "last_time", "crc32c", "log")
     )  # fmt: skip
     out |= {"size_bytes": found["size_bytes"], "file": path, "rows": found.get("rows")}
     if is_parquet(path):
@@ -313,10 +376,7 @@ def _of_stranger(path: str) -> Answer:
         return out
     with pa.ipc.open_file(pa.py_buffer(Path(path).read_bytes())) as reader:
         table = reader.read_all()
-    out["column_list"] = _arrow_columns(table)
-    out["row_group_list"] = [{"rows": table.num_rows, "size_bytes": table.nbytes, "file": path,
-                              "first": None, "last": None}]  # fmt: skip
-    return out
+    return out | _shape(table, path)
 
 
 # --- rows ------------------------------------------------------------------------------------
@@ -331,6 +391,11 @@ def stored(
     wanted:    only these entries: ids, or so many rows from the start or before the end
     raises:    NotFound, InvalidArgument, Corruption
     """
+    changes = _changes(client, what)
+    if changes is not None:
+        if wanted is not None or row_group not in (None, 0):
+            raise InvalidArgument("a file of changes has one row group, and no entries", code=203)
+        return changes[1].schema, iter(changes[1].to_batches())
     refs, row = _found(client, what)
     if row is None:
         return _of_file(what, row_group)

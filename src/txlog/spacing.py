@@ -18,6 +18,7 @@ from txlog.engine.flow.trim import TrimmedPartition
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.storage.far import check_place, is_far, place_of, size_of
 from txlog.engine.store import Store
+from txlog.engine.upkeep.changelog import RELATIONS
 from txlog.engine.upkeep.checkpoint import CheckpointReport, maintenance
 from txlog.engine.upkeep.checkpoint import checkpoint as write_checkpoint
 from txlog.engine.upkeep.compact import (
@@ -44,8 +45,6 @@ from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import TopicName
 
 Answer = dict[str, Any]
-# The logs of changes, by what relations of SQL are called that show them.
-LOGS = {"key": "transaction_key_log", "cursor": "cursor_log", "catalog": "catalog_log"}
 
 
 def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicName, list[int]]:
@@ -118,7 +117,7 @@ def compact_changes(store: Store) -> list[Answer]:
     """Compact the logs of changes; the fields of `txlog admin compact-changes`, a row a log."""
     before, after = compact_logs(store)
     out: list[Answer] = []
-    for kind, name in LOGS.items():
+    for kind, name in RELATIONS.items():
         row: Answer = {"log": name}
         for when, found in (("before", before), ("after", after)):
             refs = [ref for ref in found.refs if ref.kind == kind]

@@ -108,7 +108,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin locks": Entry("adminstats", "locks", "who holds which lock"),
     "verify": Entry("verify", "verify", "read every byte, and say what is wrong"),
     "doctor": Entry("verify", "doctor", "is the store well, and the machine under it"),
-    "segment list": Entry("segment", "list_segments", "the files of a topic"),
+    "segment list": Entry("segment", "list_segments", "the files of a topic or of all"),
     "segment show": Entry("segment", "show", "a ledger or file, its columns and row groups"),
     "segment cat": Entry("segment", "cat", "stored rows as they are"),
     "wait": Entry("waiting", "wait", "until there are messages, a watermark, no backlog"),

@@ -21,7 +21,7 @@ _STRINGS: Final = frozenset(
     "topic namespace subscription producer owner transaction_key key path file state type kind "
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
-    "output holder by marker_type mode job engine dest origin was crc32c fix".split()
+    "output holder by marker_type mode job engine dest origin was crc32c fix log".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -34,8 +34,8 @@ _BOOLEANS: Final = frozenset(
     "was_active holds idle met durable".split()
 )
 _OBJECTS: Final = frozenset(
-    "policies origins properties store journal checkpoint writer txns log_stats low_water_marks "
-    "labels produced_partitions acked_partitions".split()
+    "policies origins properties store journal checkpoint change_logs writer txns log_stats "
+    "low_water_marks labels produced_partitions acked_partitions".split()
 )
 _INSTANTS: Final = frozenset({"watermark", "emitted", "time"})
 
@@ -195,6 +195,7 @@ MEANINGS: Final[dict[str, str]] = {
     "store": "where it is, its size, durability and when it was made",
     "journal": "its newest frame, the newest durable one, how many and how large they are",
     "checkpoint": "the newest: its number, its LSN and when it was written",
+    "change_logs": "files of the logs of changes: how many, their rows, how large they are",
     "writer": "who holds the write lock: pid and command; null: nobody",
     "txns": "how many transactions are open, overdue, committing and aborting",
     "created_time": "when it was made",
@@ -287,7 +288,7 @@ MEANINGS: Final[dict[str, str]] = {
     "part": "number of the part, of a ledger that is in several files",
     "sidecar": "it has the rows of transactions",
     "rows": "rows stored, markers too",
-    "log": "key, cursor or catalog: whose changes",
+    "log": "whose changes: of keys, cursors or the catalog",
     "rows_before": "rows before",
     "rows_after": "rows after",
     "files_before": "files before",

@@ -159,7 +159,8 @@ class Output:
         picked = [fields.select(row, names) for row in rows]
         if self.form == "names":
             name = first_name(names)
-            self.text("".join(f"{tables.cell(row[name])}\n" for row in picked))
+            named = (row[name] for row in picked if row[name] is not None)
+            self.text("".join(f"{tables.cell(one)}\n" for one in named))
         elif self.form in ("tsv", "csv"):
             self.text(delimited(self.form, names, [list(row.values()) for row in picked]))
         else:

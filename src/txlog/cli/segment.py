@@ -12,7 +12,7 @@ from txlog.cli.options import Call
 
 _FIELDS = (
     "topic partition ledger part state messages size_bytes first last | sidecar rows markers "
-    "first_time last_time crc32c file"
+    "first_time last_time crc32c file log"
 )
 
 
@@ -22,21 +22,24 @@ _FIELDS = (
         "txlog segment list orders",
         "txlog segment list orders --small 1MiB --sort size -f wide",
         "txlog segment list orders -p 0 --json",
+        "txlog segment list --columns log,rows,size_bytes,file",
     ),
     fields=_FIELDS,
 )
 def list_segments(
     call: Call,
-    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    topic: Annotated[str | None, Argument(metavar="TOPIC", show_default=False)] = None,
     partition: Annotated[int | None, Option("--partition", "-p", metavar="N")] = None,
     small: Annotated[
         str | None, Option("--small", metavar="SIZE", help="only files of less")
     ] = None,
     sort: Annotated[str, Option("--sort", metavar="ledger|rows|size", help="the order")] = "ledger",
 ) -> None:
-    """List the files of a topic, and what is in journal frames only.
+    """List the files of a topic or of all, and what is in journal frames only.
 
-    A ledger that was trimmed is listed while its file is there: readers may be at it.
+    Files with a log are of changes: of a cursor of the topic, and without a TOPIC also those of
+    transaction_key_log, cursor_log and catalog_log that no topic has. A ledger that was trimmed is
+    listed while its file is there: readers may be at it.
     """
     call.check_choice("--sort", sort, ("ledger", "rows", "size"))
     api = importlib.import_module("txlog.segments")
@@ -62,7 +65,7 @@ def show(
         ),
     ],
 ) -> None:
-    """Show a ledger or a file: its columns and row groups, their codecs and sizes."""
+    """Show a ledger or a file, of changes too: its columns and row groups, codecs and sizes."""
     api = importlib.import_module("txlog.segments")
     call.output.single(api.shown(call.relations(), what))
 

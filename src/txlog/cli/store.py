@@ -110,7 +110,7 @@ def copy(
 @command(
     "status",
     examples=("txlog status", "txlog status --json"),
-    fields="store journal checkpoint writer txns topic_list problem_list",
+    fields="store journal checkpoint change_logs writer txns topic_list problem_list",
 )
 def status(
     call: Call,

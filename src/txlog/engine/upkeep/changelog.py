@@ -31,6 +31,10 @@ DIRECTORIES: Final = {
     "key": "system/__transaction_key", "cursor": "system/cursors", "catalog": "system/catalog",
 }  # fmt: skip
 CURSORS_DIR: Final = "_cursors"
+# By what relations of SQL they are shown.
+RELATIONS: Final = {
+    "key": "transaction_key_log", "cursor": "cursor_log", "catalog": "catalog_log",
+}  # fmt: skip
 # More Arrow files than this, or more bytes in them, are made one; from so many bytes on sealed.
 PARTS_MAX: Final = 16
 SEALED_BYTES: Final = 8 << 20

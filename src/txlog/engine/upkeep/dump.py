@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from txlog.engine.storage.bucket import FOOTER_KEY, Head, decode_head
 from txlog.engine.storage.checked import said_by_arrow
 from txlog.engine.storage.frame import HEADER_BYTES, decode_header, is_genuine
 from txlog.engine.storage.journal_file import FILE_HEADER_BYTES, JournalName, RawFrame
-from txlog.engine.storage.manifest import Manifest
+from txlog.engine.storage.manifest import ChangeRef, Manifest, changes_of
+from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.witness import decode_record
 from txlog.engine.upkeep.changes import SCHEMAS
 from txlog.errors import Corruption, FormatMismatch, NotFound
@@ -55,11 +57,13 @@ def inspect_file(path: str) -> Answer:
         return {**base, "type": "journal", **_journal(data)}
     if data.startswith(b"TXLOGMAN"):
         body = msgspec.msgpack.decode(data[32:], type=Manifest)
+        refs: list[FileRef | ChangeRef] = [*chain.from_iterable(body.files.values())]
+        refs += changes_of(body).refs
         return {
             **base, "type": "manifest", "generation": body.generation, "lsn": body.cut_lsn,
             "written_time": body.time_ms, "ledgers": len(body.files), "dumps": len(body.dumps),
             "file_list": [{"file": ref.path, "rows": ref.rows, "size_bytes": ref.bytes}
-                          for refs in body.files.values() for ref in refs],
+                          for ref in refs],
         }  # fmt: skip
     if data.startswith(b"TXLOGSTA"):
         return {**base, "type": "state", "salt": data[8:16].hex()}
@@ -132,10 +136,20 @@ def _bucket(head: Head) -> Answer:
 
 
 def manifest_files(data: bytes) -> list[Answer]:
-    """What a manifest knows of each file, but for its row groups. Raises ValueError."""
+    """What a manifest knows of each file, but for its row groups. Raises ValueError.
+
+    log: whose changes it has, and then it is of no ledger; of a file of messages None
+    """
     body = msgspec.msgpack.decode(data[32:], type=Manifest)
-    found = [msgspec.structs.asdict(ref) for refs in body.files.values() for ref in refs]
-    return [{name: ref[name] for name in ref if name != "groups"} for ref in found]
+    names = [name for name in FileRef.__struct_fields__ if name != "groups"]
+    found = [
+        {**{name: getattr(ref, name) for name in names}, "log": None}
+        for refs in body.files.values() for ref in refs
+    ]  # fmt: skip
+    return found + [
+        {**{name: getattr(ref, name, None) for name in names}, "form": "changes", "log": ref.kind}
+        for ref in changes_of(body).refs
+    ]
 
 
 def journal_frames(data: bytes) -> tuple[list[RawFrame], int]:
