@@ -7,9 +7,7 @@ the latest the commit. Nothing runs in the background; a batch then takes one lo
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -69,6 +67,8 @@ class Later(Generic[T]):
         """Its answer; writes what is left for later until now. Raises what it was refused with."""
         if not self._call.done:
             self._txn._write_queued()
+        if self._call.answer is None and self._call.error is None:
+            raise _lost()
         self._txn._tell(self._call)
         return self._finish(_answered(self._call))
 
@@ -93,15 +93,20 @@ class Transaction:
     [b'one', b'two']
     """
 
-    __slots__ = ("_after_end", "_failed", "_queue", "_status", "_store", "outcome", "use")
+    __slots__ = (
+        "_after_end", "_failed", "_queue", "_status", "_store", "_takers", "outcome", "use",
+    )  # fmt: skip
 
     def __init__(self, store: Store, use: Use, after_end: Callable[[], None]) -> None:
         self.use = use
         self._store = store
         self._after_end = after_end
         self._status = "OPEN"
-        # threads may share a handle, and `__del__` may come anywhere: each step of it is one of C
-        self._queue: deque[Call] = deque()
+        # Threads may share a handle, and `__del__` may come anywhere: each step of it is one of C.
+        # What is left for later stands here until its outcome is noted, whoever is interrupted
+        # with it; who writes it is said beside it, once.
+        self._queue: dict[Call, None] = {}
+        self._takers: dict[Call, object] = {}
         self._failed: Call | None = None  # the first refusal that nobody was told of
         self.outcome: EndAnswer | None = None
 
@@ -125,10 +130,14 @@ class Transaction:
         """Write what was left for later, and commit; durable when it returns.
 
         raises: InvalidTxnStatus and its kin; or what an operation left for later was refused with,
-                and then the transaction is aborted
+                and then the transaction is aborted; so it is when an interrupt came while one was
+                written
         """
+        if self._status == "ABORTED" and isinstance(self.use, NewTxn):
+            raise InvalidTxnStatus("the transaction was aborted before anything of it was written")
         calls = self._take()
-        if self._failed is None:
+        lost = self._lost_beside(calls)
+        if self._failed is None and lost is None:
             if not calls and isinstance(self.use, NewTxn):
                 calls = [self._opening()]
             ended = Call(self._end_of(calls))
@@ -137,16 +146,17 @@ class Transaction:
                 return self._ended(ended)
             if not isinstance(ended.error, _Refused):
                 raise self._not_ended(ended.error, calls)
-        failed = self._failed
-        assert failed is not None and failed.error is not None
+        error = _lost() if self._failed is None else self._failed.error or _lost()
+        self._failed = self._failed or lost
         self._drop(calls)
+        self._settle(calls)
         try:
             if isinstance(self.use, TxnId):
                 self._abort(self.use)
             self._status, self._failed = "ABORTED", None
         except TxlogError:
             pass  # it stays refused: a repeated commit aborts again, or the time-out does
-        raise failed.error
+        raise error
 
     def abort(self) -> EndAnswer:
         """Abort: nothing of it is ever visible, what it acknowledged comes again.
@@ -161,16 +171,20 @@ class Transaction:
         self._drop(dropped)
         self._failed = self._failed or next(iter(dropped), None)  # if this fails, no commit without
         answer = self._abort(self.id)
+        self._settle(dropped)
         self._failed = None
         return answer
 
     def _not_ended(self, error: BaseException, before: list[Call]) -> BaseException:
         """The error of a commit that failed itself; when nothing was done, it can be repeated."""
-        self._failed = None
         if isinstance(error, OutcomeUnknown):
+            self._failed = None
             return ending.unknown_end(self.use, error) if isinstance(self.use, TxnId) else error
-        undone = [_renewed(call) for call in before if call.error is error]
-        self._queue.extendleft(reversed(undone))
+        for call in before:
+            if call.error is error:
+                self._queue[call] = None
+                call.renew()
+        self._failed = None
         return error
 
     @staticmethod
@@ -200,8 +214,10 @@ class Transaction:
             self.commit()
             return
         if isinstance(self.use, NewTxn):  # it was never opened: there is nothing to abort
-            self._drop(self._take())
+            dropped = self._take()
+            self._drop(dropped)
             self._status = "ABORTED"
+            self._settle(dropped)
             return
         try:
             self.abort()
@@ -220,7 +236,7 @@ class Transaction:
     def _leave(self, decide: DecideIn, uses: Uses, finish: Callable[[object], T]) -> Later[T]:
         """Leave a decision for later; finish makes its answer of the decision's."""
         call = self._call(decide, uses)
-        self._queue.append(call)
+        self._queue[call] = None
         return Later(self, call, finish)
 
     def _write_queued(self) -> None:
@@ -230,11 +246,37 @@ class Transaction:
             self._write(calls)
 
     def _take(self) -> list[Call]:
-        calls: list[Call] = []
-        while self._queue:
-            with suppress(IndexError):  # another thread was quicker
-                calls.append(self._queue.popleft())
+        """What is left for later and nobody else writes; it waits there until `_settle`."""
+        if not self._queue:
+            return []
+        mine, calls = object(), list[Call]()
+        for call in list(self._queue):
+            if self._takers.setdefault(call, mine) is mine:
+                if call in self._queue:
+                    calls.append(call)
+                else:  # another thread has settled it since it was listed
+                    self._takers.pop(call, None)
         return calls
+
+    def _settle(self, calls: Iterable[Call]) -> None:
+        """Calls have an outcome that is noted, or will be written by whoever takes them again."""
+        for call in calls:
+            if call in self._queue:
+                self._queue.pop(call, None)
+                self._takers.pop(call, None)
+
+    def _lost_beside(self, calls: list[Call]) -> Call | None:
+        """One that was taken, not by this caller, and never came to a good end.
+
+        Its taker was interrupted on the way, or is another thread that is not done.
+        """
+        if len(self._queue) == len(calls):
+            return None
+        ours = set(calls)
+        for call in list(self._queue):
+            if call not in ours and (not call.done or call.error or call.answer is None):
+                return call
+        return None
 
     def _tell(self, call: Call) -> None:
         """Its caller is told of the refusal of a call: the commit does not fail for it."""
@@ -299,6 +341,8 @@ class Transaction:
                     self._failed = self._failed or call
                 elif call.answer is None:
                     again.append(call)
+                    continue
+                self._settle([call])
             calls = again
             for call in calls:
                 call.renew()
@@ -311,6 +355,7 @@ class Transaction:
             for call in calls:
                 call.end(error)
             self._failed = self._failed or calls[0]
+            self._settle(calls)
             if not in_doubt(calls):
                 self.use = use  # an id that it learned is of a frame that was never written
             raise
@@ -336,10 +381,11 @@ def _answered(call: Call) -> object:
     return answer[1] if type(answer) is tuple else answer
 
 
-def _renewed(call: Call) -> Call:
-    """A call that was never decided, to be made later."""
-    call.renew()
-    return call
+def _lost() -> InvalidTxnStatus:
+    return InvalidTxnStatus(
+        "an operation left for later was being written, and that was interrupted or goes on in "
+        "another thread", hint="repeat the transaction",
+    )  # fmt: skip
 
 
 @checked

@@ -22,7 +22,7 @@ import pytest
 
 from tests.crash.world import new_disk, open_client
 from tests.engine_kit import Bench
-from txlog import Client, TxnId
+from txlog import Client, TxnId, transaction
 from txlog.clock import ManualClock
 from txlog.engine import appender, call, follower, mutex, store, view
 from txlog.engine.flow import draft
@@ -31,7 +31,7 @@ from txlog.engine.storage import disk, disk_file, disk_lock, journal, journal_fi
 from txlog.engine.storage.disk import PosixDisk
 from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.engine.upkeep import buckets, checkpoint, service
-from txlog.errors import OutcomeUnknown
+from txlog.errors import OutcomeUnknown, TxlogError
 
 START_MS = 1_700_000_000_000
 MODULES = (
@@ -231,6 +231,60 @@ def test_an_exception_at_every_instruction(
         interrupt(name, nth, error)
 
 
+HANDLE_FILES = frozenset({str(transaction.__file__)})
+
+
+def interrupt_handle(name: str, nth: int, files: frozenset[str]) -> Injection:
+    """End a call on a handle that has two sends left for later, and commit: with all, or not."""
+    world = World(history().copy())
+    producer, txn = world.client.producer("t"), world.client.transaction()
+    asked = [b"one", b"two"]
+    later = [producer.send_async(value, txn=txn) for value in asked]
+    handle: dict[str, Callable[[], object]] = {
+        "result": later[0].result,
+        "send": lambda: producer.send(b"three", txn=txn),
+        "id": lambda: txn.id,
+        "commit": txn.commit,
+        "abort": txn.abort,
+        "leave": lambda: producer.send_async(b"three", txn=txn),
+    }
+    with Injection(nth, KeyboardInterrupt, files) as injection, suppress(KeyboardInterrupt):
+        handle[name]()
+    for _ in range(2):  # a refusal is not forgotten either
+        with suppress(KeyboardInterrupt, TxlogError):
+            txn.commit()
+            found = set(ids(world.other)) & {*asked, b"three"}
+            assert found >= set(asked), f"{name}, {injection.where}: committed without {found}"
+    found = set(ids(world.other)) & {*asked, b"three"}
+    assert not found or found >= set(asked), (name, injection.where, found)
+    if not nth and name != "abort":
+        assert found >= set(asked)
+    for one in later:  # an answer, or why there is none
+        with suppress(KeyboardInterrupt, TxlogError):
+            assert one.result().txn_index
+    world.client.producer("t").send(b"after")
+    return injection
+
+
+@pytest.mark.parametrize(
+    ("step", "files"),
+    [
+        pytest.param(5, HANDLE_FILES, id="some of the handle"),
+        pytest.param(1, HANDLE_FILES, id="the handle", marks=pytest.mark.deep),
+        pytest.param(1, HANDLE_FILES | FILES, id="all", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("name", ["result", "send", "id", "commit", "abort", "leave"])
+def test_a_commit_behind_an_interrupt_has_everything_or_is_refused(
+    name: str, step: int, files: frozenset[str]
+) -> None:
+    """What was left for later stays with the handle until its outcome is noted."""
+    total = len(interrupt_handle(name, 0, files).places)
+    assert total > 10
+    for nth in range(1, total + 1, step):
+        interrupt_handle(name, nth, files)
+
+
 UPKEEP: dict[str, Callable[[Client], object]] = {
     "asked": lambda client: client.checkpoint(),
     "unasked": lambda client: service.run_checkpoint(client._store, wait=False),
@@ -362,7 +416,7 @@ STORM = """
 import random, signal, sys, threading, txlog
 
 from txlog.engine.storage.disk import PosixDisk
-from txlog.errors import OutcomeUnknown, TxlogError
+from txlog.errors import OutcomeUnknown, TxlogError, TxlogError
 class Alarm(Exception): pass
 path, seed, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rng, armed = random.Random(seed), False
