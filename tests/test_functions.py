@@ -829,3 +829,17 @@ def test_every_input_ends_once_in_its_place(
             ]
         assert backlog(client) == 0
         assert client.transactions() == []
+
+
+def test_a_function_may_send_one_round_again_itself(client: txlog.Client) -> None:
+    """The run asks for loops that it makes; a topic in an Output is the function's own choice."""
+    client.create_topic("round")
+    client.create_subscription("round", "s")
+    client.producer("round").send(b"3")
+
+    def count_down(message: Message) -> Output | None:
+        left = int(message.value or b"0")
+        return Output(str(left - 1), topic="round") if left else None
+
+    done = functions.run(client, count_down, "round", None, "s")
+    assert (done.consumed, done.produced) == (4, 3)

@@ -34,7 +34,10 @@ class FunctionOptions:
     on_error:         stop, skip, or dead-letter
     dead_letter_topic: where inputs go that failed
     retries:          attempts after the first
-    allow_loop:       an output may be an input too: the function gets what it wrote, for ever
+    allow_loop:       an output may be an input too: the function gets what it wrote, for ever.
+                      Asked for outputs, dead letters and late messages as the run names them. A
+                      topic that the function names itself, in an Output, is its own choice for
+                      that message: to send one round again, a few times, is a use of it
     take_over_ms:     how long to wait for an older instance to let the subscription go
     """
 

@@ -58,7 +58,8 @@ class Output:
     event_time:    ms since 1970 UTC, None for none; left out, the event time of the input
     deliver_at:    not before this, ms since 1970 UTC
     deliver_after: not before so many ms after it was stored
-    topic:         left out, the output topic of the function
+    topic:         left out, the output topic of the function; an input is allowed, and the function
+                   has to see to it that what goes round ends
 
     >>> Output({"total": 3}, key="ana", topic="totals").topic
     'totals'

@@ -101,6 +101,7 @@ class Flow(Protocol):
 def check_loop(inputs: Sequence[str], outputs: Sequence[str | None], is_allowed: bool) -> None:
     """Refuse outputs that are inputs: the run would never end, and the topic only grow.
 
+    What a function names itself, message by message, is not asked: such a round may well end.
     raises: Refused (902)
     """
     for topic in outputs:
