@@ -669,10 +669,8 @@ def test_a_client_that_only_looks_writes_no_checkpoint(tmp_path: Path) -> None:
     assert frames(bench.another()) <= 4
 
 
-def test_the_caller_goes_on_beside_the_files_of_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """9: kills a checkpoint in the caller; `close` waits for the one under way."""
+def held_up_in_background(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Checkpoints run beside their caller, and wait for this before they write the state."""
     monkeypatch.setattr(service, "IN_BACKGROUND", True)
     go_on = threading.Event()
     real = checkpoint_module.write_state
@@ -682,6 +680,14 @@ def test_the_caller_goes_on_beside_the_files_of_a_checkpoint(
         return real(*given)
 
     monkeypatch.setattr(checkpoint_module, "write_state", held_up)
+    return go_on
+
+
+def test_the_caller_goes_on_beside_the_files_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9: kills a checkpoint in the caller; `close` waits for the one under way."""
+    go_on = held_up_in_background(monkeypatch)
     bench = Bench(tmp_path / "store", checkpoint_frames=10)
     client = bench.client
     client.checkpoint_automatically = True
@@ -819,18 +825,11 @@ def test_an_interrupt_of_close_leaves_the_checkpoint_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """5: answered at once; kills a look at `Thread.is_alive`, which is wrong behind it."""
-    monkeypatch.setattr(service, "IN_BACKGROUND", True)
-    go_on = threading.Event()
-    real = checkpoint_module.write_state
-
-    def held_up(*given: Any) -> Any:
-        assert go_on.wait(60)
-        return real(*given)
+    go_on = held_up_in_background(monkeypatch)
 
     def handle(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint_module, "write_state", held_up)
     bench = Bench(tmp_path / "store", checkpoint_frames=10)
     client = bench.client
     client.checkpoint_automatically = True
