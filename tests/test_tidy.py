@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ FILE_BYTES_MAX = 1 << 20
 MODULES = modules()
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
+PROGRAMS = [*sorted((ROOT / "bench").glob("*.py")), *sorted((ROOT / "examples").glob("*.py"))]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -50,6 +53,56 @@ def test_public_functions_of_the_engine_are_explained(module: Module) -> None:
     for node in module.tree.body:
         if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
             assert ast.get_docstring(node), f"{module.file}:{node.lineno} {node.name}"
+
+
+@pytest.mark.parametrize("file", [*PROGRAMS, *SCRIPTS], ids=_id)
+def test_programs_beside_the_library_name_what_there_is(file: Path) -> None:
+    """No test runs most of them: a name that moved would be met by whoever measures next."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    whole = dict[str, str]()  # what a module is called here
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole[alias.asname or alias.name.partition(".")[0]] = alias.name
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            assert node.module is not None
+            path = f"{node.module.replace('.', '/')}.py"
+            own = [one for one in (file.parent / path, ROOT / path) if one.exists()]
+            there: Container[str] = _defined(own[0]) if own else _Names(node.module)
+            for alias in node.names:
+                assert alias.name in there, f"{file}:{node.lineno} {node.module}.{alias.name}"
+    known = _Names("txlog")
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+            continue
+        if whole.get(node.value.id) == "txlog":
+            assert node.attr in known, f"{file}:{node.lineno} txlog.{node.attr}"
+
+
+class _Names:
+    """The names of a module that can be imported, its submodules among them."""
+
+    def __init__(self, module: str) -> None:
+        self._module = importlib.import_module(module)
+
+    def __contains__(self, name: object) -> bool:
+        assert isinstance(name, str)
+        if hasattr(self._module, name):
+            return True
+        return importlib.util.find_spec(f"{self._module.__name__}.{name}") is not None
+
+
+def _defined(file: Path) -> set[str]:
+    """The names that a program defines at its top."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, Function | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(alias.asname or alias.name for alias in node.names)
+    return found
 
 
 def test_only_the_command_line_prints() -> None:
