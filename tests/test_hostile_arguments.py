@@ -170,9 +170,10 @@ def is_whole(its: Its) -> bool:
     ],
 )
 def test_hostile_arguments_are_refused_with_an_error_of_ours(
-    tmp_path: Path, handle: str, values: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handle: str, values: list[str]
 ) -> None:
     wrong: list[str] = []
+    monkeypatch.chdir(tmp_path)  # some of the words are paths
     its = Its(tmp_path)
     for name, signature in list(public(HANDLES[handle](its))):
         for at in signature.parameters:
