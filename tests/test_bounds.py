@@ -250,7 +250,7 @@ def test_printed_time_is_accepted(instant_ms: int) -> None:
 
 
 def test_positions_are_parsed_from_their_text_as_the_guide_says() -> None:
-    """PYTHON.md: without an instant of its own, times are relative to the wall clock."""
+    """docs/python.md: without an instant of its own, times are relative to the wall clock."""
     assert str(txlog.Bound.parse("-100")) == "-100"
     assert txlog.Range.parse("17:4..end") == parse_range("17:4..end", 0)
     assert txlog.Range.parse("@-1h..end", 7_200_000) == parse_range("@-1h..end", 7_200_000)

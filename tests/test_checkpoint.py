@@ -128,7 +128,7 @@ def test_a_sealed_sidecar_is_clean(bench: Bench) -> None:
 
 
 def test_a_sealed_file_of_a_partition_says_its_ledger(bench: Bench) -> None:
-    """FORMAT 5: kills a column that is null or another ledger's, and messages counted wrongly.
+    """docs/format.md 5: kills a column that is null or another ledger's, and wrong counts.
 
     Readers by Spark trust both: the name of the file is not asked for, nor `kind` if all is data.
     """

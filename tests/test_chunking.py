@@ -386,7 +386,7 @@ def test_batches_are_bounded_by_bytes(bench: Bench, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_file_is_parquet_with_a_row_a_chunk(bench: Bench) -> None:
-    """FORMAT 5: what another program finds in it."""
+    """docs/format.md 5: what another program finds in it."""
     put(bench.client, BIG)
     [path] = files(bench)
     rows_of = duckdb.read_parquet(str(path)).project("kind, entry, octet_length(value), value")

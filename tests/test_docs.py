@@ -20,14 +20,14 @@ from txlog.subscription import SubscriptionHandle
 from txlog.topic import TopicHandle
 
 LINES_MAX = {
-    "README.md": 265, "WATERMARKS.md": 210, "ARCHITECTURE.md": 270, "FORMAT.md": 390,
-    "CONTRIBUTING.md": 100, "ANALYTICS.md": 210, "CLUSTER.md": 80, "TUTORIAL.md": 260,
-    "COOKBOOK.md": 290, "PYTHON.md": 240,
+    "README.md": 265, "docs/watermarks.md": 210, "ARCHITECTURE.md": 270, "docs/format.md": 390,
+    "CONTRIBUTING.md": 100, "docs/analytics.md": 210, "docs/cluster.md": 80,
+    "docs/tutorial.md": 260, "docs/cookbook.md": 290, "docs/python.md": 240, "docs/index.md": 60,
 }  # fmt: skip
 PRINTED = {  # by the examples in Python, one text an example
     "README.md": [r"2:0:1 .*\n2:0:2 .*\n"],
-    "WATERMARKS.md": [r"before 2000 there were 1150\n", ""],
-    "PYTHON.md": [
+    "docs/watermarks.md": [r"before 2000 there were 1150\n", ""],
+    "docs/python.md": [
         r"\['invoices', 'orders'\]\n",
         r"\d \d+:0\n2\nFalse\nTrue\n",
         r"1\n\[b'1 lamp', b'1 spoon', b'2 cups', b'3 cups'\]\n4 \['topic', 'partition', .*\n",
@@ -37,8 +37,12 @@ PRINTED = {  # by the examples in Python, one text an example
         r"302 False topic odrers does not exist \| did you mean orders\?\n",
     ],
 }
-# The Python of ANALYTICS is run by tests/spark.
-TOURS = ["README.md", "WATERMARKS.md", "ANALYTICS.md", "TUTORIAL.md"]
+# The Python of docs/analytics.md is run by tests/spark.
+TOURS = ["README.md", "docs/watermarks.md", "docs/analytics.md", "docs/tutorial.md"]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples" / "README.md", ROOT / "data" / "README.md",
+]  # fmt: skip
 INNER = {"short", "name", "numbers", "cutoff"}  # of handles: for txlog's own layers
 _DURATION = re.compile(r"\b\d+(\.\d+)?(ms|s|m)\b")
 _MARK = "=== "
@@ -73,7 +77,7 @@ RECIPES = 10
 @pytest.mark.parametrize("number", range(1, RECIPES + 1))
 def test_a_recipe_runs_as_written(number: int, tmp_path: Path) -> None:
     """Each stands alone: it needs no other."""
-    first, *recipes = re.split(r"^## \d+\. ", _text("COOKBOOK.md"), flags=re.MULTILINE)
+    first, *recipes = re.split(r"^## \d+\. ", _text("docs/cookbook.md"), flags=re.MULTILINE)
     assert "```" not in first
     assert len(recipes) == RECIPES
     assert len(tour(recipes[number - 1])) >= 4
@@ -112,7 +116,7 @@ def test_the_python_examples_run(name: str, tmp_path: Path) -> None:
 
 def test_the_guide_to_the_library_names_what_there_is() -> None:
     """Each call of a table exists, and a handle has no call that is not in its row."""
-    rows = re.findall(r"^\| (.*?) \| (.*?) \|$", _text("PYTHON.md"), re.MULTILINE)
+    rows = re.findall(r"^\| (.*?) \| (.*?) \|$", _text("docs/python.md"), re.MULTILINE)
     owners = {
         "client": Client, "producer": Producer, "consumer": Consumer, "txlog": txlog,
     }  # fmt: skip
@@ -136,6 +140,27 @@ def test_what_a_document_names_in_backticks_exists(name: str) -> None:
     for path in re.findall(r"`((?:src|scripts|tests|data|engine|cli)/[\w./-]*)`", _text(name)):
         places = (ROOT / path, SOURCE / "txlog" / path, SOURCE / "txlog" / f"{path}.py")
         assert any(place.exists() for place in places), f"{name} names {path}"
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_links_of_a_document_lead_somewhere(file: Path) -> None:
+    """A relative link is a file of the project, and what follows its # a heading there."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(file)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (file.parent / path).resolve() if path else file
+        assert there.is_relative_to(ROOT), f"{file} links to {target}, outside of the project"
+        assert there.exists(), f"{file} links to {target}, which is not there"
+        assert not anchor or anchor in _anchors(there), f"{file} links to {target}: no such heading"
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_document_that_is_named_exists(file: Path) -> None:
+    """Kills: a document that moved, and is still named where it was."""
+    for name in re.findall(r"(?<![\w./*<-])([\w./-]+\.md)\b", _prose(file)):
+        places = (file.parent / name, ROOT / name, ROOT / "docs" / name)
+        assert any(place.is_file() for place in places), f"{file} names {name}"
 
 
 def test_decisions_are_numbered_in_order() -> None:
@@ -196,6 +221,24 @@ def _environment(folder: Path) -> dict[str, str]:
     search = os.pathsep.join([str(programs), kept.get("PATH", os.defpath)])
     # No power is lost here: nobody waits for a disk.
     return {**kept, "PATH": search, "PYTHONPATH": str(SOURCE), "TXLOG_DURABILITY": "os"}
+
+
+def _prose(file: Path) -> str:
+    """The text of a document without its blocks of code."""
+    return re.sub(
+        r"^```.*?^```", "", file.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+
+
+def _anchors(file: Path) -> set[str]:
+    """The anchors of the headings of a document, as GitHub and the site make them."""
+    found = set[str]()
+    for heading in re.findall(r"^#+ (.+)$", _prose(file), re.MULTILINE):
+        words = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
+        anchor = re.sub(r"\s", "-", words)
+        assert anchor not in found, f"{file} has two headings {anchor}"
+        found.add(anchor)
+    return found
 
 
 def _text(name: str) -> str:

@@ -1,4 +1,4 @@
-"""FORMAT.md is true: its tables are those of the code, its example decodes, format 1 opens."""
+"""docs/format.md is true: its tables are those of the code, its example decodes, format 1 opens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from txlog.engine.storage import (
 )
 from txlog.engine.upkeep.changes import SCHEMAS
 
-TEXT = (ROOT / "FORMAT.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
 STRUCTS = {
     "frame": (frame.HEADER.format, ""),
     "file": (journal_file._HEADER.format, "I472x"),

@@ -218,7 +218,7 @@ def test_ids_that_never_were(bench: Bench) -> None:
 
 
 def test_a_part_is_plain_arrow(bench: Bench) -> None:
-    """FORMAT.md 5: readable without this program."""
+    """docs/format.md 5: readable without this program."""
     whole(bench.client, bench)
     bench.client.checkpoint()
     with pa.ipc.open_file(parts(bench)[0]) as reader:

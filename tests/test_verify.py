@@ -1,8 +1,8 @@
 """Verify: silent about sound stores, loud about every damage and every contradiction.
 
 Law 1 and Law 4 on stored bytes; promise 5 of the design: whatever is flipped, cut or lost is
-flagged. A damage that FORMAT.md says carries nothing (the length of the zeros behind the journal,
-state files that only wait to be unlinked) is left out.
+flagged. A damage that docs/format.md says carries nothing (the length of the zeros behind the
+journal, state files that only wait to be unlinked) is left out.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def contents(path: str) -> dict[str, bytes]:
 
 
 def carries_nothing(path: str, what: str) -> bool:
-    """Damages that no promise is about; FORMAT.md 2, 4 and 7."""
+    """Damages that no promise is about; docs/format.md 2, 4 and 7."""
     if path == "state/0000000001.state":
         return True  # dropped: it waits for its grace
     if path == "reserve":

@@ -1,4 +1,4 @@
-"""The Python of ANALYTICS.md runs as it stands there, one block after another."""
+"""The Python of docs/analytics.md runs as it stands there, one block after another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_examples_print_what_they_should(
         with client.transaction() as txn:
             for key, value in ((b"ana", b"3 cups"), (b"ben", b"1 lamp"), (b"ana", b"1 spoon")):
                 orders.send(value, key=key, txn=txn)
-    text = (ROOT / "ANALYTICS.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "analytics.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 4
     code = "".join(blocks)

@@ -203,7 +203,7 @@ def test_sealed_files_are_scanned_once_and_pruned_by_partition(
 def test_files_whose_messages_nobody_counted_are_known_by_name(
     spark: SparkSession, client: Client
 ) -> None:
-    """FORMAT 7: kills a frame that takes a column for granted which such files do not have."""
+    """docs/format.md 7: kills a frame that takes a column for granted that such files lack."""
     for partition in (0, 1):
         with client.transaction() as txn:
             client.producer("orders").send(b"x", partition=partition, txn=txn)

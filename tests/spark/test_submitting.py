@@ -71,7 +71,7 @@ def test_an_archive_says_which_python(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_cluster_of_two_workers(tmp_path: Path) -> None:
-    """Guards CLUSTER.md: spark-submit, two worker JVMs, txlog from its zip, files outside.
+    """Guards docs/cluster.md: spark-submit, two worker JVMs, txlog from its zip, files outside.
 
     Kills: a data source that the planners of Spark do not find, as they do not see the zip.
     """

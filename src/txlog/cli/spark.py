@@ -28,7 +28,7 @@ def submit_args(
         str | None, Option("--archives", metavar="F", help="an environment by venv-pack")
     ] = None,
 ) -> None:
-    """Print the arguments that let spark-submit run txlog; CLUSTER.md has the rest."""
+    """Print the arguments that let spark-submit run txlog; the sources have docs/cluster.md."""
     words = importlib.import_module("txlog.spark.submitting").submit_args(python, archives)
     for word in words:
         if any(char.isspace() for char in word):
