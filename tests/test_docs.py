@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import txlog
-from scripts import ready
+from scripts import decisions, ready
 from tests.source_tree import ROOT, SOURCE
 from txlog import Client, Consumer, Producer
 from txlog.errors import TxlogError, error_table
@@ -134,9 +134,12 @@ def test_the_guide_to_the_library_names_what_there_is() -> None:
         assert public - INNER == set(re.findall(r"`(\w+)`", told))
 
 
-@pytest.mark.parametrize("name", [*LINES_MAX, "DECISIONS.md"])
+@pytest.mark.parametrize("name", LINES_MAX)
 def test_what_a_document_names_in_backticks_exists(name: str) -> None:
-    """A path below src/txlog, scripts, tests or data that is written like one is a file."""
+    """A path below src/txlog, scripts, tests or data that is written like one is a file.
+
+    A decision names what there was when it was made.
+    """
     for path in re.findall(r"`((?:src|scripts|tests|data|engine|cli)/[\w./-]*)`", _text(name)):
         places = (ROOT / path, SOURCE / "txlog" / path, SOURCE / "txlog" / f"{path}.py")
         assert any(place.exists() for place in places), f"{name} names {path}"
@@ -164,8 +167,39 @@ def test_a_document_that_is_named_exists(file: Path) -> None:
 
 
 def test_decisions_are_numbered_in_order() -> None:
-    numbers = re.findall(r"^## (\d+)\. ", _text("DECISIONS.md"), re.MULTILINE)
-    assert numbers == [str(n) for n in range(1, len(numbers) + 1)]
+    """Each file begins as the template does, with the number of its name and an area there is."""
+    found = [decisions.read(file) for file in decisions.files()]
+    assert [each.number for each in found] == list(range(1, len(found) + 1))
+    for file, each in zip(decisions.files(), found, strict=True):
+        assert file.name == decisions.file_name(each.number, each.title)
+        assert each.area in decisions.AREAS, f"{file}: {each.area}"
+        links = r"\[\d+\]\([\w-]+\.md\)"
+        superseded = rf"(accepted; in part )?superseded by {links}(( and|,) {links})*"
+        assert re.fullmatch(rf"accepted|{superseded}", each.status), f"{file}: {each.status}"
+
+
+def test_the_index_of_decisions_is_current() -> None:
+    assert decisions.INDEX.read_text(encoding="utf-8") == decisions.index()
+
+
+def test_a_new_decision_gets_the_next_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "FOLDER", tmp_path)
+    decisions.write(7, "Last of all", "accepted", "project", "**Decision.** Yes.")
+    waiting = tmp_path / "waiting.txt"
+    waiting.write_text("## 1. `a|b` is read\n\nArea: storage\n\n**Decision.** A.\n\n## Two\nB.\n")
+    for draft in decisions.drafts(waiting, "project"):
+        decisions.add(draft)
+    *_, first, second = decisions.files()
+    assert first.name == "0008-a-b-is-read.md"
+    assert decisions.read(first) == (8, "`a|b` is read", "accepted", "storage")
+    assert first.read_text().endswith("- Area: storage\n\n**Decision.** A.\n")
+    assert decisions.read(second) == (9, "Two", "accepted", "project")
+    for wrong in ("no heading", "## A\n", "## A\nArea: nowhere\nB."):
+        waiting.write_text(wrong)
+        with pytest.raises(ValueError, match=r"waiting\.txt: "):
+            decisions.drafts(waiting, "project")
 
 
 def exit_table() -> list[str]:
