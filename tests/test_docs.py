@@ -166,6 +166,33 @@ def test_a_document_that_is_named_exists(file: Path) -> None:
         assert any(place.is_file() for place in places), f"{file} names {name}"
 
 
+def test_every_document_has_a_page_on_the_site() -> None:
+    """Decisions are reached by their index."""
+    shown = set(re.findall(r"^ +- (?:.*: )?(\S+\.md)$", _text("mkdocs.yml"), re.MULTILINE))
+    there = {str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md")}
+    there = {name for name in there if not name.startswith(("decisions/", "spec/"))}
+    of_root = {f"{file.stem.lower()}.md" for file in ROOT.glob("*.md")}
+    assert {name for name in shown if "spec/" not in name} == (
+        there | {"decisions/index.md"} | of_root
+    )
+
+
+@pytest.mark.deep
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    words = ["mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    made = {str(file.relative_to(tmp_path / "site")) for file in tmp_path.rglob("*.html")}
+    assert {"index.html", "readme.html", "decisions/index.html"} <= made
+    for file in tmp_path.rglob("*.html"):
+        text = file.read_text(encoding="utf-8")
+        assert "<p>```" not in text, f"{file} shows a block of code as text"
+        assert not re.search(r'(?:src|href)="https?:(?!//squidfunk)', text), f"{file} loads"
+
+
 def test_decisions_are_numbered_in_order() -> None:
     """Each file begins as the template does, with the number of its name and an area there is."""
     found = [decisions.read(file) for file in decisions.files()]
