@@ -26,6 +26,7 @@ AREAS = (
 )  # fmt: skip
 _SLUG_MAX = 60
 _HEAD = re.compile(r"# (\d+)\. (.+)\n\n- Status: (.+)\n- Area: (.+)\n\n")
+_PART = re.compile(r"\n+(?=\*\*[A-Z][^*\n]*\.\*\*)")  # each is a paragraph of its own
 _TABLE = re.compile(r"(<!-- made by [^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -136,6 +137,7 @@ def write(number: int, title: str, status: str, area: str, text: str) -> Path:
     """Write the file of one decision and return it."""
     file = FOLDER / file_name(number, title)
     head = f"# {number}. {title}\n\n- Status: {status}\n- Area: {area}\n\n"
+    text = _PART.sub("\n\n", text)
     file.write_text(f"{head}{text}\n", encoding="utf-8")
     return file
 

@@ -215,13 +215,15 @@ def test_a_new_decision_gets_the_next_number(
     monkeypatch.setattr(decisions, "FOLDER", tmp_path)
     decisions.write(7, "Last of all", "accepted", "project", "**Decision.** Yes.")
     waiting = tmp_path / "waiting.txt"
-    waiting.write_text("## 1. `a|b` is read\n\nArea: storage\n\n**Decision.** A.\n\n## Two\nB.\n")
+    waiting.write_text(
+        "## 1. `a|b` is read\n\nArea: storage\n\n**Context.** C.\n**Decision.** A.\n\n## Two\nB.\n"
+    )
     for draft in decisions.drafts(waiting, "project"):
         decisions.add(draft)
     *_, first, second = decisions.files()
     assert first.name == "0008-a-b-is-read.md"
     assert decisions.read(first) == (8, "`a|b` is read", "accepted", "storage")
-    assert first.read_text().endswith("- Area: storage\n\n**Decision.** A.\n")
+    assert first.read_text().endswith("- Area: storage\n\n**Context.** C.\n\n**Decision.** A.\n")
     assert decisions.read(second) == (9, "Two", "accepted", "project")
     for wrong in ("no heading", "## A\n", "## A\nArea: nowhere\nB."):
         waiting.write_text(wrong)
