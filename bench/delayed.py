@@ -30,11 +30,11 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.folds import delayed as fold
 from txlog.engine.model.ops import Appended
-from txlog.engine.upkeep import buckets
+from txlog.engine.upkeep.delayed import buckets
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
@@ -54,8 +54,8 @@ from itertools import islice
 import pyarrow as pa
 import txlog
 from txlog.clock import ManualClock
-from txlog.engine.flow.timetable import timetable
-from txlog.engine.flow.timerows import FAR
+from txlog.engine.plan.delayed.timetable import timetable
+from txlog.engine.plan.delayed.timerows import FAR
 
 path, what, start_ms, cutoff_ms = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 
@@ -63,7 +63,7 @@ def memory():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
-import txlog.client, txlog.engine.store, pyarrow.parquet, pyarrow.compute
+import txlog.api.client, txlog.engine.store.store, pyarrow.parquet, pyarrow.compute
 out = {{}}
 before, began = memory(), time.perf_counter()
 client = txlog.open(path, clock=ManualClock(start_ms))

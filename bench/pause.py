@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import txlog  # noqa: E402
-from txlog.client import Client  # noqa: E402
-from txlog.engine.storage import disk  # noqa: E402
+from txlog.api.client import Client  # noqa: E402
+from txlog.engine.storage.disk import posix  # noqa: E402
 
 HEAD = ("topics", "changed", "round", "commit", "meanwhile", "longest", "manifest", "over",
         "flushes", "files")  # fmt: skip
@@ -39,8 +39,8 @@ class Flushes:
         self.count = self.beside = 0
         for name in ("fsync", "fdatasync"):
             setattr(os, name, self._counting(getattr(os, name)))
-        if hasattr(disk, "sync_file_system"):
-            disk.sync_file_system = self._counting(disk.sync_file_system)
+        if hasattr(posix, "sync_file_system"):
+            posix.sync_file_system = self._counting(posix.sync_file_system)
 
     def _counting(self, call):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         def counted(descriptor: int) -> object:

@@ -30,8 +30,8 @@ import pyarrow as pa
 
 import txlog
 from bench.results import put
-from txlog import filechecks
-from txlog.querying import Query
+from txlog.relation import checks
+from txlog.sql.client_query import Query
 
 TXN_MESSAGES = 1000
 KEYS = 1000
@@ -127,7 +127,7 @@ def compare(client: txlog.Client, tries: int) -> Iterator[str]:
     raw.close()
 
     def check() -> None:
-        filechecks.forget()
+        checks.forget()
         client._check_files(relation.direct)
 
     [checking] = map(medians, times_ms(tries, check))

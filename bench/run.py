@@ -38,7 +38,9 @@ WORK = HERE / ".work"
 RESULTS = HERE / "RESULTS.md"
 SOURCE = HERE.parent / "src"
 
-TXLOG_IMPORTS = "import time, txlog, txlog.client, txlog.engine.store; opener = txlog.open"
+TXLOG_IMPORTS = (
+    "import time, txlog, txlog.api.client, txlog.engine.store.store; opener = txlog.open"
+)
 COLD_TXLOG = (
     TXLOG_IMPORTS
     + """

@@ -36,7 +36,7 @@ from pyspark.sql.types import StructType
 from results import put
 
 import txlog
-from txlog.scanning import scans_of
+from txlog.relation.scans import scans_of
 from txlog.spark import reading, session
 from txlog.spark.reading import _STORED, read
 from txlog.spark.source import read_share, shares_of

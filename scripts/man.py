@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from txlog.cli import manpages
+from txlog.cli.help import man_pages
 
 MAN = Path(__file__).resolve().parent.parent / "man"
 
@@ -34,7 +34,9 @@ def main() -> int:
 
 def differences() -> dict[Path, str | None]:
     """The files that are not as they should be, with their text; None: it should not be there."""
-    wanted = {MAN / f"man{name[-1]}" / name: manpages.mdoc(name) for name in manpages.page_names()}
+    wanted = {
+        MAN / f"man{name[-1]}" / name: man_pages.mdoc(name) for name in man_pages.page_names()
+    }
     found: dict[Path, str | None] = {
         path: None for path in sorted(MAN.glob("*/*")) if path not in wanted
     }

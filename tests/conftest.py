@@ -13,8 +13,9 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-from txlog.engine import identity
-from txlog.engine.storage import disk, journal, journal_file
+from txlog.engine.storage.disk import posix
+from txlog.engine.storage.journal import file, journal
+from txlog.engine.store import identity
 from txlog.engine.upkeep import service
 
 settings.register_profile(
@@ -69,7 +70,7 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let flushes cost nothing, for tests that lose no power: they count, they do not wait."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
-    monkeypatch.setattr(disk, "sync_file_system", lambda descriptor: True)
+    monkeypatch.setattr(posix, "sync_file_system", lambda descriptor: True)
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +87,6 @@ def small_reserve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """
     if request.node.get_closest_marker("whole_reserve") is None:
         monkeypatch.setattr(identity, "RESERVE_BYTES", 64 << 10)
-        for module in (journal, journal_file):
+        for module in (journal, file):
             monkeypatch.setattr(module, "FILL_BYTES", 64 << 10)
         monkeypatch.setattr(journal, "FILL_FRAME_BYTES_MAX", 16 << 10)

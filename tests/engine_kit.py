@@ -9,15 +9,15 @@ import pyarrow as pa
 
 import txlog
 from txlog import Client, Message, MessageId, Range, TxnId, messages
+from txlog.api.open import open_store
+from txlog.api.transactions.transaction import in_transaction
 from txlog.clock import Instant, ManualClock
-from txlog.engine.flow import watermark
-from txlog.engine.flow.draft import Decision
-from txlog.engine.flow.lookup import topic as find_topic
-from txlog.engine.flow.watermark import Assertion, WatermarkPlaced
-from txlog.engine.view import View
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.sending import watermark
+from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.view.view import View
 from txlog.ids import TopicName
-from txlog.opening import open_store
-from txlog.transaction import in_transaction
 
 START_MS = 1_700_000_000_000
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import txlog
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.clock import ManualClock
 from txlog.settings import DAY_MS, HOUR_MS
 

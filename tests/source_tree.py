@@ -24,7 +24,7 @@ class Import:
 
 @dataclass(frozen=True)
 class Module:
-    """One module of the package; path is relative to the package: `engine/storage/disk`."""
+    """One module of the package; path is relative to the package: `engine/storage/disk/posix`."""
 
     file: Path
     name: str

@@ -15,7 +15,7 @@ import pytest
 from tests.engine_kit import Bench, begin, send, send_txn
 from tests.test_cli_store import NOW, Tool
 from txlog import MessageId, TxnId
-from txlog.engine.storage.outside import replace_file
+from txlog.engine.storage.user_files import replace_file
 from txlog.errors import (
     CoordinatorNotFound,
     DiskFailed,

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import txlog
-from txlog.bounds import (
+from txlog.errors import InvalidArgument, TxlogError
+from txlog.ids import MessageId, TxnId
+from txlog.ranges import (
     END,
     INSTANT_MS_MIN,
     START,
@@ -20,8 +22,6 @@ from txlog.bounds import (
     parse_size,
     parse_time,
 )
-from txlog.errors import InvalidArgument, TxlogError
-from txlog.ids import MessageId, TxnId
 from txlog.settings import INSTANT_MS_MAX
 
 NOW = 1_763_629_924_123

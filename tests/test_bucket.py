@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from tests.test_cutting import cut_segments
 from tests.test_segment import Bytes
-from txlog.engine.storage import bucket
-from txlog.engine.storage.bucket import IDS, BucketName, EncodedBucket
-from txlog.engine.storage.bucket_bitmaps import Bitmaps
-from txlog.engine.storage.bucket_reader import BucketFile
-from txlog.engine.storage.cutting import Cutting
+from txlog.engine.storage.bucket import file as bucket
+from txlog.engine.storage.bucket.bitmaps import Bitmaps
+from txlog.engine.storage.bucket.cutting import Cutting
+from txlog.engine.storage.bucket.file import IDS, BucketName, EncodedBucket
+from txlog.engine.storage.bucket.reader import BucketFile
 from txlog.errors import Corruption, FormatMismatch
 
 PATH = "topics/t/n/x/partition=0/_delayed/bucket-000000000001-000000000003-0000000004.parquet"

@@ -19,14 +19,13 @@ import pytest
 from scripts import ready
 from tests.engine_kit import START_MS, Bench, ids, pending, say, send, send_txn, values
 from txlog import Client, MessageId, Range
-from txlog.bounds import END, Bound
-from txlog.engine.flow import adopt as flow
-from txlog.engine.flow.watermark_at import WatermarkGenerator
+from txlog.engine.decide.sending import adopt as flow
+from txlog.engine.plan.watermarks.value import WatermarkGenerator
 from txlog.engine.storage.segment import GROUP_ROWS
-from txlog.engine.store import Store
-from txlog.engine.upkeep import adoption
-from txlog.engine.upkeep.checkpoint import maintenance
-from txlog.engine.view import View
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.checkpoint.checkpoint import maintenance
+from txlog.engine.upkeep.space import adopt
+from txlog.engine.view.view import View
 from txlog.errors import (
     Corruption,
     ExpiredTransaction,
@@ -40,7 +39,8 @@ from txlog.errors import (
 )
 from txlog.jobs.audit import audit
 from txlog.jobs.local import Local
-from txlog.querying import Query
+from txlog.ranges import END, Bound
+from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -192,7 +192,7 @@ class TestStoring:
         plan.write_bytes(pickle.dumps(bulk.plan))
         code = (
             "import pickle, sys, pyarrow as pa\n"
-            "from txlog.bulk import stage\n"
+            "from txlog.api.sending.bulk import stage\n"
             "plan = pickle.loads(open(sys.argv[1], 'rb').read())\n"
             "rows = pa.table({'value': [sys.argv[2].encode()]})\n"
             "sys.stdout.buffer.write(pickle.dumps(stage(plan, [rows], int(sys.argv[3]))))\n"
@@ -577,11 +577,11 @@ class TestLeftovers:
         real = maintenance
 
         def racing(store: Store, *, wait: bool) -> AbstractContextManager[bool]:
-            monkeypatch.setattr(adoption, "maintenance", real)
+            monkeypatch.setattr(adopt, "maintenance", real)
             assert not theirs.commit(of_theirs)["already"]
             return real(store, wait=wait)
 
-        monkeypatch.setattr(adoption, "maintenance", racing)
+        monkeypatch.setattr(adopt, "maintenance", racing)
         assert ours.commit(staged)["already"]
         assert values(client) == [b"theirs"]
         assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 1
@@ -593,7 +593,7 @@ class TestLeftovers:
         """An id below a ledger that readers may have passed is never used."""
         client, other = bench.client, bench.another()
         send(client, b"a")
-        real = adoption._link
+        real = adopt._link
         calls: list[int] = []
 
         def racing(*given: object) -> None:
@@ -603,7 +603,7 @@ class TestLeftovers:
                 other.admin.trim("t", END, force_unacked=True)  # rolls the open ledger
                 send(other, b"b%d" % len(calls))
 
-        monkeypatch.setattr(adoption, "_link", racing)
+        monkeypatch.setattr(adopt, "_link", racing)
         load(client, 1, b"c")
         assert len(calls) == 2
         assert values(client)[-2:] == [b"b2", b"c"]

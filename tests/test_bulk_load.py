@@ -22,7 +22,6 @@ from tests.source_tree import ROOT
 from tests.test_export_delta import WITHOUT_TRIMS, in_table, in_topic, step
 from tests.test_querying import FIRST, STEPS, History
 from txlog import Client
-from txlog.bounds import Range, parse_range
 from txlog.errors import (
     BadRecord,
     CommandFailed,
@@ -33,9 +32,10 @@ from txlog.errors import (
 from txlog.jobs.audit import audit
 from txlog.jobs.bulk_load import bulk_load
 from txlog.jobs.export_delta import export_delta
+from txlog.jobs.loads import Columns, files_of
 from txlog.jobs.local import Local
 from txlog.jobs.replay import replay
-from txlog.loads import Columns, files_of
+from txlog.ranges import Range, parse_range
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -185,10 +185,10 @@ def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Pat
 LOAD = """
 import os, signal, sys
 import txlog
-from txlog.bulk import Bulk
+from txlog.api.sending.bulk import Bulk
 from txlog.jobs.bulk_load import bulk_load
 from txlog.jobs.local import Local
-from txlog.loads import Columns, files_of
+from txlog.jobs.loads import Columns, files_of
 name, at = sys.argv[3], int(sys.argv[4])
 known = getattr(Bulk, name)
 def stop(*arguments):

@@ -16,10 +16,11 @@ from pyroaring import BitMap64
 
 from tests.engine_kit import Bench, begin, send
 from tests.laws.test_laws import random_history
-from txlog import Client, integrity
+from txlog import Client
+from txlog.answers import integrity
 from txlog.engine.model.ops import KeyConnected
-from txlog.engine.storage import disk as disk_module
-from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk import posix as disk_module
+from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.manifest import (
     ChangeRef,
     Manifest,
@@ -29,10 +30,11 @@ from txlog.engine.storage.manifest import (
     manifest_path,
     read_manifest,
 )
-from txlog.engine.upkeep import changelog, changes
-from txlog.engine.upkeep.findings import Findings
-from txlog.engine.upkeep.verify import verify
-from txlog.querying import Query
+from txlog.engine.upkeep.changes import log
+from txlog.engine.upkeep.changes import rows as changes
+from txlog.engine.upkeep.verify.findings import Findings
+from txlog.engine.upkeep.verify.verify import verify
+from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Row = dict[str, Any]
@@ -50,9 +52,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are many: files are merged, sealed and split all the time."""
-    monkeypatch.setattr(changelog, "PARTS_MAX", 2)
-    monkeypatch.setattr(changelog, "SEALED_BYTES", 21_000)
-    monkeypatch.setattr(changelog, "OWN_ROWS", 4)
+    monkeypatch.setattr(log, "PARTS_MAX", 2)
+    monkeypatch.setattr(log, "SEALED_BYTES", 21_000)
+    monkeypatch.setattr(log, "OWN_ROWS", 4)
 
 
 def newest_of(client: Client) -> Manifest:
@@ -65,7 +67,7 @@ def files(client: Client, kind: str | None = None) -> list[ChangeRef]:
 
 
 def rows(client: Client, kind: str) -> list[Row]:
-    found = [changelog.read(client._store.disk, ref).to_pylist() for ref in files(client, kind)]
+    found = [log.read(client._store.disk, ref).to_pylist() for ref in files(client, kind)]
     return [row for table in found for row in table]
 
 
@@ -256,7 +258,7 @@ def test_a_checkpoint_adds_one_file_to_each_log_that_gained_rows(bench: Bench) -
 
 
 def test_many_files_become_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changelog, "PARTS_MAX", 3)
+    monkeypatch.setattr(log, "PARTS_MAX", 3)
     client = bench.client
     acked_rounds(client, 8)
     assert 1 <= len(files(client, "cursor")) <= 3
@@ -308,9 +310,9 @@ def test_files_of_many_cursors_cost_few_flushes(
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", one)
             patched.setattr(disk_module, "sync_file_system", whole)
-            patched.setattr(changelog, "PARTS_MAX", 0)
-            patched.setattr(changelog, "SEALED_BYTES", 1)
-            patched.setattr(changelog, "OWN_ROWS", 1)
+            patched.setattr(log, "PARTS_MAX", 0)
+            patched.setattr(log, "SEALED_BYTES", 1)
+            patched.setattr(log, "OWN_ROWS", 1)
             flushed.clear()
             if how == "compacted":
                 client.admin.compact_changes()

@@ -22,22 +22,22 @@ from tests.crash.world import new_disk, open_client
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from tests.laws.test_laws import dumps, fresh, live_dumps
 from txlog import Client
+from txlog.api.open import open_store
 from txlog.clock import ManualClock
-from txlog.engine import dumps as dumps_module
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.model import frame_rows
 from txlog.engine.model.routes import Component
-from txlog.engine.storage.disk_protocol import Disk
+from txlog.engine.storage.disk.memory import MemoryDisk
+from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import newest_manifest
-from txlog.engine.storage.memory_disk import MemoryDisk
 from txlog.engine.storage.segment_reader import SegmentReader
-from txlog.engine.upkeep import checkpoint as checkpoint_module
 from txlog.engine.upkeep import service
-from txlog.engine.upkeep import sweep as sweep_module
-from txlog.engine.upkeep.seal import compare_rows, sealable
-from txlog.engine.view import View
+from txlog.engine.upkeep.checkpoint import checkpoint as checkpoint_module
+from txlog.engine.upkeep.checkpoint.seal import compare_rows, sealable
+from txlog.engine.upkeep.space import sweep as sweep_module
+from txlog.engine.view import dumps as dumps_module
+from txlog.engine.view.view import View
 from txlog.errors import Corruption
-from txlog.opening import open_store
 from txlog.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -18,13 +18,14 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench, begin, read, rows, send, values
-from txlog import Bound, Client, MessageId, TxnId, large
-from txlog import reader as readers
-from txlog.bounds import END
-from txlog.cli import blocks
+from txlog import Bound, Client, MessageId, TxnId
+from txlog.api.reading import reader as readers
+from txlog.api.sending import large
+from txlog.cli.input import blocks
 from txlog.cli.main import main
-from txlog.engine.flow import dispatch, lease
-from txlog.engine.flow import preview as previews
+from txlog.engine.decide.consuming import lease
+from txlog.engine.plan.reading import dispatch
+from txlog.engine.plan.reading import uncommitted as previews
 from txlog.engine.storage.chunks import cut, reassembled
 from txlog.errors import (
     Corruption,
@@ -37,6 +38,7 @@ from txlog.errors import (
     StoreFull,
     TransactionTimedOut,
 )
+from txlog.ranges import END
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LIMIT = 1000

@@ -16,9 +16,9 @@ import pytest
 
 import txlog
 from txlog import demo
-from txlog.cli import bars
+from txlog.cli.call import progress as bars
+from txlog.cli.call.call import Call
 from txlog.cli.main import main
-from txlog.cli.options import Call
 
 SOURCE = str(Path(txlog.__file__).parents[1])
 
@@ -120,7 +120,7 @@ def test_a_signal_takes_the_bar_away(store: str) -> None:
 def test_a_second_signal_takes_the_bar_away_too(tmp_path: Path) -> None:
     program = (
         "import signal\n"
-        "from txlog.cli import signals\n"
+        "from txlog.cli.terminal import signals\n"
         "with signals.watched():\n"
         "    signals.parting('gone')\n"
         "    try:\n"

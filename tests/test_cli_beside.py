@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_cli_store import Tool, tool
-from txlog.opening import open_store
+from txlog.api.open import open_store
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from txlog.cli import catalogue
-from txlog.cli.declared import GLOBAL_FLAGS, Argument, defaults_of, hints_of
-from txlog.cli.dispatch import load
+from txlog.cli.line import catalogue
+from txlog.cli.line.declared import GLOBAL_FLAGS, Argument, defaults_of, hints_of
+from txlog.cli.line.dispatch import load
 from txlog.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from txlog.cli import blocks
-from txlog.cli.inputs import Input
-from txlog.cli.output import delimited
+from txlog.cli.input import blocks
+from txlog.cli.input.inputs import Input
+from txlog.cli.output.output import delimited
 from txlog.errors import BadRecord, NotFound, TxlogError
 
 

@@ -1,4 +1,4 @@
-"""Tests of txlog.cli.inspectview, thisview and filerows: every kind of thing, and its rows."""
+"""Tests of inspect: every kind of thing, and its rows."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import txlog
-from txlog.cli import catalogue, dispatch
-from txlog.cli.command import Command
+from txlog.cli.line import catalogue, dispatch
+from txlog.cli.line.command import Command
 from txlog.cli.main import main
-from txlog.cli.signals import Interrupted
+from txlog.cli.terminal.signals import Interrupted
 
 ROOT = Path(__file__).resolve().parent.parent
 PATHS = sorted(catalogue.COMMANDS)

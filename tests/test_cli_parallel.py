@@ -16,8 +16,8 @@ import pytest
 
 import txlog
 from txlog import functions
-from txlog.cli import fleet
 from txlog.cli.main import main
+from txlog.cli.run import workers
 from txlog.errors import CommandFailed, ExpiredTransaction, OutcomeUnknown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -226,7 +226,7 @@ def test_a_function_that_kills_every_instance_is_an_error(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: processes started for ever."""
-    monkeypatch.setattr(fleet, "_DEATHS_MAX", 1)
+    monkeypatch.setattr(workers, "_DEATHS_MAX", 1)
     code, _, err = tool.run("deadly", "--parallelism", "2")
     error = events(err)[-1]["error"]
     assert (code, error["code"]) == (1, "TXL-106")
@@ -265,7 +265,7 @@ def test_an_error_is_rebuilt_as_it_was() -> None:
     for error in (
         ExpiredTransaction("fenced", hint="stop", epoch=3), OutcomeUnknown("lost", txn="0:1"),
     ):  # fmt: skip
-        again = fleet.rebuilt(error.as_dict())
+        again = workers.rebuilt(error.as_dict())
         assert (type(again), again.as_dict()) == (type(error), error.as_dict())
-    odd = fleet.rebuilt({"class": "dict", "message": "m", "code": "TXL-999"})
+    odd = workers.rebuilt({"class": "dict", "message": "m", "code": "TXL-999"})
     assert (type(odd), odd.message) == (CommandFailed, "m")

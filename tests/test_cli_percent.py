@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from txlog.cli.percent import Format
+from txlog.cli.output.percent import Format
 from txlog.errors import Usage
 
 ROW: dict[str, Any] = {

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_cli_store import Tool, tool
-from txlog.cli.percent import Format
-from txlog.cli.percentin import InputFormat, percent_rows
+from txlog.cli.input.percent import InputFormat, percent_rows
+from txlog.cli.output.percent import Format
 from txlog.errors import BadRecord, Usage
 
 _ = tool
@@ -111,8 +111,8 @@ def test_a_rate_is_kept(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr("txlog.cli.producing.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("txlog.cli.producing.time.sleep", sleep)
+    monkeypatch.setattr("txlog.cli.produce.work.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("txlog.cli.produce.work.time.sleep", sleep)
     path = tool.path.parent / "in"
     path.write_bytes(b"x\n" * 21)
     tool.ok("produce", "orders", str(path), "--rate", "20/s")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from txlog.cli import catalogue, dispatch, plain, typed
-from txlog.cli.command import Command
-from txlog.cli.declared import GLOBAL_FLAGS, Option, declared, defaults_of, hints_of
-from txlog.cli.fields import MEANINGS
-from txlog.cli.flags import hidden_times
+from txlog.cli.line import catalogue, dispatch, plain, typer
+from txlog.cli.line.command import Command
+from txlog.cli.line.declared import GLOBAL_FLAGS, Option, declared, defaults_of, hints_of
+from txlog.cli.line.flags import hidden_times
+from txlog.cli.terminal.fields import MEANINGS
 from txlog.errors import Usage
 
 SEED = 20261122
@@ -26,7 +26,7 @@ def by_typer(command: Command, args: list[str]) -> dict[str, Any] | None:
         return 0
 
     try:
-        typed.invoke(
+        typer.invoke(
             command.path, command.function, list(args), take, examples=(),
             dry_run=command.dry_run, input_format=command.input_format,
         )  # fmt: skip

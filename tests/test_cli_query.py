@@ -1,4 +1,4 @@
-"""Tests of txlog.cli.query and queryrows: the rows of a query in every form, and as a file."""
+"""Tests of the command query: the rows of a query in every form, and as a file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import pytest
 
 import txlog
 from txlog.cli.main import main
-from txlog.cli.queryrows import limited, values
-from txlog.duck import Session
+from txlog.cli.output.query_rows import limited, values
 from txlog.errors import SqlError
+from txlog.sql.duck import Session
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -185,7 +185,7 @@ def test_a_query_of_messages_loads_no_client(run: Run) -> None:
     """A command that only reads messages opens a store for them; lists load the rest."""
     program = (
         "import sys; from txlog.cli.main import main; code = main(sys.argv[1:]);"
-        " loaded = [name in sys.modules for name in ('txlog.listings', 'txlog.client')];"
+        " loaded = [name in sys.modules for name in ('txlog.sql.lists', 'txlog.api.client')];"
         " sys.exit(code or 10 + loaded[0] + 2 * loaded[1])"
     )
     source = str(Path(txlog.__file__).parents[1])

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from txlog.cli.fields import RECORD_FIELDS
-from txlog.cli.inputs import Input
-from txlog.cli.records import Records
-from txlog.cli.tables import Look
+from txlog.cli.input.inputs import Input
+from txlog.cli.output.records import Records
+from txlog.cli.terminal.fields import RECORD_FIELDS
+from txlog.cli.terminal.tables import Look
 
 LOOK = Look(human=False, color=False, utc=True, width=0)
 INSTANT = pa.timestamp("ms", "UTC")

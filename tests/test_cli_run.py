@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import txlog
-from txlog.cli import bars, joblog
+from txlog.cli.call import progress
 from txlog.cli.main import main
+from txlog.cli.run import log as joblog
 
 ROOT = Path(__file__).resolve().parent.parent
 FUNCTIONS = '''
@@ -198,9 +199,9 @@ def test_the_log_is_text_unless_json_lines_are_asked_for(tool: Tool) -> None:
 def test_on_a_terminal_there_is_a_bar(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     """CLI.md 4: only there, and taken away at the end."""
     tool.log_format = "text"
-    monkeypatch.setattr(bars, "is_terminal", lambda number: number == 2)
-    monkeypatch.setattr(bars, "AFTER_S", 0)
-    monkeypatch.setattr(bars, "EVERY_S", 0)
+    monkeypatch.setattr(progress, "is_terminal", lambda number: number == 2)
+    monkeypatch.setattr(progress, "AFTER_S", 0)
+    monkeypatch.setattr(progress, "EVERY_S", 0)
     _, _, err = tool.run("keep", "--txn-size", "3")
     assert "\r\x1b[Kkeep@in/s: 3 in, 3 out" in err
     assert "\r\x1b[K" in err and "keep@in/s: finished: 5 in, 5 out (2 transactions, " in err

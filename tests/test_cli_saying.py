@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import txlog
-from txlog.cli.dispatch import as_ours
+from txlog.cli.line.dispatch import as_ours
 from txlog.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,8 +12,8 @@ import pytest
 
 import txlog
 from tests.source_tree import ROOT
-from txlog.cli import dispatch
-from txlog.cli.signals import Interrupted, raise_if_asked, watched
+from txlog.cli.line import dispatch
+from txlog.cli.terminal.signals import Interrupted, raise_if_asked, watched
 from txlog.errors import PartlyDone
 
 

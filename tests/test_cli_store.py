@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import txlog
-from txlog.cli import chunking, consuming
+from txlog.cli.consume import work
 from txlog.cli.main import main
+from txlog.cli.produce import chunking
 from txlog.errors import DiskFailed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -446,7 +447,7 @@ def test_an_interrupted_consume_says_how_far_it_was(
     def interrupted(*args: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(consuming.Job, "_wait", interrupted)
+    monkeypatch.setattr(work.Job, "_wait", interrupted)
     code, out, err = tool("consume", "orders", "-F", "-f", "lines", "--log-format", "json", *flags)
     assert (code, out) == (130, "a\nb\n")
     fields = json.loads(err)["interrupted"]
@@ -458,10 +459,10 @@ def test_an_interrupted_consume_says_how_far_it_was(
 def test_only_what_has_left_is_told(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of a block that was not written out is not counted; -qq says nothing."""
     tool.ok("produce", "orders", "-m", "a", "-m", "b")
-    _signal_after(monkeypatch, consuming.Job, "print", 1)
+    _signal_after(monkeypatch, work.Job, "print", 1)
     code, out, err = tool("consume", "orders", "-f", "lines")
     assert (code, out, err) == (130, "", "interrupted: at least 0 messages written out\n")
-    _signal_after(monkeypatch, consuming.Job, "print", 1)
+    _signal_after(monkeypatch, work.Job, "print", 1)
     assert tool("consume", "orders", "-f", "lines", "-qq") == (130, "", "")
 
 

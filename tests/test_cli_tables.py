@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import txlog
-from txlog.cli import statusview, tables
+from txlog.cli.commands import status
+from txlog.cli.terminal import tables
 
 PERSON = tables.Look(human=True, color=False, utc=True, width=0)
 
@@ -62,10 +63,10 @@ def test_the_head_of_status_fits_the_terminal(tmp_path: Path) -> None:
         output=SimpleNamespace(look=tables.Look(human=True, color=False, utc=True, width=80)),
         now_ms=lambda: at_ms + 240_000,
     )
-    lines = statusview._text(call, answer).splitlines()
+    lines = status._text(call, answer).splitlines()
     assert lines[0] == str(path)
     assert lines[1].endswith("   checkpoint 1, 4m ago")
     assert "HIDDEN  DELAYED" in lines[3]
     assert max(map(len, lines[1:])) <= 80
     call.output.look = tables.Look(human=False, color=False, utc=True, width=0)
-    assert statusview._text(call, answer).splitlines()[0].endswith("   checkpoint 1")
+    assert status._text(call, answer).splitlines()[0].endswith("   checkpoint 1")

@@ -16,7 +16,12 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, pending, send
 from txlog import messages
-from txlog.bulk import Bulk
+from txlog.api.reading.watermark_session import WatermarkSession
+from txlog.api.sending.bulk import Bulk
+from txlog.api.sending.receipt import SendReceipt
+from txlog.api.topics.subscription import SubscriptionHandle
+from txlog.api.topics.topic import TopicHandle
+from txlog.api.transactions.transaction import Later
 from txlog.errors import (
     AlreadyClosed,
     AlreadyExists,
@@ -28,17 +33,25 @@ from txlog.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from txlog.receipt import SendReceipt
-from txlog.subscription import SubscriptionHandle
-from txlog.topic import TopicHandle
-from txlog.transaction import Later
-from txlog.watermarking import WatermarkSession
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SHOWN = (
-    *("", "client", "consumer", "producer", "reader", "transaction", "message", "topic"),
-    *("administration", "asserting", "bulk", "metrics", "multi_consumer", "nondurable"),
-    *("subscription", "watermarktopic"),
+    "",
+    "api.client",
+    "api.consuming.consumer",
+    "api.sending.producer",
+    "api.reading.reader",
+    "api.transactions.transaction",
+    "api.reading.message",
+    "api.topics.topic",
+    "api.admin",
+    "api.sending.watermark_builder",
+    "api.sending.bulk",
+    "answers.metrics_text",
+    "api.consuming.many_topics",
+    "api.consuming.in_memory",
+    "api.topics.subscription",
+    "api.topics.watermarks",
     *(f"functions.{name}" for name in ("outputs", "context", "windows", "loading", "runner")),
 )
 
@@ -75,7 +88,14 @@ def test_every_public_name_is_documented() -> None:
         if not inspect.getdoc(member)
     ]
     assert not bare
-    functions = (txlog.init, txlog.open, txlog.messages, txlog.verify, txlog.repair, txlog.doctor)
+    functions = (
+        txlog.init,
+        txlog.open,
+        txlog.messages,
+        txlog.verify,
+        txlog.repair,
+        txlog.answers.doctor,
+    )
     assert all(map(inspect.getdoc, [*classes, *functions]))
 
 

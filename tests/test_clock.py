@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, say, send, send_txn, values
+from txlog.answers.metrics import families
 from txlog.clock import Clock, Instant, ManualClock, SystemClock
-from txlog.engine import identity
-from txlog.engine.flow import clockguard
 from txlog.engine.model.ops import ClockNoted, Op, encode_ops
-from txlog.figures import families
+from txlog.engine.plan import clock_trust
+from txlog.engine.store import identity
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -257,7 +257,7 @@ def test_a_store_of_an_older_version_is_as_behind_a_reboot(
         return encode_ops([op for op in ops if not isinstance(op, ClockNoted)])
 
     with monkeypatch.context() as older:
-        older.setattr(clockguard, "note", lambda *given: None)
+        older.setattr(clock_trust, "note", lambda *given: None)
         older.setattr(identity, "encode_ops", without)
         bench = jumping(tmp_path, **KEPT)
         bench.close()

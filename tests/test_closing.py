@@ -20,7 +20,7 @@ import pytest
 
 from tests.engine_kit import Bench, rows, send, values
 from txlog import MessageId
-from txlog.engine.store import Store
+from txlog.engine.store.store import Store
 from txlog.errors import AlreadyClosed, ConsumerBusy, StoreLocked
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

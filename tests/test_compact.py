@@ -16,13 +16,12 @@ import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, read, rows, send, send_txn, values
 from txlog import Bound, Client, TxnId
-from txlog.bounds import END
-from txlog.engine.flow import space
+from txlog.engine.decide.topics import sidecar
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.storage.segment_reader import SegmentReader
-from txlog.engine.upkeep import compact as compaction
-from txlog.engine.upkeep.seal import compare_rows
-from txlog.engine.view import View
+from txlog.engine.upkeep.checkpoint.seal import compare_rows
+from txlog.engine.upkeep.space import compact as compaction
+from txlog.engine.view.view import View
 from txlog.errors import (
     Corruption,
     PartitionUnavailable,
@@ -30,6 +29,7 @@ from txlog.errors import (
     TopicNotFound,
     TxlogError,
 )
+from txlog.ranges import END
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -195,15 +195,15 @@ def switching(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) ->
         monkeypatch.setattr(compaction, "compare_rows", real)
         meanwhile()
 
-    decide = space.switch
+    decide = sidecar.switch
 
-    def noted(view: View, made: space.Switch) -> Any:
+    def noted(view: View, made: sidecar.Switch) -> Any:
         decision = decide(view, made)
         answers.append(decision.answer)
         return decision
 
     monkeypatch.setattr(compaction, "compare_rows", then)
-    monkeypatch.setattr(space, "switch", noted)
+    monkeypatch.setattr(sidecar, "switch", noted)
     return answers
 
 

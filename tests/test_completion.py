@@ -15,12 +15,12 @@ import txlog
 from scripts import ready
 from tests.source_tree import SOURCE
 from tests.terminal import typed
-from txlog import relating
-from txlog.cli import candidates as completion
-from txlog.cli import catalogue
-from txlog.cli.candidates import FILES, answer, candidates, split_line
-from txlog.cli.completion import SHELLS, script
+from txlog.cli.commands.completion import SHELLS, script
+from txlog.cli.help import completion as completion
+from txlog.cli.help.completion import FILES, answer, candidates, split_line
+from txlog.cli.line import catalogue
 from txlog.cli.main import main
+from txlog.relation import reader
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +134,8 @@ def test_every_flag_and_argument_of_every_command_can_be_asked_for(
 ) -> None:
     """Kills: a metavar that makes completion fail, which only silence would tell."""
     monkeypatch.setattr(completion, "_names", lambda kind, before: [])
-    from txlog.cli.dispatch import load
-    from txlog.cli.parameters import parameters_of
+    from txlog.cli.line.dispatch import load
+    from txlog.cli.line.parameters import parameters_of
 
     for path in catalogue.COMMANDS:
         for each in parameters_of(load(path)):
@@ -181,12 +181,12 @@ def test_completion_neither_locks_nor_writes(here: Path, monkeypatch: pytest.Mon
 
     opened = []
 
-    def spied(path: str, *, read_only: bool) -> relating.RelationReader:
+    def spied(path: str, *, read_only: bool) -> reader.RelationReader:
         opened.append(read_only)
         return open_relations(path, read_only=read_only)
 
-    open_relations = relating.open_relations
-    monkeypatch.setattr(relating, "open_relations", spied)
+    open_relations = reader.open_relations
+    monkeypatch.setattr(reader, "open_relations", spied)
     before = state()
     for line in ("consume ", "sub describe ", "txn show ", "txn connect "):
         assert words(*line.split(" "))

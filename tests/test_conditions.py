@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from tests.engine_kit import Bench, begin, ids, say, send
-from txlog import TxnId, conditions, waiting
+from txlog import TxnId
+from txlog.api import wait as conditions
+from txlog.api.reading import poll
+from txlog.api.reading.watermark_ground import Subscribed
+from txlog.api.reading.watermark_session import WatermarkSession
 from txlog.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound, TransactionNotFound
 from txlog.settings import EVENT_TIME_MAX
-from txlog.tracking import Subscribed
-from txlog.watermarking import WatermarkSession
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -44,7 +46,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> 
             assert left, "it waits for something that does not come"
             left.pop(0)()
 
-    monkeypatch.setattr(waiting, "Event", Pause)
+    monkeypatch.setattr(poll, "Event", Pause)
     return pauses
 
 

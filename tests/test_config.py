@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import txlog
-from txlog.cli.environment import USER_SETTINGS
+from txlog.cli.call.environment import USER_SETTINGS
 from txlog.cli.main import main
 from txlog.errors import LimitExceeded, NotAllowed, NotFound
 from txlog.settings import BOUNDS, Settings

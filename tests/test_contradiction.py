@@ -19,16 +19,16 @@ import txlog
 from tests.crash.test_repairs import Fault
 from tests.crash.world import open_client, read_messages
 from tests.engine_kit import Bench, read, send, values
+from txlog.answers.integrity import repair_disk, verify_disk
 from txlog.clock import ManualClock
-from txlog.engine.identity import make_store, read_identity
 from txlog.engine.model.ops import Appended, BufferAppended, Op, encode_ops
 from txlog.engine.model.schema import encode_rows, frame_schema
-from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.disk_protocol import Disk
-from txlog.engine.storage.memory_disk import Killed, MemoryDisk
-from txlog.engine.view import View
+from txlog.engine.storage.disk.memory import Killed, MemoryDisk
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.store.identity import make_store, read_identity
+from txlog.engine.view.view import View
 from txlog.errors import IntegrityError, Refused, TxlogError
-from txlog.integrity import repair_disk, verify_disk
 from txlog.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

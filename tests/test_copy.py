@@ -23,7 +23,7 @@ from txlog.errors import (
     StoreLocked,
     StoreNotFound,
 )
-from txlog.querying import Query
+from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,17 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine_kit import Bench, begin, pending, read, rows, send, send_txn, values
-from txlog import Client, Message, MessageId, Range, moving
-from txlog.engine.flow import deadletter
-from txlog.engine.flow.draft import Decision
-from txlog.engine.flow.fetch import fetch, taken_apart
-from txlog.engine.flow.lookup import subscription, topic
+from txlog import Client, Message, MessageId, Range
+from txlog.api.consuming import dead_letters
+from txlog.api.consuming.dead_letters import DeadLetters
+from txlog.engine.decide.consuming import dead_letters as deadletter
+from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.model.ops import Acked, Appended, DeadLettered, SubscriptionPolicySet
-from txlog.engine.view import View
+from txlog.engine.plan.lookup import subscription, topic
+from txlog.engine.plan.reading.fetch import fetch, taken_apart
+from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, PartitionUnavailable
 from txlog.ids import TopicName
-from txlog.moving import DeadLetters
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 DLQ, RETRY = "t-s-DLQ", "t-s-RETRY"
@@ -322,7 +323,7 @@ def test_many_messages_go_in_frames_that_stay_small(
     plain = send(bench.client, *[b"x"] * 40)
     large = [send_txn(bench.client, b"y" * 1000, b"z")[0] for _ in range(3)]
     abort(bench.client, *plain, *large)
-    monkeypatch.setattr(moving, "FRAME_BYTES_MOST", 1500)
+    monkeypatch.setattr(dead_letters, "FRAME_BYTES_MOST", 1500)
     assert receive(bench.client) == []
     copies = read(bench.client, DLQ)
     assert len(copies) == 46
@@ -338,7 +339,7 @@ def test_many_messages_go_in_frames_that_stay_small(
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A store where messages are large early."""
     made = Bench(tmp_path / "large", max_message_bytes=1000, max_chunked_message_bytes=10_000)
-    monkeypatch.setattr(moving, "FRAME_BYTES_MOST", 2000)
+    monkeypatch.setattr(dead_letters, "FRAME_BYTES_MOST", 2000)
     made.client.create_topic("t")
     made.client.create_subscription("t", "s")
     yield made

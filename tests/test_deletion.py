@@ -11,7 +11,8 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from txlog import Client, TxnId
-from txlog.engine.upkeep import checkpoint, compact
+from txlog.engine.upkeep.checkpoint import checkpoint
+from txlog.engine.upkeep.space import compact
 from txlog.errors import (
     ConsumerBusy,
     MessageNotFound,

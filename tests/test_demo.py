@@ -19,8 +19,8 @@ import txlog
 from txlog import demo
 from txlog.demo import check, pipeline, source, supervisor
 from txlog.demo.worker import PipeGate
-from txlog.duck import Session
 from txlog.errors import AlreadyExists, CommandFailed, InvalidArgument
+from txlog.sql.duck import Session
 
 LIMIT = 40
 NONE_COMMITTED = pa.table({"InvoiceNo": pa.array([], pa.string())})

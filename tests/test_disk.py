@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, Disk, failure, split
-from txlog.engine.storage.disk_root import create_root
-from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.engine.storage.disk.disk_root import create_root
+from txlog.engine.storage.disk.memory import MemoryDisk
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk, failure, split
 from txlog.errors import (
     AlreadyClosed,
     Corruption,

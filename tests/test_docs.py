@@ -15,9 +15,9 @@ import txlog
 from scripts import decisions, ready
 from tests.source_tree import ROOT, SOURCE
 from txlog import Client, Consumer, Producer
+from txlog.api.topics.subscription import SubscriptionHandle
+from txlog.api.topics.topic import TopicHandle
 from txlog.errors import TxlogError, error_table
-from txlog.subscription import SubscriptionHandle
-from txlog.topic import TopicHandle
 
 LINES_MAX = {
     "README.md": 265, "docs/watermarks.md": 210, "ARCHITECTURE.md": 270, "docs/format.md": 390,

@@ -1,4 +1,4 @@
-"""Tests of txlog.duck: what a DuckDB session can do, and what it cannot be made to do."""
+"""Tests of txlog.sql.duck: what a DuckDB session can do, and what it cannot be made to do."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from txlog.duck import Session
 from txlog.errors import SqlError
+from txlog.sql.duck import Session
 
 
 @pytest.fixture

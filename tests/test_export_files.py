@@ -18,9 +18,9 @@ from scripts import ready
 from tests.engine_kit import Bench, begin, send
 from tests.test_cli_store import ROOT, Tool, tool
 from txlog import Bound, Client, MessageId
-from txlog.bounds import Range, parse_range
 from txlog.errors import AlreadyExists, InvalidArgument, MessageNotFound, NotAllowed
 from txlog.jobs.export_files import LOCK, STATE, export_directory, export_file
+from txlog.ranges import Range, parse_range
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool
@@ -106,7 +106,7 @@ def place(bench: Bench, text: str) -> tuple[int, ...]:
 
 def test_csv_and_ndjson_say_every_byte(tool: Tool, tmp_path: Path) -> None:
     """CLI.md 11, 11: an envelope goes out and in byte for byte."""
-    from txlog.opening import open_store
+    from txlog.api.open import open_store
 
     tool.ok("topic", "create", "t", "again")
     with open_store(str(tool.path)) as client:

@@ -18,18 +18,14 @@ import txlog
 from tests.format import make
 from tests.source_tree import ROOT
 from txlog.clock import ManualClock
-from txlog.engine import dumps, identity
 from txlog.engine.model import ops, schema
-from txlog.engine.storage import (
-    bucket,
-    bucket_bitmaps,
-    frame,
-    journal_file,
-    manifest,
-    segment,
-    witness,
-)
-from txlog.engine.upkeep.changes import SCHEMAS
+from txlog.engine.storage import manifest, segment
+from txlog.engine.storage.bucket import bitmaps, file
+from txlog.engine.storage.journal import file as journal_file
+from txlog.engine.storage.journal import frame, witness
+from txlog.engine.store import identity
+from txlog.engine.upkeep.changes.rows import SCHEMAS
+from txlog.engine.view import dumps
 
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
 STRUCTS = {
@@ -95,8 +91,8 @@ def test_the_ops_are_those_of_the_code() -> None:
 
 @pytest.mark.parametrize("kind", [manifest.Manifest, segment.FileRef, manifest.DumpRef,
                                   manifest.HistoryRef, manifest.Changes, manifest.ChangeRef,
-                                  bucket.Head, bucket.Segment,
-                                  bucket_bitmaps.PackedBitmaps])  # fmt: skip
+                                  file.Head, file.Segment,
+                                  bitmaps.PackedBitmaps])  # fmt: skip
 def test_the_fields_of_structs(kind: type[msgspec.Struct]) -> None:
     assert f"| {kind.__name__} | {_described(kind)} |" in TEXT
 

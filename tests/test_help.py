@@ -6,17 +6,17 @@ import re
 
 import pytest
 
-from txlog.bounds import parse_bound, parse_range
-from txlog.cli import manual, markup
-from txlog.cli.codes import CODES, EXITS, names_of
-from txlog.cli.environment import SWITCHES, USER_SETTINGS
+from txlog.cli.call.environment import SWITCHES, USER_SETTINGS
+from txlog.cli.help import markup, topics
+from txlog.cli.help.codes import CODES, EXITS, names_of
 from txlog.cli.main import main
-from txlog.cli.percent import Format
+from txlog.cli.output.percent import Format
 from txlog.errors import error_classes
-from txlog.sqlquery import LISTS
+from txlog.ranges import parse_bound, parse_range
+from txlog.sql.query import LISTS
 
 NOW = 1_795_165_924_000
-TOPICS = sorted(manual.TOPICS)
+TOPICS = sorted(topics.TOPICS)
 
 
 def test_every_code_of_the_program_is_explained_and_no_other() -> None:
@@ -57,7 +57,7 @@ def test_a_topic_fits_a_terminal(name: str, capfd: pytest.CaptureFixture[str]) -
 def test_help_without_a_word_lists_the_topics(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["help"]) == 0
     out = capfd.readouterr().out
-    assert re.findall(r"txlog help ([a-z-]+) ", out) == list(manual.TOPICS)
+    assert re.findall(r"txlog help ([a-z-]+) ", out) == list(topics.TOPICS)
 
 
 def test_help_of_a_command_is_its_own(capfd: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +90,7 @@ def test_help_on_what_there_is_not(
 
 def test_the_forms_of_offsets_are_those_that_are_read() -> None:
     """Every form of the page parses; a spelling that changes here changes there."""
-    page = manual.read("offsets")
+    page = topics.read("offsets")
     terms = {term for _, blocks in page.sections for block in blocks for term, _ in block.terms}
     written = {"N": "5", "L:E:I": "17:4:2", "L:E": "17:4", "TIME": "-1h", "SUB": "billing"}
     bounds = "start, end|+N, -N|L:E, L:E:I|@TIME|sub=SUB".split("|")
@@ -104,7 +104,7 @@ def test_the_forms_of_offsets_are_those_that_are_read() -> None:
 
 
 def test_the_verbs_of_formatting_are_those_that_are_written() -> None:
-    page = manual.read("formatting")
+    page = topics.read("formatting")
     (out,) = [blocks for heading, blocks in page.sections if heading == "OUT"]
     verbs = [verb for block in out for term, _ in block.terms for verb in term.split(", ")]
     assert {verb[1] for verb in verbs} == set("vktVKTHhopidxPqw[]gr")
@@ -113,7 +113,7 @@ def test_the_verbs_of_formatting_are_those_that_are_written() -> None:
 
 
 def test_the_lists_of_sql_are_those_that_there_are() -> None:
-    page = manual.read("sql")
+    page = topics.read("sql")
     (lists,) = [blocks for heading, blocks in page.sections if heading == "LISTS"]
     assert {
         name for block in lists for term, _ in block.terms for name in term.split(", ")

@@ -22,18 +22,19 @@ import pytest
 
 from scripts import ready
 from tests.source_tree import SOURCE
-from txlog.bounds import parse_time
-from txlog.cli import catalogue, manual
-from txlog.cli.codes import CODES
-from txlog.cli.dispatch import load
+from txlog.cli.help import topics
+from txlog.cli.help.codes import CODES
+from txlog.cli.line import catalogue
+from txlog.cli.line.dispatch import load
 from txlog.cli.main import main
+from txlog.ranges import parse_time
 
 NOW: Final = "2026-11-20T09:12:04.123Z"
 COMMANDS = [(path, each) for path in catalogue.COMMANDS for each in load(path).examples]
 TOLD = [(f"TXL-{code}", told.example) for code, told in CODES.items()] + [
     (topic, line)
-    for topic in manual.TOPICS
-    for heading, blocks in manual.read(topic).sections if heading == "EXAMPLES"
+    for topic in topics.TOPICS
+    for heading, blocks in topics.read(topic).sections if heading == "EXAMPLES"
     for block in blocks
     for line in block.lines
 ]  # fmt: skip
@@ -294,7 +295,7 @@ def test_examples_for_a_shell_run(template: Path, world: Path) -> None:
 def test_the_examples_of_the_first_page_run_in_order(world: Path) -> None:
     """txlog(1) begins with nothing: its examples are one session, as those of the root help."""
     ready.tool(world / "txlog")
-    page = manual.read("txlog")
+    page = topics.read("txlog")
     lines = [line for heading, blocks in page.sections if heading == "EXAMPLES"
              for block in blocks for line in block.lines]  # fmt: skip
     shown = catalogue.ROOT_HELP.splitlines()

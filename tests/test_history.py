@@ -11,8 +11,8 @@ from tests.engine_kit import Bench, begin, send
 from tests.laws.test_laws import random_history
 from txlog import Client, TxnId
 from txlog.engine.storage.manifest import newest_manifest
-from txlog.engine.upkeep import history
-from txlog.engine.upkeep.sweep import sweep_unnamed
+from txlog.engine.upkeep.checkpoint import history
+from txlog.engine.upkeep.space.sweep import sweep_unnamed
 from txlog.errors import Corruption, TransactionNotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

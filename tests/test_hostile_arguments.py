@@ -19,9 +19,9 @@ import pytest
 
 import txlog
 from tests.engine_kit import Bench
+from txlog.api.reading.message import Message
 from txlog.arguments import fits
 from txlog.errors import InvalidArgument, TxlogError
-from txlog.message import Message
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

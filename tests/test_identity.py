@@ -9,10 +9,10 @@ import pytest
 
 import txlog
 from txlog.clock import SystemClock
-from txlog.engine import identity
-from txlog.engine.identity import IDENTITY_PATH, make_store, read_identity
-from txlog.engine.storage import disk_root
-from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk import disk_root
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.store import identity
+from txlog.engine.store.identity import IDENTITY_PATH, make_store, read_identity
 from txlog.errors import AlreadyExists, StoreFull, StoreLocked, TxlogError
 from txlog.settings import Settings
 

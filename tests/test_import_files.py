@@ -16,10 +16,10 @@ from scripts import ready
 from tests.engine_kit import Bench
 from tests.test_cli_store import ROOT, Tool, tool
 from tests.test_export_files import fill, shown
+from txlog.api.open import open_store
 from txlog.errors import BadRecord, InvalidArgument, LimitExceeded, TopicNotFound
 from txlog.jobs.import_files import import_files
-from txlog.loads import OF_IMPORT, Columns, files_of
-from txlog.opening import open_store
+from txlog.jobs.loads import OF_IMPORT, Columns, files_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool
@@ -98,7 +98,7 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import txlog
 from txlog.jobs.import_files import import_files
-from txlog.loads import OF_IMPORT, Columns, files_of
+from txlog.jobs.loads import OF_IMPORT, Columns, files_of
 steps = []
 def tell(text):
     steps.append(text)

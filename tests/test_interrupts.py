@@ -18,15 +18,15 @@ import pytest
 
 from tests.engine_kit import Bench, read, send
 from txlog import Client
-from txlog.engine.call import Call
-from txlog.engine.flow.draft import Decision
-from txlog.engine.follower import Follower
+from txlog.engine.decide.draft import Decision
 from txlog.engine.model.tail import Tail
-from txlog.engine.mutex import Mutex
-from txlog.engine.storage.disk_lock import PosixLock
-from txlog.engine.storage.journal import Journal
-from txlog.engine.store import Store
-from txlog.engine.view import View
+from txlog.engine.storage.disk.locks import PosixLock
+from txlog.engine.storage.journal.journal import Journal
+from txlog.engine.store.call import Call
+from txlog.engine.store.follower import Follower
+from txlog.engine.store.mutex import Mutex
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
 from txlog.errors import (
     AlreadyClosed,
     MissingFile,

@@ -20,14 +20,14 @@ from txlog import Client
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.model.delay_ops import Id
 from txlog.engine.model.schema import MESSAGE
-from txlog.engine.storage.bucket import IDS
+from txlog.engine.storage.bucket.file import IDS
 from txlog.engine.storage.segment import FileRef
-from txlog.engine.upkeep.bucket_sources import INDEX_MAX, Search, looked_up
+from txlog.engine.upkeep.delayed.sources import INDEX_MAX, Search, looked_up
 from txlog.errors import Corruption
 from txlog.jobs.audit import audit
-from txlog.jobs.compact import compact
 from txlog.jobs.local import Local
 from txlog.jobs.rebuild_delayed import rebuild_delayed
+from txlog.jobs.upkeep import compact
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LATER = 32_503_680_000_000

@@ -21,8 +21,8 @@ from txlog.jobs import audit as auditing
 from txlog.jobs.audit import audit
 from txlog.jobs.lateness import DELAYS_MS, lateness
 from txlog.jobs.local import Local
-from txlog.relation import Source
-from txlog.stored import ACKS, Stored
+from txlog.relation.relation import Source
+from txlog.relation.stored import ACKS, Stored
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Answer = dict[str, Any]

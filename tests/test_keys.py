@@ -13,10 +13,10 @@ import pytest
 
 from tests.engine_kit import Bench, begin, pending, send, values
 from txlog import Client, MessageId, TxnId
-from txlog.engine.flow.draft import Decision
+from txlog.engine.decide.draft import Decision
 from txlog.engine.folds import transaction_key as keys
 from txlog.engine.model.ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased, Op
-from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.errors import (
     CoordinatorNotFound,
     Corruption,

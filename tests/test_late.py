@@ -13,8 +13,8 @@ import pytest
 from tests.engine_kit import Bench, send
 from txlog.engine.folds import catalog
 from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, SubscriptionCreated
-from txlog.engine.storage.late import Late
-from txlog.engine.view import View
+from txlog.engine.storage.late_values import Late
+from txlog.engine.view.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 MANY = 20

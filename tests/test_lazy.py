@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 import txlog
-from txlog.lazy import LazyModule, NotThereYet
+from txlog.startup.lazy import LazyModule, NotThereYet
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 
@@ -99,14 +99,15 @@ def test_what_a_command_does_not_use_does_not_run() -> None:
     """The client of a producer runs no upkeep, no consumer, no kernel of Arrow."""
     code = """
 import sys, tempfile, txlog
-from txlog.lazy import LazyModule, NotThereYet
+from txlog.startup.lazy import LazyModule, NotThereYet
 with tempfile.TemporaryDirectory() as folder:
     txlog.init(folder)
     with txlog.open(folder) as client:
         client.create_topic("orders")
         client.producer("orders").send(b"hello")
 ran = {name for name, module in sys.modules.items() if type(module) is not LazyModule}
-idle = ("consumer", "views", "administration", "engine.upkeep.compact", "engine.storage.bucket")
+idle = ("api.consuming.consumer", "relation.build", "api.admin", "engine.upkeep.space.compact",
+        "engine.storage.bucket.file")
 print(sorted(ran & {"pyarrow.compute", "pyarrow.parquet", *(f"txlog.{one}" for one in idle)}))
 """
     done = subprocess.run(

@@ -13,8 +13,8 @@ import pytest
 import txlog
 from tests.engine_kit import Bench, send, send_txn, values
 from tests.test_compact import bench_of, mixed
-from txlog.bounds import END
-from txlog.engine.view import View
+from txlog.engine.view.view import View
+from txlog.ranges import END
 from txlog.settings import DAY_MS
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

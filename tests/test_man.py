@@ -11,14 +11,16 @@ import pytest
 
 from scripts import man
 from tests.source_tree import ROOT
-from txlog.cli import catalogue, failures, manpages, markup
-from txlog.cli.dispatch import load
+from txlog.cli.help import man_pages, markup
+from txlog.cli.line import catalogue
+from txlog.cli.line.dispatch import load
+from txlog.cli.line.parameters import parameters_of
 from txlog.cli.main import main
-from txlog.cli.parameters import parameters_of
+from txlog.cli.terminal import errors
 
 PATHS = sorted(catalogue.COMMANDS)
 JOBS = [path for path in PATHS if path.startswith("job ")]
-NAMES = manpages.page_names()
+NAMES = man_pages.page_names()
 
 
 def test_the_pages_in_man_are_those_that_the_program_makes() -> None:
@@ -39,7 +41,7 @@ def test_what_is_written_by_hand_belongs_to_a_page() -> None:
     """Kills: a text in topics/ that no page shows, for a command that has another name by now."""
     folder = ROOT / "src" / "txlog" / "cli" / "topics"
     for path in folder.glob("*.txt"):
-        assert manpages.find(path.stem) is not None, path.stem
+        assert man_pages.find(path.stem) is not None, path.stem
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -48,7 +50,7 @@ def test_a_page_has_every_flag_of_its_command(
 ) -> None:
     """What -h shows, which Typer made, is what the page tells; each with its meaning."""
     command = load(path)
-    assert command.invoke(["-h"], failures.Report(json=False, store=None)) == 0
+    assert command.invoke(["-h"], errors.Report(json=False, store=None)) == 0
     shown = capsys.readouterr().out
     listed = shown.partition("\nOptions:\n")[2]
     heads = re.findall(r"^  (-.*?)(?:  |$)", listed, re.MULTILINE)
@@ -61,7 +63,7 @@ def test_a_page_has_every_flag_of_its_command(
         each.name for each in own if not each.is_flag
     }
     assert [each.name for each in own if not each.help] == []
-    page = markup.as_text(manpages.page(f"txlog-{path.replace(' ', '-')}.1"))
+    page = markup.as_text(man_pages.page(f"txlog-{path.replace(' ', '-')}.1"))
     for each in own:
         assert each.name in page
     for example in command.examples:
@@ -73,7 +75,7 @@ def test_every_job_has_a_program_for_spark_submit() -> None:
     for path in JOBS:
         program = f"{path.removeprefix('job ').replace('-', '_')}.py"
         assert (programs / program).is_file()
-        page = markup.as_text(manpages.page(f"txlog-{path.replace(' ', '-')}.1"))
+        page = markup.as_text(man_pages.page(f"txlog-{path.replace(' ', '-')}.1"))
         assert program in page
 
 
@@ -118,7 +120,7 @@ def test_references_lead_to_pages() -> None:
     ],
 )
 def test_a_page_is_found_by_what_people_write(word: str, name: str | None) -> None:
-    assert manpages.find(word) == name
+    assert man_pages.find(word) == name
 
 
 def test_man_install_may_be_repeated(

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from txlog.engine.storage.memory_disk import Killed, MemoryDisk, PowerCut
-from txlog.engine.storage.power_loss import VERSIONS_MAX
+from txlog.engine.storage.disk.memory import Killed, MemoryDisk, PowerCut
+from txlog.engine.storage.disk.power_loss import VERSIONS_MAX
 from txlog.errors import (
     DiskFailed,
     OutcomeUnknown,

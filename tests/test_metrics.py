@@ -13,16 +13,16 @@ from tests.engine_kit import Bench, begin
 from tests.laws.test_laws import random_history
 from tests.tiers import graded
 from txlog import Client
+from txlog.answers.keyfigures import key_families, nearest_rank
+from txlog.answers.metric_family import Family, rows
+from txlog.answers.metrics_text import exposition
 from txlog.engine.folds import coordinator
 from txlog.engine.folds.transaction_key import Key
 from txlog.engine.model import ops as op_types
 from txlog.engine.model.idset import covers, each
 from txlog.engine.model.ops import Op, decode_ops
-from txlog.engine.storage.journal_file import RawFrame
-from txlog.engine.view import View
-from txlog.family import Family, rows
-from txlog.keyfigures import key_families, nearest_rank
-from txlog.metrics import exposition
+from txlog.engine.storage.journal.file import RawFrame
+from txlog.engine.view.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 15, 30, 60, 300, 1500, 3000)

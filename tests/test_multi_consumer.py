@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.engine_kit import Bench, begin, rows, send, send_txn
-from txlog import Bound, Message, MessageId, MultiTopicsConsumer, messages, receiving
-from txlog.engine.flow import lease
+from txlog import Bound, Message, MessageId, MultiTopicsConsumer, messages
+from txlog.api.consuming import receive as receiving
+from txlog.engine.decide.consuming import lease
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,

@@ -9,7 +9,7 @@ import pytest
 import txlog
 from txlog.cli.main import main
 from txlog.errors import SubscriptionNotFound, TopicNotFound, TransactionKeyNotFound
-from txlog.near import near
+from txlog.suggest import near
 
 
 @pytest.mark.parametrize(

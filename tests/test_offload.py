@@ -11,8 +11,7 @@ import pytest
 
 import txlog
 from txlog import Client, MessageId
-from txlog.bounds import END, Bound
-from txlog.engine.storage import far
+from txlog.engine.storage import remote as far
 from txlog.engine.upkeep.service import run_checkpoint
 from txlog.errors import (
     Corruption,
@@ -22,6 +21,7 @@ from txlog.errors import (
     NotFound,
     TopicNotFound,
 )
+from txlog.ranges import END, Bound
 
 LARGE_BYTES = 2000
 

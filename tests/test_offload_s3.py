@@ -11,10 +11,10 @@ import txlog
 from tests.s3_server import s3_server
 from tests.test_offload import filled_store, near, values
 from txlog import Client
-from txlog.bounds import END
-from txlog.engine.storage import far
+from txlog.engine.storage import remote
 from txlog.errors import Corruption, DiskFailed
-from txlog.querying import Query
+from txlog.ranges import END
+from txlog.sql.client_query import Query
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def rows(client: Client, sql: str) -> list[dict[str, object]]:
 def there(client: Client) -> list[str]:
     """The objects of the store."""
     [place] = client._store.read(lambda view: view.catalog.places)
-    return sorted(at for at, _ in far.listed(place))
+    return sorted(at for at, _ in remote.listed(place))
 
 
 def test_messages_are_read_from_a_bucket(client: Client, bucket: str) -> None:
@@ -75,11 +75,11 @@ def test_what_nobody_names_is_removed_from_a_bucket(client: Client, bucket: str)
     named = there(client)
     [place] = client._store.read(lambda view: view.catalog.places)
     orphan = "topics/public/default/orders/partition=0/ledger-000000000099.0000000001.parquet"
-    far.put(place, orphan, [b"left by", b" a pass that died"])
+    remote.put(place, orphan, [b"left by", b" a pass that died"])
     assert len(there(client)) == len(named) + 1
     listed = client.admin.gc(True, 0)["file_list"]
-    assert [row["path"] for row in listed if far.is_far(row["path"])] == [
-        far.address(place, orphan)
+    assert [row["path"] for row in listed if remote.is_far(row["path"])] == [
+        remote.address(place, orphan)
     ]
     assert there(client) == named
 
@@ -90,19 +90,19 @@ def test_damage_in_a_bucket_is_told(client: Client, bucket: str) -> None:
     client.checkpoint()
     [place] = client._store.read(lambda view: view.catalog.places)
     at = next(at for at in there(client) if "_txnlog" not in at)
-    path = far.without_options(at).removeprefix(far.without_options(place) + "/")
-    file = far.open_far(at)
+    path = remote.without_options(at).removeprefix(remote.without_options(place) + "/")
+    file = remote.open_far(at)
     whole = file.pread(0, file.size())
     file.close()
     row = next(row for row in client.segments() if row["file"] == at)
     footer = row["bytes"] - 3000
     for byte in (footer + 2000, 40):  # in the footer, in a page
-        far.put(place, path, [whole[:byte], bytes([whole[byte] ^ 1]), whole[byte + 1 :]])
+        remote.put(place, path, [whole[:byte], bytes([whole[byte] ^ 1]), whole[byte + 1 :]])
         with pytest.raises(Corruption, match="is damaged"), txlog.open(client.path) as other:
             values(other)
         with pytest.raises((Corruption, txlog.errors.SqlError)):
             rows(client, "FROM orders")
-    far.put(place, path, [whole])
+    remote.put(place, path, [whole])
     assert len(values(client)) == 9
 
 

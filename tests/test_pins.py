@@ -12,16 +12,16 @@ import pytest
 
 import txlog
 from txlog import Client
-from txlog.bounds import END
-from txlog.engine.pins import PINS_DIR, pinned, pins
-from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.manifest import generations
-from txlog.querying import Query
+from txlog.engine.store.pins import PINS_DIR, pinned, pins
+from txlog.ranges import END
+from txlog.sql.client_query import Query
 
 SQL = "SELECT count(*) AS n, max(octet_length(value)) AS bytes FROM orders"
 READER = """
 import sys, txlog
-from txlog.querying import Query
+from txlog.sql.client_query import Query
 with txlog.open(sys.argv[1]) as client, Query(client, sys.argv[2]) as asked:
     print("ready", flush=True)
     sys.stdin.readline()

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from txlog.engine.storage import disk as disk_module
-from txlog.engine.storage import disk_lock, disk_root
-from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.disk_lock import find_holder
-from txlog.engine.storage.disk_protocol import TEMPORARY_PREFIX, LockFile
-from txlog.engine.storage.disk_root import create_root, filesystem
+from txlog.engine.storage.disk import disk_root, locks
+from txlog.engine.storage.disk import posix as disk_module
+from txlog.engine.storage.disk.disk_root import create_root, filesystem
+from txlog.engine.storage.disk.locks import find_holder
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, LockFile
 from txlog.errors import (
     AlreadyClosed,
     AlreadyExists,
@@ -478,10 +478,10 @@ class TestPosix:
         one.acquire(0)
         with monkeypatch.context() as patch:
 
-            def interrupt(waiter: disk_lock._Waiter, seconds: float) -> bool:
+            def interrupt(waiter: locks._Waiter, seconds: float) -> bool:
                 raise KeyboardInterrupt
 
-            patch.setattr(disk_lock._Waiter, "wait", interrupt)
+            patch.setattr(locks._Waiter, "wait", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 two.acquire(60_000)
         one.release()

@@ -234,7 +234,7 @@ def test_the_size_of_a_message_is_bounded(tmp_path: Path) -> None:
 
 def test_a_transaction_holds_so_many(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a transaction stays one frame; the refused send leaves it open."""
-    monkeypatch.setattr("txlog.engine.flow.produce.TXN_MESSAGES_MAX", 3)
+    monkeypatch.setattr("txlog.engine.decide.sending.send.TXN_MESSAGES_MAX", 3)
     txn = begin(bench.client)
     producer = bench.client.producer("t")
     producer.send_batch(pa.table({"value": [b"a", b"b"], "partition": [0, 1]}), txn=txn)

@@ -11,7 +11,7 @@ from tests.engine_kit import Bench
 from txlog.engine.model import frame_rows
 from txlog.engine.model.schema import decode_rows
 from txlog.engine.storage import segment
-from txlog.engine.view import View
+from txlog.engine.view.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 ROWS = 2_000

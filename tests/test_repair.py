@@ -22,13 +22,13 @@ from tests.crash.world import TOPIC, open_client, read_messages
 from tests.engine_kit import Bench, read, send, send_txn, values
 from tests.source_tree import ROOT
 from txlog import Client
-from txlog.bounds import Bound
+from txlog.answers.integrity import repair_disk, verify_disk
 from txlog.clock import ManualClock
-from txlog.engine.storage.memory_disk import Killed, MemoryDisk
-from txlog.engine.upkeep.repair import make_plan
-from txlog.engine.upkeep.repairing import perform
+from txlog.engine.storage.disk.memory import Killed, MemoryDisk
+from txlog.engine.upkeep.repair.apply import perform
+from txlog.engine.upkeep.repair.plan import make_plan
 from txlog.errors import DiskFailed, ExpiredTransaction, InvalidTxnStatus, ProducerFenced, Refused
-from txlog.integrity import repair_disk, verify_disk
+from txlog.ranges import Bound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 NO_WITNESS = ("zeroed", "deleted", "that of another store")

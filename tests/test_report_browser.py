@@ -18,8 +18,8 @@ import pytest
 
 import txlog
 from tests.report_kit import full_store
-from txlog.reporting.figures import figures
-from txlog.reporting.page import page
+from txlog.report_html.figures import figures
+from txlog.report_html.page import page
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 WIDTHS = (1200, 390, 320)

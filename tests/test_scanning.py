@@ -1,4 +1,4 @@
-"""Tests of txlog.spans and txlog.scanning: bounds mean what they mean to a reader, row for row."""
+"""Tests of relation.spans and relation.scans: bounds mean what they mean to a reader."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 import txlog
 from tests.test_querying import SAME, STEPS, History
 from txlog import Client, MessageId
-from txlog.bounds import Bound, Range
-from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.errors import InvalidArgument, PartitionUnavailable, SnapshotExpired, TopicNotFound
-from txlog.relation import ALL
-from txlog.scanning import MESSAGES, Scan, grouped, read_scan, scans_of
-from txlog.spans import Span, Wanted
+from txlog.ranges import Bound, Range
+from txlog.relation.relation import ALL
+from txlog.relation.scans import MESSAGES, Scan, grouped, read_scan, scans_of
+from txlog.relation.spans import Span, Wanted
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Row = dict[str, object]

@@ -9,7 +9,6 @@ import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from txlog import Bound, Client, MessageId, Range, TxnId
-from txlog.bounds import END, START
 from txlog.errors import (
     AlreadyClosed,
     ConsumerBusy,
@@ -20,6 +19,7 @@ from txlog.errors import (
     PartitionUnavailable,
     TxlogError,
 )
+from txlog.ranges import END, START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

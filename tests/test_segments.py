@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.engine_kit import Bench, begin, send, send_txn
-from txlog import Bound, segments
-from txlog.bounds import parse_range
+from txlog import Bound
 from txlog.engine.storage.manifest import changes_of
 from txlog.errors import Corruption, InvalidArgument, NotFound, TopicNotFound
+from txlog.ranges import parse_range
+from txlog.sql import segments
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -14,8 +14,8 @@ import txlog
 from scripts import ready
 from tests.source_tree import SOURCE
 from tests.terminal import typed
+from txlog.cli.help.prompt import offered
 from txlog.cli.main import main
-from txlog.cli.prompting import offered
 
 
 class Shell:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, send, send_txn, values
 from txlog import Bound, Client, Range
-from txlog.engine.flow import dispatch
+from txlog.engine.plan.reading import dispatch
 from txlog.errors import InvalidArgument, PartitionUnavailable, TransactionConflict
 from txlog.settings import RECEIVE_BYTES_MAX
 

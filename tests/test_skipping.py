@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 from pyroaring import BitMap64
 
-from txlog.engine.flow.dispatch import Plan, plan
-from txlog.engine.flow.skipping import Skip, Without
 from txlog.engine.folds.buffer import Marker
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import Id, IdSet, before, covers
 from txlog.engine.model.ops import Mark
-from txlog.engine.view import View
+from txlog.engine.plan.reading.dispatch import Plan, plan
+from txlog.engine.plan.reading.skip_sets import Skip, Without
+from txlog.engine.view.view import View
 
 BEGIN: Mark = (0, -1, 0)
 

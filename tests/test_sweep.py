@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import txlog
-from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk.posix import PosixDisk
 
 
 def test_unnamed_files_go_and_named_ones_stay(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from txlog import Bound, Client, MessageId, Range
-from txlog.bounds import END, START
 from txlog.errors import (
     InvalidArgument,
     MessageNotFound,
@@ -17,6 +16,7 @@ from txlog.errors import (
     TransactionConflict,
     TxlogError,
 )
+from txlog.ranges import END, START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 DAY_MS = 86_400_000

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from txlog.values import as_dict, changed, names_of, record, value
+from txlog.startup.values import as_dict, changed, names_of, record, value
 
 
 @value(order=True)

@@ -24,7 +24,7 @@ from tests.crash.test_corruption import KINDS, SEED, damages, files_of, sample
 from tests.crash.world import TOPIC, open_client
 from tests.engine_kit import Bench, begin, read, send, send_txn
 from tests.laws.test_laws import random_history
-from txlog.engine.dumps import FOLDS
+from txlog.answers.integrity import verify_disk
 from txlog.engine.folds.buffer import Buffer
 from txlog.engine.folds.coordinator import Coordinator
 from txlog.engine.folds.cursor import Cursor
@@ -32,7 +32,7 @@ from txlog.engine.folds.delayed import Delayed
 from txlog.engine.folds.topic import Topic
 from txlog.engine.folds.transaction_key import Keys
 from txlog.engine.folds.watermark import Active, Watermark
-from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.manifest import (
     encode_manifest,
     generations,
@@ -41,9 +41,9 @@ from txlog.engine.storage.manifest import (
 )
 from txlog.engine.storage.segment import encode_part, make_ref
 from txlog.engine.storage.segment_reader import SegmentReader
-from txlog.engine.upkeep.verify_journal import check_journals
+from txlog.engine.upkeep.verify.journal import check_journals
+from txlog.engine.view.dumps import FOLDS
 from txlog.errors import TopicNotFound
-from txlog.integrity import verify_disk
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -382,7 +382,7 @@ def test_a_store_at_work_has_no_findings(tmp_path: Path, monkeypatch: pytest.Mon
 
     Here nothing has a grace and checkpoints do not end, so it may have to look very often.
     """
-    monkeypatch.setattr("txlog.engine.upkeep.verify.TRIES_MAX", 1000)
+    monkeypatch.setattr("txlog.engine.upkeep.verify.verify.TRIES_MAX", 1000)
     bench = Bench(tmp_path / "store", reader_grace_ms=0)
     client, done = bench.client, threading.Event()
     client.create_topic("t")
@@ -431,7 +431,7 @@ def test_who_wrote_during_the_look_is_seen_by_the_witness(
         looks.append(1)
         return check_journals(*given, **named)
 
-    monkeypatch.setattr("txlog.engine.upkeep.verify.check_journals", half_written)
+    monkeypatch.setattr("txlog.engine.upkeep.verify.verify.check_journals", half_written)
     assert txlog.verify(bench.path, clock=bench.clock)["problem_list"] == []
     assert len(looks) == 2
     bench.close()
@@ -495,7 +495,7 @@ def test_doctor_takes_no_checkpoint_beside_it_for_damage(
             bench.client.admin.gc(apply=True, keep_ms=0)
         return check_journals(*args, **rest)
 
-    monkeypatch.setattr("txlog.engine.upkeep.verify.check_journals", checkpointed)
+    monkeypatch.setattr("txlog.engine.upkeep.verify.verify.check_journals", checkpointed)
     answers = {row["name"]: row["status"] for row in txlog.doctor(bench.path, clock=bench.clock)}
     assert answers["journal"] == "ok"
 

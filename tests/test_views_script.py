@@ -19,8 +19,8 @@ import pytest
 import txlog
 from tests.test_querying import FIRST, History
 from tests.tiers import graded
-from txlog.bounds import Bound
 from txlog.cli.main import main
+from txlog.ranges import Bound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Run = Callable[..., tuple[int, str, str]]

@@ -13,10 +13,10 @@ import pytest
 
 from tests.engine_kit import Bench, send, values
 from txlog import MessageId, TxnId
+from txlog.api.open import open_store
+from txlog.engine.model.codec import encode_readable
 from txlog.engine.model.ops import Acked, TxnOpened, decode_ops
-from txlog.engine.model.readable import encode_readable
 from txlog.errors import InvalidArgument
-from txlog.opening import open_store
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Call = Callable[[Any], object]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 
-from txlog import lazy
+from txlog.startup import lazy
 
 # Not from typing, which takes longer than all the rest here: until the program `txlog` has its
 # handler of interrupts, one ends in a traceback.
@@ -24,47 +24,64 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from txlog.administration import Admin as Admin
-    from txlog.asserting import WatermarkBuilder as WatermarkBuilder
-    from txlog.asserting import WatermarkId as WatermarkId
-    from txlog.bounds import Bound as Bound
-    from txlog.bounds import Range as Range
-    from txlog.client import Client as Client
-    from txlog.consumer import Consumer as Consumer
-    from txlog.doctor import doctor as doctor
+    from txlog.answers.doctor import doctor as doctor
+    from txlog.answers.integrity import repair as repair
+    from txlog.answers.integrity import verify as verify
+    from txlog.api.admin import Admin as Admin
+    from txlog.api.client import Client as Client
+    from txlog.api.consuming.consumer import Consumer as Consumer
+    from txlog.api.consuming.in_memory import NonDurableConsumer as NonDurableConsumer
+    from txlog.api.consuming.many_topics import MultiTopicsConsumer as MultiTopicsConsumer
+    from txlog.api.open import init as init
+    from txlog.api.open import open_store as open
+    from txlog.api.reading.message import Message as Message
+    from txlog.api.reading.message import messages as messages
+    from txlog.api.reading.reader import Reader as Reader
+    from txlog.api.sending.message_builder import MessageBuilder as MessageBuilder
+    from txlog.api.sending.producer import Producer as Producer
+    from txlog.api.sending.watermark_builder import WatermarkBuilder as WatermarkBuilder
+    from txlog.api.sending.watermark_builder import WatermarkId as WatermarkId
+    from txlog.api.transactions.transaction import Transaction as Transaction
+    from txlog.api.transactions.transaction import TransactionBuilder as TransactionBuilder
     from txlog.ids import MessageId as MessageId
     from txlog.ids import Position as Position
     from txlog.ids import TopicName as TopicName
     from txlog.ids import TxnId as TxnId
-    from txlog.integrity import repair as repair
-    from txlog.integrity import verify as verify
-    from txlog.message import Message as Message
-    from txlog.message import messages as messages
-    from txlog.message_builder import MessageBuilder as MessageBuilder
-    from txlog.multi_consumer import MultiTopicsConsumer as MultiTopicsConsumer
-    from txlog.nondurable import NonDurableConsumer as NonDurableConsumer
-    from txlog.opening import init as init
-    from txlog.opening import open_store as open
-    from txlog.producer import Producer as Producer
-    from txlog.reader import Reader as Reader
+    from txlog.ranges import Bound as Bound
+    from txlog.ranges import Range as Range
     from txlog.settings import Settings as Settings
-    from txlog.transaction import Transaction as Transaction
-    from txlog.transaction import TransactionBuilder as TransactionBuilder
 
 __version__ = "0.1.0"
 lazy.install()
 
 _HOMES = {
-    "Bound": "bounds", "Range": "bounds", "Client": "client", "init": "opening", "open": "opening",
-    "Consumer": "consumer", "MessageId": "ids", "Position": "ids", "TopicName": "ids",
-    "TxnId": "ids", "Message": "message", "messages": "message", "Producer": "producer",
-    "Reader": "reader", "Settings": "settings", "Transaction": "transaction",
-    "TransactionBuilder": "transaction", "Admin": "administration",
-    "MultiTopicsConsumer": "multi_consumer", "NonDurableConsumer": "nondurable",
-    "MessageBuilder": "message_builder", "WatermarkBuilder": "asserting",
-    "WatermarkId": "asserting", "verify": "integrity",
-    "repair": "integrity", "doctor": "doctor",
-}  # fmt: skip
+    "Bound": "ranges",
+    "Range": "ranges",
+    "Client": "api.client",
+    "init": "api.open",
+    "open": "api.open",
+    "Consumer": "api.consuming.consumer",
+    "MessageId": "ids",
+    "Position": "ids",
+    "TopicName": "ids",
+    "TxnId": "ids",
+    "Message": "api.reading.message",
+    "messages": "api.reading.message",
+    "Producer": "api.sending.producer",
+    "Reader": "api.reading.reader",
+    "Settings": "settings",
+    "Transaction": "api.transactions.transaction",
+    "TransactionBuilder": "api.transactions.transaction",
+    "Admin": "api.admin",
+    "MultiTopicsConsumer": "api.consuming.many_topics",
+    "NonDurableConsumer": "api.consuming.in_memory",
+    "MessageBuilder": "api.sending.message_builder",
+    "WatermarkBuilder": "api.sending.watermark_builder",
+    "WatermarkId": "api.sending.watermark_builder",
+    "verify": "answers.integrity",
+    "repair": "answers.integrity",
+    "doctor": "answers.doctor",
+}
 
 __all__ = [
     "Admin", "Bound", "Client", "Consumer", "Message", "MessageBuilder", "MessageId",

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Final
 
 from txlog.errors import InvalidArgument, NotAllowed
-from txlog.values import value
+from txlog.startup.values import value
 
 COORDINATORS_MAX: Final = 32_768
 SEQUENCE_STOP: Final = 1 << 63

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from txlog import values as value_classes
 from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.ids import COORDINATORS_MAX
-from txlog.values import as_dict, names_of
+from txlog.startup import values as value_classes
+from txlog.startup.values import as_dict, names_of
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB

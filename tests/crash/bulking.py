@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txlog.engine.flow.staging import Staged, StagePlan, Stager
+from txlog.engine.plan.staging import Staged, StagePlan, Stager
 
 if TYPE_CHECKING:
     from tests.crash.world import Model, Workload

@@ -18,12 +18,12 @@ from functools import partial
 from typing import Any
 
 import txlog
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.clock import ManualClock
-from txlog.engine.identity import read_identity
-from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.disk_protocol import as_views
-from txlog.engine.store import Store
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.disk.protocol import as_views
+from txlog.engine.store.identity import read_identity
+from txlog.engine.store.store import Store
 from txlog.errors import OutcomeUnknown
 from txlog.ids import TxnId
 

@@ -32,8 +32,8 @@ from tests.delayed.bucket_kit import (
 from tests.engine_kit import read
 from txlog import Client, Consumer, MessageId, messages
 from txlog.clock import ManualClock
-from txlog.engine.storage.memory_disk import MemoryDisk
-from txlog.engine.upkeep import buckets
+from txlog.engine.storage.disk.memory import MemoryDisk
+from txlog.engine.upkeep.delayed import buckets
 from txlog.errors import MissingFile, TxlogError
 from txlog.settings import Settings
 

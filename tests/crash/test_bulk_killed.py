@@ -21,7 +21,7 @@ from scripts import ready
 from tests.crash.killing import DYING
 from tests.engine_kit import values
 from txlog import Client
-from txlog.engine.flow.staging import Staged, StagePlan
+from txlog.engine.plan.staging import Staged, StagePlan
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 KILLS = int(os.environ.get("TXLOG_KILLS", "12"))

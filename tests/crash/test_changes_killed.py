@@ -22,17 +22,17 @@ import pytest
 from tests.crash.contents import content
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
 from tests.engine_kit import send
-from txlog.changelists import log
-from txlog.client import Client
+from txlog.answers.changes import log
+from txlog.answers.integrity import verify_disk
+from txlog.api.client import Client
 from txlog.clock import ManualClock
+from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.manifest import ChangeRef, changes_of
-from txlog.engine.storage.memory_disk import MemoryDisk
-from txlog.engine.upkeep import changelog
-from txlog.engine.upkeep.changes import SCHEMAS
-from txlog.engine.upkeep.paths import topic_dir
+from txlog.engine.upkeep.changes import log as changelog
+from txlog.engine.upkeep.changes.rows import SCHEMAS
+from txlog.engine.view.paths import topic_dir
 from txlog.errors import TxlogError
 from txlog.ids import TopicName
-from txlog.integrity import verify_disk
 from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

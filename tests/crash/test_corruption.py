@@ -23,12 +23,12 @@ from tests.crash.world import (
     open_client,
     read_messages,
 )
-from txlog.client import Client
+from txlog.api.client import Client
+from txlog.api.reading.message import Message
 from txlog.clock import ManualClock
-from txlog.engine.identity import make_store
-from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.engine.storage.disk.memory import MemoryDisk
+from txlog.engine.store.identity import make_store
 from txlog.errors import IntegrityError, StoreNotFound, TxlogError
-from txlog.message import Message
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 STRIDE = int(os.environ.get("TXLOG_STRIDE", "131"))

@@ -14,11 +14,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.clock import ManualClock
 from txlog.engine.folds.catalog import numbers
-from txlog.engine.storage.memory_disk import MemoryDisk
-from txlog.engine.view import View
+from txlog.engine.storage.disk.memory import MemoryDisk
+from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

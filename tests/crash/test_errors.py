@@ -28,9 +28,8 @@ from tests.crash.world import (
     read_messages,
 )
 from tests.tiers import graded
-from txlog.bounds import Bound
 from txlog.clock import ManualClock
-from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.errors import (
     DiskFailed,
     NoResources,
@@ -39,6 +38,7 @@ from txlog.errors import (
     StoreFull,
     TxlogError,
 )
+from txlog.ranges import Bound
 from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

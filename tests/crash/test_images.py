@@ -33,12 +33,12 @@ from tests.crash.world import (
     places_of,
 )
 from tests.tiers import graded
-from txlog.client import Client
+from txlog.api.client import Client
+from txlog.api.reading.message import Message
 from txlog.clock import ManualClock
-from txlog.engine.storage.memory_disk import Killed, MemoryDisk
+from txlog.engine.storage.disk.memory import Killed, MemoryDisk
 from txlog.errors import TxlogError
 from txlog.ids import MessageId
-from txlog.message import Message
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "2"))

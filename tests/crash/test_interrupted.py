@@ -22,24 +22,30 @@ import pytest
 
 from tests.crash.world import new_disk, open_client
 from tests.engine_kit import Bench
-from txlog import Client, TxnId, transaction
+from txlog import Client, TxnId
+from txlog.api.transactions import transaction
 from txlog.clock import ManualClock
-from txlog.engine import appender, call, follower, mutex, store, view
-from txlog.engine.flow import draft
+from txlog.engine.decide import draft
 from txlog.engine.model import tail
-from txlog.engine.storage import disk, disk_file, disk_lock, journal, journal_file, witness
-from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.memory_disk import MemoryDisk
-from txlog.engine.upkeep import buckets, checkpoint, service
+from txlog.engine.storage.disk import disk_file, locks
+from txlog.engine.storage.disk import posix as disk
+from txlog.engine.storage.disk.memory import MemoryDisk
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.journal import file, journal, witness
+from txlog.engine.store import appender, call, follower, mutex, store
+from txlog.engine.upkeep import service
+from txlog.engine.upkeep.checkpoint import checkpoint
+from txlog.engine.upkeep.delayed import buckets
+from txlog.engine.view import view
 from txlog.errors import OutcomeUnknown, TxlogError
 
 START_MS = 1_700_000_000_000
 MODULES = (
-    appender, call, follower, mutex, store, view, draft, tail, journal, journal_file, witness,
+    appender, call, follower, mutex, store, view, draft, tail, journal, file, witness,
 )  # fmt: skip
 FILES = frozenset(str(module.__file__) for module in MODULES)
-REAL_FILES = frozenset((*FILES, disk.__file__, disk_file.__file__, disk_lock.__file__))
-LOCK_FILES = frozenset((disk.__file__, disk_lock.__file__))
+REAL_FILES = frozenset((*FILES, disk.__file__, disk_file.__file__, locks.__file__))
+LOCK_FILES = frozenset((disk.__file__, locks.__file__))
 QUICK_PLACES = 12  # of each call and kind
 SEED = 20261123
 
@@ -342,14 +348,14 @@ def interrupt_a_lock(
     own, holder, third = (PosixDisk(root).lock_file("lock") for _ in range(3))
     if busy:
         holder.acquire(60_000)  # a waiter that was given up may just be letting go
-    wait = disk_lock._Waiter.wait
+    wait = locks._Waiter.wait
 
-    def behind(waiter: disk_lock._Waiter, seconds: float) -> bool:
+    def behind(waiter: locks._Waiter, seconds: float) -> bool:
         holder.release()
         return wait(waiter, seconds)
 
     with monkeypatch.context() as patched:
-        patched.setattr(disk_lock._Waiter, "wait", behind)
+        patched.setattr(locks._Waiter, "wait", behind)
         with Injection(nth, error, LOCK_FILES) as injection, suppress(KeyboardInterrupt, Alarm):
             own.acquire(60_000)
     holder.release()
@@ -415,7 +421,7 @@ def test_another_process_goes_on_behind_an_exception(step: int, tmp_path: Path) 
 STORM = """
 import random, signal, sys, threading, txlog
 
-from txlog.engine.storage.disk import PosixDisk
+from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.errors import OutcomeUnknown, TxlogError, TxlogError
 class Alarm(Exception): pass
 path, seed, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

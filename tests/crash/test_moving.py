@@ -21,15 +21,15 @@ from scripts import ready
 from tests.crash.killing import clock_at
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
 from tests.source_tree import ROOT
-from txlog import moving
-from txlog.bounds import Range
-from txlog.client import Client
+from txlog.api.client import Client
+from txlog.api.consuming import dead_letters
+from txlog.api.open import open_store
 from txlog.clock import ManualClock
-from txlog.engine.flow.draft import Decision
+from txlog.engine.decide.draft import Decision
 from txlog.engine.model.ops import SubscriptionPolicySet
-from txlog.engine.storage.memory_disk import MemoryDisk
+from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.ids import MessageId
-from txlog.opening import open_store
+from txlog.ranges import Range
 from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
@@ -132,7 +132,7 @@ def test_every_crash_of_a_large_move_leaves_the_message_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It goes in a transaction: what was written of an unfinished copy is never seen."""
-    monkeypatch.setattr(moving, "FRAME_BYTES_MOST", 2000)
+    monkeypatch.setattr(dead_letters, "FRAME_BYTES_MOST", 2000)
     disk = new_disk(Settings(coordinators=1, max_message_bytes=1000, reader_grace_ms=0))
     client = open_client(disk)
     client.create_topic("t")

@@ -18,9 +18,9 @@ from txlog import Client
 STEPS = ("half", "put", "check", "switch", "let go", "done")
 KILLED = """
 import os, signal, sys, txlog
-from txlog import spacing
-from txlog.engine.storage import far
-from txlog.engine.store import Store
+from txlog.answers import space as spacing
+from txlog.engine.storage import remote as far
+from txlog.engine.store.store import Store
 path, to, step, left = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 def passed(here):
     global left

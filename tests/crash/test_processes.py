@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 import txlog
-from txlog.client import Client
+from txlog.api.client import Client
+from txlog.api.reading.message import messages
 from txlog.errors import AlreadyClosed, ReadOnlyStore, StoreLocked
-from txlog.message import messages
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 SOURCE = Path(txlog.__file__).resolve().parents[1]
@@ -257,7 +257,7 @@ with txlog.open(sys.argv[1]) as client:
     def hold(view, now):
         print("held", flush=True)
         sys.stdin.readline()
-        from txlog.engine.flow.draft import Decision
+        from txlog.engine.decide.draft import Decision
         return Decision([], None, False)
     client._store.write(hold)
 """

@@ -18,13 +18,13 @@ import pytest
 
 from tests.crash.test_corruption import sample
 from tests.crash.world import SETTINGS, START_MS, TOPIC, open_client, read_messages
-from txlog.bounds import Bound
+from txlog.answers.integrity import repair_disk, verify_disk
+from txlog.api.reading.message import Message
 from txlog.clock import ManualClock
-from txlog.engine.identity import make_store
-from txlog.engine.storage.memory_disk import Killed, MemoryDisk
+from txlog.engine.storage.disk.memory import Killed, MemoryDisk
+from txlog.engine.store.identity import make_store
 from txlog.errors import TxlogError
-from txlog.integrity import repair_disk, verify_disk
-from txlog.message import Message
+from txlog.ranges import Bound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

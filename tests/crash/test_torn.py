@@ -17,19 +17,19 @@ from tests.crash.world import (
     open_client,
     read_messages,
 )
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.clock import ManualClock
-from txlog.engine.identity import read_identity
-from txlog.engine.storage.frame import HEADER_BYTES, decode_header
-from txlog.engine.storage.journal_file import FILE_HEADER_BYTES
-from txlog.engine.storage.manifest import manifest_path
-from txlog.engine.storage.memory_disk import Killed, MemoryDisk
-from txlog.engine.storage.witness import (
+from txlog.engine.storage.disk.memory import Killed, MemoryDisk
+from txlog.engine.storage.journal.file import FILE_HEADER_BYTES
+from txlog.engine.storage.journal.frame import HEADER_BYTES, decode_header
+from txlog.engine.storage.journal.witness import (
     WITNESS_PATH,
     Witnessed,
     decode_record,
     encode_record,
 )
+from txlog.engine.storage.manifest import manifest_path
+from txlog.engine.store.identity import read_identity
 from txlog.errors import Corruption, DiskFailed, OutcomeUnknown, TxlogError
 
 JOURNAL = "journal/00000000000000000001.journal"

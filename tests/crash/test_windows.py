@@ -15,10 +15,10 @@ from contextlib import nullcontext, suppress
 import pytest
 
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.clock import ManualClock
+from txlog.engine.storage.disk.memory import Killed, MemoryDisk
 from txlog.engine.storage.manifest import generations, read_manifest
-from txlog.engine.storage.memory_disk import Killed, MemoryDisk
 from txlog.errors import (
     ExpiredTransaction,
     InvalidTxnStatus,

@@ -15,14 +15,14 @@ from typing import Any
 from tests.crash import bulking
 from tests.crash.bulking import KEY as KEY
 from tests.crash.bulking import TOPIC as TOPIC
-from txlog.bounds import END, Range
-from txlog.client import Client
+from txlog.api.client import Client
+from txlog.api.reading.message import Message, messages
 from txlog.clock import ManualClock
-from txlog.engine.identity import make_store, read_identity
-from txlog.engine.storage.memory_disk import MemoryDisk
-from txlog.engine.store import Store
+from txlog.engine.storage.disk.memory import MemoryDisk
+from txlog.engine.store.identity import make_store, read_identity
+from txlog.engine.store.store import Store
 from txlog.ids import MessageId, TxnId
-from txlog.message import Message, messages
+from txlog.ranges import END, Range
 from txlog.settings import Settings
 
 START_MS = 1_700_000_000_000

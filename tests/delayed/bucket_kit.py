@@ -11,10 +11,10 @@ from tests.engine_kit import START_MS
 from txlog import Client
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.delay_ops import Id
-from txlog.engine.storage.bucket_reader import BucketFile
-from txlog.engine.upkeep.buckets import delayed_partitions
-from txlog.engine.upkeep.paths import delayed_dir
-from txlog.engine.view import View
+from txlog.engine.storage.bucket.reader import BucketFile
+from txlog.engine.upkeep.delayed.buckets import delayed_partitions
+from txlog.engine.view.paths import delayed_dir
+from txlog.engine.view.view import View
 from txlog.ids import TxnId
 
 DAY_MS = 86_400_000

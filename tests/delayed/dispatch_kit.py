@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tests.engine_kit import START_MS, Bench, open_client, rows
 from txlog import Client, MessageId
+from txlog.api.consuming.consumer import Consumer
 from txlog.clock import ManualClock
-from txlog.consumer import Consumer
-from txlog.engine.flow.place import Place
-from txlog.engine.view import View
+from txlog.engine.plan.standing import Place
+from txlog.engine.view.view import View
 
 T0 = START_MS
 

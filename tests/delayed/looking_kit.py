@@ -9,14 +9,14 @@ import pyarrow.compute as pc
 
 from tests.engine_kit import read
 from txlog import Client, Message, MessageId
-from txlog.engine.flow.draft import Decision
-from txlog.engine.flow.lookup import topic as find_topic
-from txlog.engine.flow.upcoming import TIMES, columns_of
+from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.delay_ops import Bucket, BucketDeleted, BucketSealed
-from txlog.engine.storage.bucket import BucketName, bucket_name, encode_bucket
-from txlog.engine.storage.cutting import Cutting
-from txlog.engine.upkeep.paths import ledger_dir
+from txlog.engine.plan.delayed.upcoming import TIMES, columns_of
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.storage.bucket.cutting import Cutting
+from txlog.engine.storage.bucket.file import BucketName, bucket_name, encode_bucket
+from txlog.engine.view.paths import ledger_dir
 from txlog.ids import TopicName
 
 CUTTING = Cutting(step_ms=2000, ids_max=2, segments_max=1000)

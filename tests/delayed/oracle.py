@@ -25,9 +25,9 @@ from unittest.mock import patch
 from tests.delayed.oracle_clients import Clients
 from tests.delayed.oracle_model import TICK_MS, Death, Wrong
 from txlog.engine.folds.catalog import numbers as numbers_of
-from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.store import Store
-from txlog.engine.upkeep import buckets
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.delayed import buckets
 
 STEPS = 80
 WEIGHTS = {

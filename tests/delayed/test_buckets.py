@@ -21,11 +21,11 @@ from tests.delayed.bucket_kit import (
 )
 from tests.engine_kit import START_MS, Bench
 from txlog import Client
-from txlog.bounds import END, START
-from txlog.engine.store import MAINTENANCE_PATH
-from txlog.engine.upkeep import bucket_builder, buckets
-from txlog.engine.upkeep.dump import inspect_file
+from txlog.engine.store.store import MAINTENANCE_PATH
+from txlog.engine.upkeep.checkpoint.dump import inspect_file
+from txlog.engine.upkeep.delayed import buckets, builder
 from txlog.errors import Corruption, DiskFailed, MissingFile, StoreFull
+from txlog.ranges import END, START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 HOUR_MS = 3_600_000
@@ -275,8 +275,8 @@ def test_a_merge_streams_when_it_is_large(
     tmp_path: Path, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether ids are kept or read again, equal times stay in order of position."""
-    monkeypatch.setattr(bucket_builder, "KEPT_IDS", 1000 if is_kept else 0)
-    monkeypatch.setattr("txlog.engine.upkeep.bucket_sources.ROWS_READ", 7)
+    monkeypatch.setattr(builder, "KEPT_IDS", 1000 if is_kept else 0)
+    monkeypatch.setattr("txlog.engine.upkeep.delayed.sources.ROWS_READ", 7)
     bench = bench_of(
         tmp_path, max_num_buckets=0, max_indexes_per_snapshot_segment=2, mutable_ids_max=40
     )
@@ -426,7 +426,7 @@ def test_a_rebuild_gives_way(tmp_path: Path) -> None:
 def test_a_long_range_is_rebuilt_in_several_buckets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txlog.engine.upkeep.bucket_sources.ROWS_READ", 3)
+    monkeypatch.setattr("txlog.engine.upkeep.delayed.sources.ROWS_READ", 3)
     bench = bench_of(tmp_path, mutable_ids_max=5, max_num_buckets=0)
     client = bench.client
     delay(client, *[DAY_MS + n for n in range(7)])
@@ -519,10 +519,10 @@ def test_a_failure_is_tried_again_counted_and_left(
 
     monkeypatch.setattr(store.disk, "publish", full)
     delay(bench.client, *[DAY_MS] * 4)
-    assert len(tries) == bucket_builder.TRIES and counts(bench.client) == [4]
+    assert len(tries) == builder.TRIES and counts(bench.client) == [4]
     assert store.bucket_ops.counts[("seal", "failed")] == 1
     delay(bench.client, DAY_MS)
-    assert len(tries) == bucket_builder.TRIES, "not again for a while"
+    assert len(tries) == builder.TRIES, "not again for a while"
     monkeypatch.setattr(store.disk, "publish", publish)
     bench.clock.advance(11_000)
     delay(bench.client, DAY_MS)

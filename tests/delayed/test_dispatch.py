@@ -10,10 +10,10 @@ import pytest
 from tests.delayed.bucket_kit import index
 from tests.delayed.dispatch_kit import T0, Shop, mutable, place, pointer, strays, take, take_ids
 from txlog import Bound, MessageId
-from txlog.engine.flow import choosing, slots
-from txlog.engine.flow.dispatch import Piece
-from txlog.engine.upkeep.buckets import drop_lost
-from txlog.engine.view import View
+from txlog.engine.plan.consuming import choice, key_shared
+from txlog.engine.plan.reading.dispatch import Piece
+from txlog.engine.upkeep.delayed.buckets import drop_lost
+from txlog.engine.view.view import View
 from txlog.errors import Corruption, NotAllowed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -174,7 +174,7 @@ def test_what_does_not_fit_into_a_batch_comes_with_the_next(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """7, step 5d: the pointer stands before what was polled and not taken for its size."""
-    monkeypatch.setattr(choosing, "RECEIVE_BYTES_MAX", 250)
+    monkeypatch.setattr(choice, "RECEIVE_BYTES_MAX", 250)
     shop.set(0)
     consumer = shop.consumer()
     ids = shop.send_all(*[(b"x" * 100, at) for at in (100, 100, 100, 200, 300)])
@@ -594,14 +594,14 @@ def test_key_shared_reads_only_the_keys_of_what_became_due(
     mine = take(one)
     assert 0 < len(mine) < 100 and take(one) == []
     looked: list[int] = []
-    read = slots._slots
+    read = key_shared._slots
 
     def note(view: View, pieces: list[Piece]) -> pa.Array:
         found = read(view, pieces)
         looked.append(len(found))
         return found
 
-    monkeypatch.setattr(slots, "_slots", note)
+    monkeypatch.setattr(key_shared, "_slots", note)
     shop.set(100)
     got = take(one, 10) + take(one)
     assert got == [value.replace(b"now", b"later") for value in mine]

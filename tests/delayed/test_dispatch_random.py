@@ -15,11 +15,11 @@ import pytest
 
 from tests.delayed.dispatch_kit import T0, Shop
 from txlog import Client, Message, MessageId, messages
+from txlog.api.consuming.consumer import Consumer
+from txlog.api.transactions.transaction import Transaction
 from txlog.clock import ManualClock
-from txlog.consumer import Consumer
-from txlog.engine.upkeep.buckets import merge_now, tend
-from txlog.engine.view import View
-from txlog.transaction import Transaction
+from txlog.engine.upkeep.delayed.buckets import merge_now, tend
+from txlog.engine.view.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SPAN = 60  # times are drawn from so many milliseconds around the clock
@@ -295,13 +295,18 @@ def run(folder: Path, seed: int, steps: int) -> None:
 
 def shrink(set_: Callable[[str, int], None]) -> None:
     """Every bound of a look as small as may be."""
-    flow = "txlog.engine.flow"
+    plan = "txlog.engine.plan"
     for name, value in (
-        ("cycle.LOOK_ROWS_MAX", 3), ("cycle.LOOK_ROWS", 2), ("slots.SCAN_ROWS_MAX", 3),
-        ("slots.SCAN_ROWS_MIN", 2), ("timerows.FEW_ROWS_MAX", 0), ("timerows.SET_ROWS_MAX", 0),
-        ("timerows.AT_ONCE", 2), ("timeparts.KEPT_SEGMENTS_MAX", 1),
-    ):  # fmt: skip
-        set_(f"{flow}.{name}", value)
+        ("delayed.due.LOOK_ROWS_MAX", 3),
+        ("delayed.due.LOOK_ROWS", 2),
+        ("consuming.key_shared.SCAN_ROWS_MAX", 3),
+        ("consuming.key_shared.SCAN_ROWS_MIN", 2),
+        ("delayed.timerows.FEW_ROWS_MAX", 0),
+        ("delayed.timerows.SET_ROWS_MAX", 0),
+        ("delayed.timerows.AT_ONCE", 2),
+        ("delayed.timetable_parts.KEPT_SEGMENTS_MAX", 1),
+    ):
+        set_(f"{plan}.{name}", value)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -15,10 +15,10 @@ import pytest
 from tests.crash.world import START_MS, new_disk, open_client
 from tests.delayed.bucket_kit import check_index, delay, index, indexed_times
 from txlog import Client
-from txlog.bounds import END
 from txlog.clock import ManualClock
-from txlog.engine.upkeep import buckets
+from txlog.engine.upkeep.delayed import buckets
 from txlog.errors import MissingFile
+from txlog.ranges import END
 from txlog.settings import Settings
 
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))

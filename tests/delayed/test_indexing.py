@@ -10,7 +10,7 @@ from tests.delayed.looking_kit import listed_ids, lose, partition_number, seal
 from tests.delayed.test_looking import bench_of, later
 from tests.engine_kit import START_MS, send
 from txlog import Client, MessageId
-from txlog.engine.flow.draft import Decision
+from txlog.engine.decide.draft import Decision
 from txlog.engine.model.delay_ops import BucketDeleted
 from txlog.errors import InvalidArgument, MessageNotFound, PartitionUnavailable, ReadOnlyStore
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, rows
-from txlog.engine.flow import produce
+from txlog.engine.decide.sending import send
 from txlog.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -23,7 +23,7 @@ def test_messages_that_no_op_told_of_wait(
     old = {name: value for name, value in known.items() if "deli" not in name}
     with monkeypatch.context() as before:
         before.setattr(Settings, "to_mapping", lambda self: old)
-        before.setattr(produce, "times_of", lambda rows: None)
+        before.setattr(send, "times_of", lambda rows: None)
         bench = Bench(tmp_path / "store")
         client, now = bench.client, bench.clock.now().wall_ms
         client.create_topic("t")

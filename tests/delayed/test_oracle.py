@@ -13,7 +13,7 @@ import pytest
 
 from tests.delayed.oracle import STEPS, run, shrink
 from tests.tiers import graded
-from txlog.engine.flow.delay_policy import DelayPolicy
+from txlog.engine.plan.policies import DelayPolicy
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 BLOCK = 10

@@ -13,7 +13,7 @@ from tests.delayed.test_looking import later
 from tests.engine_kit import START_MS, Bench, begin, ids, send
 from txlog import Client, MessageId, TxnId
 from txlog.engine.model.ops import Run
-from txlog.engine.view import View
+from txlog.engine.view.view import View
 from txlog.errors import (
     InvalidArgument,
     MessageNotFound,

@@ -14,16 +14,16 @@ import pytest
 
 from tests.delayed.dispatch_kit import T0, Shop, place, pointer, strays, take, take_ids
 from txlog import MessageId
-from txlog.engine.flow.skipping import Without
-from txlog.engine.flow.timerows import Key, behind_time, sorted_rows
-from txlog.engine.flow.timetable import Timetable, timetable
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
 from txlog.engine.model.delay_ops import Id
 from txlog.engine.model.idset import IdSet, covers
-from txlog.engine.storage.bucket_reader import BucketFile, Columns
-from txlog.engine.store import MAINTENANCE_PATH
-from txlog.engine.upkeep.buckets import tend
-from txlog.engine.view import View
+from txlog.engine.plan.delayed.timerows import Key, behind_time, sorted_rows
+from txlog.engine.plan.delayed.timetable import Timetable, timetable
+from txlog.engine.plan.reading.skip_sets import Without
+from txlog.engine.storage.bucket.reader import BucketFile, Columns
+from txlog.engine.store.store import MAINTENANCE_PATH
+from txlog.engine.upkeep.delayed.buckets import tend
+from txlog.engine.view.view import View
 from txlog.errors import DiskFailed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -22,20 +22,20 @@ from tests import source_tree
 from tests.engine_kit import Bench, begin, ids, read, say, send, values
 from tests.tiers import graded
 from txlog import Bound, Client, Consumer, Range, TxnId
-from txlog.bounds import END
-from txlog.engine.dumps import FOLDS
 from txlog.engine.folds.buffer import Buffer, bytes_in, transactions
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model import ops as op_types
 from txlog.engine.model.idset import covers, each, size
 from txlog.engine.model.ops import Run, decode_ops, encode_ops
 from txlog.engine.model.routes import ROUTES, Component, components
-from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.journal import Journal
-from txlog.engine.storage.journal_file import RawFrame
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.journal.file import RawFrame
+from txlog.engine.storage.journal.journal import Journal
 from txlog.engine.storage.manifest import generations
-from txlog.engine.view import View
+from txlog.engine.view.dumps import FOLDS
+from txlog.engine.view.view import View
 from txlog.errors import Corruption, TxlogError
+from txlog.ranges import END
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SEEDS = range(4)

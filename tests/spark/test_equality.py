@@ -19,7 +19,7 @@ from tests.spark.test_reading import in_order
 from tests.test_querying import SAME, asked
 from tests.test_scanning import place
 from txlog import Client, MessageId
-from txlog.bounds import Bound
+from txlog.ranges import Bound
 from txlog.spark import read
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]

@@ -19,13 +19,13 @@ from tests.test_bulk_load import rows
 from tests.test_export_delta import WITHOUT_TRIMS, step
 from tests.test_querying import STEPS, History
 from txlog import Client
-from txlog.bounds import Range
 from txlog.errors import BadRecord, CommandFailed, InvalidArgument
 from txlog.jobs.bulk_load import bulk_load
 from txlog.jobs.engine import Engine
+from txlog.jobs.loads import Columns, files_of
 from txlog.jobs.local import Local
 from txlog.jobs.replay import replay
-from txlog.loads import Columns, files_of
+from txlog.ranges import Range
 from txlog.spark import Spark
 from txlog.spark.jobs.bulk_load import main as bulk_load_main
 from txlog.spark.jobs.replay import main as replay_main

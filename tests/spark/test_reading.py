@@ -19,8 +19,8 @@ from tests.test_querying import SAME, STEPS, History
 from tests.test_scanning import place, some_range
 from tests.test_scanning import read as ranged
 from txlog import Client, MessageId
-from txlog.bounds import END, Range
 from txlog.errors import InvalidArgument, PartitionUnavailable, StoreNotFound, TopicNotFound
+from txlog.ranges import END, Range
 from txlog.spark import read, reading, release
 from txlog.spark.reading import frame_of, local_frame
 

@@ -1,4 +1,4 @@
-"""Tests of txlog.spark.sessions: what a session is configured with, and what it takes later."""
+"""Tests of txlog.spark.session: what a session is configured with, and what it takes later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import txlog.spark
 from txlog.errors import InvalidArgument
-from txlog.spark.sessions import is_local
+from txlog.spark.session import is_local
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 import txlog
 from txlog import Client
-from txlog.bulk import stage
+from txlog.api.sending.bulk import stage
 from txlog.errors import InvalidArgument
 from txlog.spark import bulk_load
 from txlog.spark.datasource import TxlogSource

@@ -35,8 +35,8 @@ from tests.spark.test_reading import in_order
 from tests.test_querying import SAME, STEPS, History
 from tests.test_scanning import place, read, some_range
 from txlog import Client
-from txlog.bounds import Range
 from txlog.errors import TxlogError
+from txlog.ranges import Range
 from txlog.spark.datasource import SCHEMA
 from txlog.spark.source import PRUNED, Share, reader
 

@@ -21,7 +21,7 @@ import pytest
 
 import txlog
 from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
-from txlog.spark.submitting import submit_args
+from txlog.spark.submit import submit_args
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 COUNT = 1000

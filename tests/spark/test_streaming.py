@@ -25,8 +25,8 @@ import txlog
 from tests.test_querying import STEPS, History
 from tests.test_scanning import read
 from txlog import Client, MessageId
-from txlog.bounds import Bound, Range
 from txlog.errors import InvalidArgument, MessageNotFound, SubscriptionNotFound, TxlogError
+from txlog.ranges import Bound, Range
 from txlog.spark.streaming import Offset, StreamReader, reader
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

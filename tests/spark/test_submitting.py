@@ -15,7 +15,7 @@ import txlog
 from tests.source_tree import ROOT
 from tests.test_offload import LARGE_BYTES, fill, near
 from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
-from txlog.spark.submitting import example, submit_args, zipped
+from txlog.spark.submit import example, submit_args, zipped
 
 # What the example does not do: the data source reads, writes, and streams from topic to topic.
 _SOURCE = """
@@ -49,7 +49,7 @@ def test_the_zip_is_the_same_each_time(tmp_path: Path) -> None:
 def test_neither_command_imports_pyspark(tmp_path: Path) -> None:
     """CLI 8.8: both work where Spark is not installed."""
     script = (
-        "import sys\nfrom txlog.spark import submitting\n"
+        "import sys\nfrom txlog.spark import submit as submitting\n"
         "submitting.submit_args()\nsubmitting.example(['a'], 'committed')\n"
         "sys.exit('pyspark' in sys.modules)"
     )

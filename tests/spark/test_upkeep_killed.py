@@ -13,9 +13,9 @@ import txlog
 from tests.test_export_delta import in_topic
 from txlog import Client
 from txlog.jobs.audit import audit
-from txlog.jobs.compact import compact
 from txlog.jobs.local import Local
 from txlog.jobs.rebuild_delayed import rebuild_delayed
+from txlog.jobs.upkeep import compact
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 LATER = 32_503_680_000_000
@@ -27,8 +27,8 @@ import signal
 import sys
 
 import txlog
-from txlog.engine.storage.disk import PosixDisk
-from txlog.jobs.compact import compact
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.jobs.upkeep import compact
 from txlog.jobs.rebuild_delayed import rebuild_delayed
 from txlog.spark import Spark, engine as computing
 

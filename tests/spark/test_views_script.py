@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import txlog
 from tests.test_querying import STEPS, History
 from txlog import MessageId
-from txlog.bounds import Bound
 from txlog.cli.main import main
+from txlog.ranges import Bound
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 

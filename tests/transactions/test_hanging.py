@@ -8,13 +8,13 @@ import pytest
 
 from tests.engine_kit import Bench, begin, send
 from txlog import TxnId
-from txlog.engine.flow.draft import Decision
+from txlog.engine.decide.draft import Decision
 from txlog.engine.model.ops import (
     Op,
     StatusUpdated,
     TxnsForgotten,
 )
-from txlog.engine.view import View
+from txlog.engine.view.view import View
 from txlog.errors import TopicNotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

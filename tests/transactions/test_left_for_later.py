@@ -14,8 +14,9 @@ import pytest
 from tests.crash.world import TOPIC, new_disk, open_client
 from tests.engine_kit import Bench, begin, ids, pending, send, values
 from txlog import Client, MessageId
-from txlog.engine.call import Call
+from txlog.answers.lists import kept_frames
 from txlog.engine.model.ops import decode_ops
+from txlog.engine.store.call import Call
 from txlog.errors import (
     InvalidTxnStatus,
     MessageNotFound,
@@ -24,7 +25,6 @@ from txlog.errors import (
     StoreLocked,
     TransactionConflict,
 )
-from txlog.longlists import kept_frames
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_what_was_given_up_is_never_committed_without_it(
         raise StoreLocked("held")
 
     with monkeypatch.context() as patched:
-        patched.setattr("txlog.ending.end", fail)
+        patched.setattr("txlog.api.transactions.end.end", fail)
         with pytest.raises(MessageNotFound if way == "commit" else StoreLocked):
             getattr(txn, way)()
     assert txn.state == "OPEN"
@@ -303,7 +303,7 @@ def test_only_what_was_not_done_is_made_again_after_a_lock(
     fresh.producer("t").send_async(b"a", txn=txn)
     fresh.acknowledge_async("t", "s", given, txn=txn)
     with monkeypatch.context() as patched:
-        patched.setattr("txlog.engine.store.Store.submit", locked_the_second_time)
+        patched.setattr("txlog.engine.store.store.Store.submit", locked_the_second_time)
         with pytest.raises(StoreLocked):
             txn.commit()
         assert txn.commit().acks == 1

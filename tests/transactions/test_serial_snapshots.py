@@ -15,9 +15,9 @@ import pytest
 
 from tests.engine_kit import Bench
 from txlog import Client, MessageId, messages
-from txlog.engine.flow.dispatch import plan
 from txlog.engine.folds.cursor import BEFORE_ALL
-from txlog.engine.view import View
+from txlog.engine.plan.reading.dispatch import plan
+from txlog.engine.view.view import View
 from txlog.errors import InvalidTxnStatus, PartitionUnavailable, TransactionConflict
 from txlog.ids import TxnId
 

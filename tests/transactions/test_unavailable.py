@@ -8,7 +8,8 @@ import pytest
 
 from tests.engine_kit import Bench, begin, pending, read, rows, send, values
 from txlog import Client, MessageId, TxnId
-from txlog.engine.flow.draft import Decision
+from txlog.answers.lists import kept_frames
+from txlog.engine.decide.draft import Decision
 from txlog.engine.model.ops import (
     Op,
     PartitionAvailable,
@@ -23,7 +24,6 @@ from txlog.errors import (
     PartitionUnavailable,
     TopicNotFound,
 )
-from txlog.longlists import kept_frames
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -15,16 +15,16 @@ import pytest
 from tests.engine_kit import Bench, begin, say
 from tests.watermarks.test_examples import drain, kill, post, times, values
 from txlog import Client, Consumer, messages
-from txlog.bounds import START
-from txlog.engine.flow.watermark_offer import Offer
+from txlog.api.consuming.receive import Guard, Receiving
+from txlog.api.reading.watermark_session import Watermark, WatermarkSession
+from txlog.engine.decide.consuming.watermark_offer import Offer
 from txlog.errors import (
     AlreadyClosed,
     DiskFailed,
     InvalidArgument,
     SubscriptionNotFound,
 )
-from txlog.receiving import Guard, Receiving
-from txlog.watermarking import Watermark, WatermarkSession
+from txlog.ranges import START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TYPES = ("exclusive", "failover", "shared", "key-shared")

@@ -9,8 +9,8 @@ import pytest
 
 from tests.engine_kit import Bench, begin, say
 from txlog import Client, Consumer, Message, TxnId
-from txlog.engine.flow.watermark_at import WatermarkGenerator, tracking_position
-from txlog.watermarking import Watermark
+from txlog.api.reading.watermark_session import Watermark
+from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

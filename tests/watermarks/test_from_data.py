@@ -13,8 +13,8 @@ import pytest
 import txlog
 from txlog import TxnId
 from txlog.cli.main import main
-from txlog.cli.marking import Marks
-from txlog.cli.produce_request import Request
+from txlog.cli.produce.request import Request
+from txlog.cli.produce.watermarks import Marks
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -139,7 +139,7 @@ class Told:
 def test_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """By time: not sooner, not without need, and also when no message comes."""
     now = [100.0]
-    monkeypatch.setattr("txlog.cli.marking.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("txlog.cli.produce.watermarks.time.monotonic", lambda: now[0])
     request = Request("t", [], None, {}, watermarks=True, watermark_every_ms=5000)
     told = Told()
     marks = Marks(request, told)  # type: ignore[arg-type]

@@ -15,9 +15,9 @@ import pytest
 
 from tests.engine_kit import Bench, begin, ids, say, values
 from txlog import Client, TxnId
-from txlog.engine.flow.watermark_at import WatermarkGenerator, tracking_position
 from txlog.engine.folds.watermark import Position
-from txlog.engine.view import View
+from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
+from txlog.engine.view.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 PRODUCERS = ("A", "B", "C")

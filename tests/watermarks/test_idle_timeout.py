@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, say, send
 from txlog import Client
-from txlog.engine.flow.draft import Decision
+from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.model.ops import (
     NamespacePolicySet,
@@ -19,7 +19,7 @@ from txlog.engine.model.ops import (
     WatermarkIdled,
     decode_ops,
 )
-from txlog.engine.view import View
+from txlog.engine.view.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LIMIT = 60_000

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, read, say
 from txlog import Bound, MessageId, Position, TxnId
-from txlog.engine.flow import watermark_rows
+from txlog.engine.plan.watermarks import rows as watermark_rows
 from txlog.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

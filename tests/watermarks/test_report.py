@@ -9,7 +9,8 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, ids, say
 from txlog import Bound, Client, MessageId, Position
-from txlog.bounds import START
+from txlog.api.reading.watermark_ground import Subscribed
+from txlog.api.reading.watermark_session import WatermarkSession
 from txlog.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -18,8 +19,7 @@ from txlog.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from txlog.tracking import Subscribed
-from txlog.watermarking import WatermarkSession
+from txlog.ranges import START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

@@ -15,10 +15,10 @@ import pytest
 
 from tests.engine_kit import Bench, say
 from txlog import Client, Message, MultiTopicsConsumer, messages
-from txlog.bounds import START
+from txlog.api.consuming.receive import Guard, Receiving
+from txlog.api.reading.watermark_session import Watermark
 from txlog.errors import TopicNotFound
-from txlog.receiving import Guard, Receiving
-from txlog.watermarking import Watermark
+from txlog.ranges import START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 

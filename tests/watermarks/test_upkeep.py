@@ -15,12 +15,12 @@ from tests.engine_kit import Bench, begin, read, say, send
 from tests.watermarks.test_examples import drain, post, times, values
 from tests.watermarks.test_history import end_of, positions
 from txlog import Bound, Client
-from txlog.engine.flow.watermark_at import WatermarkGenerator
 from txlog.engine.folds import watermark as fold
 from txlog.engine.folds.watermark import Position, Snapshot, Watermark, net_effect, read_snapshot
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
 from txlog.engine.model.watermark_ops import Effect, read_effects
-from txlog.engine.view import View
+from txlog.engine.plan.watermarks.value import WatermarkGenerator
+from txlog.engine.view.view import View
 from txlog.errors import Corruption
 from txlog.ids import TxnId
 

@@ -12,7 +12,6 @@ import pytest
 
 import txlog
 from txlog import Message, functions
-from txlog.bounds import START
 from txlog.errors import (
     CommandFailed,
     ConsumerBusy,
@@ -22,7 +21,8 @@ from txlog.errors import (
     TopicNotFound,
 )
 from txlog.functions import Context, FunctionOptions, Hooks, Summary, tumbling
-from txlog.functions.windowstate import left_open
+from txlog.functions.window_state import left_open
+from txlog.ranges import START
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 END = (1 << 63) - 1

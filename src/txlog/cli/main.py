@@ -33,18 +33,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return _write_plain(f"txlog {__version__}\n")
     if words[:1] == ["__complete"]:
-        from txlog.cli.candidates import answer
+        from txlog.cli.help.completion import answer
 
         return answer(words[1:])
-    from txlog.cli.dispatch import run
-    from txlog.engine.storage import spec
+    from txlog.cli.line.dispatch import run
+    from txlog.startup import messagepack
 
     if argv is not None:
         return run(words)
     import gc
 
     gc.set_threshold(OBJECTS_MAX)
-    spec.load()
+    messagepack.load()
     return run(words)
 
 

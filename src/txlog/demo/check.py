@@ -14,7 +14,7 @@ import pyarrow as pa
 import txlog
 from txlog.demo.pipeline import INVOICE_TYPE, INVOICES, ORDERS, REFUNDS
 from txlog.demo.source import LINE_TYPE
-from txlog.duck import Session
+from txlog.sql.duck import Session
 
 
 class Check(TypedDict):

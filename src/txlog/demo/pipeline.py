@@ -24,10 +24,10 @@ from typing import Protocol
 import pyarrow as pa
 
 import txlog
-from txlog import compute as pc
 from txlog import functions
 from txlog.demo.source import LINE_TYPE, messages, open_source
-from txlog.duck import Session
+from txlog.sql.duck import Session
+from txlog.startup import compute as pc
 
 LOAD = "load"
 INVOICING = "invoicing"

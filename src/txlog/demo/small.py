@@ -12,10 +12,10 @@ import json
 from typing import Any, Final
 
 import txlog
+from txlog.api.transactions.transaction import Transaction
 from txlog.clock import Clock, SystemClock
 from txlog.ids import TxnId
 from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
-from txlog.transaction import Transaction
 
 _TILLS: Final = ("till-1", "till-2", "till-7")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from txlog import compute as pc
-from txlog.duck import Session
 from txlog.errors import NotFound
+from txlog.sql.duck import Session
+from txlog.startup import compute as pc
 
 FILE_NAME = "online-retail.parquet"
 

@@ -13,11 +13,11 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.api.reading.message import messages
 from txlog.errors import CommandFailed, TxlogError
 from txlog.functions.context import Context
 from txlog.functions.options import DEAD_LETTER, STOP, FunctionOptions
 from txlog.functions.outputs import Mark, Outbox
-from txlog.message import messages
 
 # What a function may end with: an error of its own, or sys.exit.
 FAILURES: Final = (Exception, SystemExit)

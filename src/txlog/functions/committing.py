@@ -20,8 +20,10 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from txlog.client import Client
-from txlog.engine.flow.dispatch import RECEIVED
+from txlog.api.client import Client
+from txlog.api.sending.producer import Producer
+from txlog.api.transactions.transaction import Transaction
+from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.errors import (
     ConsumerBusy,
     ExpiredTransaction,
@@ -41,8 +43,6 @@ from txlog.functions.context import Context
 from txlog.functions.handlers import Handled, Handler
 from txlog.functions.options import STOP, FunctionOptions, Hooks, Summary
 from txlog.functions.outputs import Outbox
-from txlog.producer import Producer
-from txlog.transaction import Transaction
 
 _CONFLICTS_MAX: Final = 10
 _TAKE_OVER_POLL_S: Final = 0.05

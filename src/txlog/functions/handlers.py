@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from txlog import compute as pc
+from txlog.api.reading.message import Message, messages
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.functions.attempt import FAILURES, Attempt, Unsettled
-from txlog.message import Message, messages
+from txlog.startup import compute as pc
 
 # (message or table, context) or (message or table) -> outputs
 UserFunction: TypeAlias = Callable[..., object]

@@ -8,14 +8,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog import compute as pc
-from txlog.client import Client
-from txlog.consumer import Consumer
+from txlog.api.client import Client
+from txlog.api.consuming.consumer import Consumer
+from txlog.api.transactions.transaction import Transaction
 from txlog.functions.committing import Work, joined
 from txlog.functions.context import Context
 from txlog.functions.handlers import Handled
 from txlog.functions.options import FunctionOptions, Hooks
-from txlog.transaction import Transaction
+from txlog.startup import compute as pc
 
 _NAME_MAX: Final = 100
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from threading import Event
 from typing import Final, Protocol
 
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.errors import InvalidArgument, LimitExceeded, Refused, TxlogError
 from txlog.functions.attempt import GivenUp
 from txlog.functions.committing import Work

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from txlog import compute as pc
-from txlog.client import Client
+from txlog.api.client import Client
+from txlog.api.transactions.transaction import Transaction
 from txlog.errors import NotAllowed
 from txlog.functions.attempt import Attempt
 from txlog.functions.committing import Work
@@ -31,9 +31,9 @@ from txlog.functions.context import Context, Window
 from txlog.functions.handlers import Handled, halves, with_context
 from txlog.functions.inputs import Inputs, consumer_name
 from txlog.functions.options import FunctionOptions, Hooks
+from txlog.functions.window_state import WindowState, without_own
 from txlog.functions.windows import Windowed, by_window, call_window, starts_of, times_of
-from txlog.functions.windowstate import WindowState, without_own
-from txlog.transaction import Transaction
+from txlog.startup import compute as pc
 
 _NONE_MS: Final = -(1 << 62)  # no window begins so early
 

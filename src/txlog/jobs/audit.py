@@ -24,12 +24,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.errors import CommandFailed, Corruption, TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
-from txlog.relation import Source
-from txlog.stored import Stored, stored
+from txlog.relation.relation import Source
+from txlog.relation.stored import Stored, stored
 
 Answer = dict[str, Any]
 _TXN: Final = "partition, txn_most, txn_least"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.errors import BadRecord
 from txlog.jobs.engine import Engine, Tell, silent
+from txlog.jobs.loads import Files
 from txlog.jobs.local import Local
-from txlog.loads import Files
 
 Answer = dict[str, Any]
 

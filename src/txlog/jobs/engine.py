@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from txlog.client import Client
-from txlog.engine.upkeep.bucket_sources import Search
-from txlog.engine.upkeep.compact import Arrange
-from txlog.loads import CsvRows, Files, Transform
-from txlog.relation import Content
-from txlog.stored import Stored
+from txlog.api.client import Client
+from txlog.engine.upkeep.delayed.sources import Search
+from txlog.engine.upkeep.space.compact import Arrange
+from txlog.jobs.loads import CsvRows, Files, Transform
+from txlog.relation.relation import Content
+from txlog.relation.stored import Stored
 
 Tell = Callable[[str], None]
 Ask = Callable[[str], pa.Table]

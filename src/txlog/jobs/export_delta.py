@@ -23,16 +23,16 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from txlog.client import Client
-from txlog.engine.flow.lookup import topic as find_topic
+from txlog.api.client import Client
 from txlog.engine.folds.catalog import number_of
-from txlog.engine.view import View
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed, TryAgain
 from txlog.ids import TopicName
 from txlog.jobs.engine import Engine, Tell, silent
 from txlog.jobs.exporting import FILE, NULL_NAME, PLACE, rows_after
-from txlog.relation import Content, Source
-from txlog.views import content
+from txlog.relation.build import content
+from txlog.relation.relation import Content, Source
 
 Answer = dict[str, Any]
 _UNTOLD: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # bytes that are no UTF-8, too

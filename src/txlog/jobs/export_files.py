@@ -23,17 +23,17 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
-from txlog import compute as pc
-from txlog.bounds import END, Range
-from txlog.client import Client
-from txlog.engine.flow.bounds import Place, is_settled, resolve_range
-from txlog.engine.flow.lookup import topic as find_topic
+from txlog.api.client import Client
+from txlog.api.reading.reader import Reader
 from txlog.engine.folds.cursor import covers
-from txlog.engine.follower import check_whole
 from txlog.engine.model.ops import Mark
-from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.outside import make_directory, remove_files, replace_file, replacing
-from txlog.engine.view import View
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.reading.ranges import Place, is_settled, resolve_range
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.user_files import make_directory, remove_files, replace_file, replacing
+from txlog.engine.store.ask import look
+from txlog.engine.store.follower import check_whole
+from txlog.engine.view.view import View
 from txlog.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -53,8 +53,8 @@ from txlog.jobs.exported import (
     exported,
     writer,
 )
-from txlog.looking import look
-from txlog.reader import Reader
+from txlog.ranges import END, Range
+from txlog.startup import compute as pc
 
 Answer = dict[str, Any]
 STATE: Final = "_txlog-export.json"

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from txlog import compute as pc
-from txlog.bounds import INSTANT_MS_MIN
-from txlog.duck import Session
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.errors import InvalidArgument
 from txlog.ids import TxnId
+from txlog.ranges import INSTANT_MS_MIN
 from txlog.settings import INSTANT_MS_MAX
+from txlog.sql.duck import Session
+from txlog.startup import compute as pc
 
 FORMS: Final = ("parquet", "arrow", "csv", "ndjson")
 COLUMNS: Final = pa.schema(

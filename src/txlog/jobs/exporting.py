@@ -14,12 +14,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from txlog import compute as pc
-from txlog.client import Client
-from txlog.duck import bounded
+from txlog.api.client import Client
 from txlog.engine.model.schema import PROPERTY_MAP
-from txlog.relation import Content
-from txlog.scanning import scans_of
+from txlog.relation.relation import Content
+from txlog.relation.scans import scans_of
+from txlog.sql.duck import bounded
+from txlog.startup import compute as pc
 
 _TIME: Final = pa.timestamp("us", "UTC")
 FILE: Final = pa.schema(

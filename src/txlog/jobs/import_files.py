@@ -13,13 +13,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.errors import BadRecord, LimitExceeded
 from txlog.ids import TopicName
 from txlog.jobs.bulk_load import bulk_load
 from txlog.jobs.engine import Tell, silent
+from txlog.jobs.loads import Files
 from txlog.jobs.local import Local
-from txlog.loads import Files
 from txlog.settings import GIB
 
 Answer = dict[str, Any]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from txlog import compute as pc
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
 from txlog.jobs.engine import Engine
+from txlog.startup import compute as pc
 
 Answer = dict[str, Any]
 DELAYS_MS: Final = (0, 1000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)

@@ -10,14 +10,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from txlog.client import Client
-from txlog.duck import Session
-from txlog.engine.upkeep.bucket_sources import Search
-from txlog.engine.upkeep.compact import Arrange
+from txlog.api.client import Client
+from txlog.engine.upkeep.delayed.sources import Search
+from txlog.engine.upkeep.space.compact import Arrange
 from txlog.errors import BadRecord, TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.exporting import write_files
+from txlog.jobs.loads import CsvRows, Files, Transform
+from txlog.jobs.refused import telling
 from txlog.jobs.replaying import Replayed
 from txlog.jobs.rows import (
     ARROW,
@@ -27,11 +28,10 @@ from txlog.jobs.rows import (
     csv_rows,
     message_rows,
 )
-from txlog.loads import CsvRows, Files, Transform
-from txlog.querying import Query
-from txlog.refused import telling
-from txlog.relation import Content, Source
-from txlog.stored import ROW_COLUMNS, Stored, paths_below
+from txlog.relation.relation import Content, Source
+from txlog.relation.stored import ROW_COLUMNS, Stored, paths_below
+from txlog.sql.client_query import Query
+from txlog.sql.duck import Session
 
 _LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
 _PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_txnlog/)?[^/]+$', 1)::INTEGER"

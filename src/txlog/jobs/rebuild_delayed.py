@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.jobs.engine import Engine, Tell, silent
 
 Answer = dict[str, Any]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from txlog.bounds import Range
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
 from txlog.jobs.engine import Engine, Tell, silent
-from txlog.loads import Transform
-from txlog.scanning import scans_of
-from txlog.spans import Wanted
+from txlog.jobs.loads import Transform
+from txlog.ranges import Range
+from txlog.relation.scans import scans_of
+from txlog.relation.spans import Wanted
 
 Answer = dict[str, Any]
 

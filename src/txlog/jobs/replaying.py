@@ -7,14 +7,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog import compute as pc
-from txlog.client import Client
+from txlog.api.client import Client
 from txlog.engine.model.schema import PROPERTY_MAP
 from txlog.errors import CommandFailed
+from txlog.jobs.loads import KEPT, PROPERTY, Transform
 from txlog.jobs.rows import as_message
-from txlog.loads import KEPT, PROPERTY, Transform
-from txlog.relation import Content
-from txlog.scanning import scans_of
+from txlog.relation.relation import Content
+from txlog.relation.scans import scans_of
+from txlog.startup import compute as pc
 
 _READ: Final = ["topic", "message_id", *KEPT]
 

@@ -6,11 +6,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog.duck import Rows, Session
-from txlog.engine.flow.route import COLUMNS
+from txlog.engine.plan.route import COLUMNS
 from txlog.errors import InvalidArgument
-from txlog.loads import CsvRows, Files
-from txlog.refused import no_objects
+from txlog.jobs.loads import CsvRows, Files
+from txlog.jobs.refused import no_objects
+from txlog.sql.duck import Rows, Session
 
 _OTHERS: Final = {
     "properties": "CAST({0} AS MAP(VARCHAR, VARCHAR))", "deliver_at": None,

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from txlog.spark.loading import bulk_load as bulk_load
     from txlog.spark.reading import read as read
     from txlog.spark.reading import release as release
-    from txlog.spark.sessions import session as session
+    from txlog.spark.session import session as session
 
 _HOMES = {
     "Spark": "engine", "bulk_load": "loading", "prepare": "archive", "read": "reading",
-    "release": "reading", "session": "sessions",
+    "release": "reading", "session": "session",
 }  # fmt: skip
 
 __all__ = ["bulk_load", "prepare", "read", "release", "session"]

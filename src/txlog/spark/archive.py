@@ -78,7 +78,7 @@ def prepare() -> Path:
 def _make(java: Java, cache: Path, path: Path) -> None:
     """Run a session through what most sessions do, in a process that leaves the archive."""
     done = subprocess.run(
-        [sys.executable, "-m", "txlog.spark.warming", option_to_make(java, path)],
+        [sys.executable, "-m", "txlog.spark.warm_up", option_to_make(java, path)],
         env={**os.environ, **environment_for(java, cache)},
         stdin=subprocess.DEVNULL,
         capture_output=True,

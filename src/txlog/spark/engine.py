@@ -14,27 +14,27 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from txlog import compute as pc
-from txlog.client import Client
-from txlog.engine.flow.lookup import topic as find_topic
+from txlog.api.client import Client
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.delay_ops import Id
-from txlog.engine.storage.bucket import IDS
-from txlog.engine.upkeep.bucket_sources import INDEX_MAX, Search, looked_up
-from txlog.engine.upkeep.compact import Arrange
-from txlog.engine.view import View
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.storage.bucket.file import IDS
+from txlog.engine.upkeep.delayed.sources import INDEX_MAX, Search, looked_up
+from txlog.engine.upkeep.space.compact import Arrange
+from txlog.engine.view.view import View
 from txlog.errors import CommandFailed
 from txlog.ids import TopicName
-from txlog.loads import KEPT, PROPERTY, CsvRows, Files, Transform
-from txlog.refused import no_objects
-from txlog.relation import Content, Source
-from txlog.spark.arranging import arranged, delayed_ids
+from txlog.jobs.loads import KEPT, PROPERTY, CsvRows, Files, Transform
+from txlog.jobs.refused import no_objects
+from txlog.relation.build import content
+from txlog.relation.relation import Content, Source
+from txlog.relation.stored import ROW_COLUMNS, Stored, paths_below
 from txlog.spark.loading import bulk_load
 from txlog.spark.reading import frame_of, local_frame, read
 from txlog.spark.rows import csv_rows, lines, message_frame
-from txlog.spark.sessions import session
-from txlog.stored import ROW_COLUMNS, Stored, paths_below
-from txlog.views import content
+from txlog.spark.session import session
+from txlog.spark.upkeep import arranged, delayed_ids
+from txlog.startup import compute as pc
 
 T = TypeVar("T")
 _Ask = Callable[[str], pa.Table]

@@ -23,11 +23,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType
 
-from txlog.bulk import stage
-from txlog.engine.flow.staging import ROWS_AT_ONCE, Staged, StagePlan
+from txlog.api.open import open_store
+from txlog.api.sending.bulk import stage
+from txlog.engine.plan.staging import ROWS_AT_ONCE, Staged, StagePlan
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
-from txlog.opening import open_store
-from txlog.spark import smallfiles
+from txlog.spark import small_files
 from txlog.spark.sink import conformed
 
 # What the optimizer says of a source that it knows nothing of is larger.
@@ -81,7 +81,7 @@ def bulk_load(
         with suppress(TxlogError), open_store(store) as client:  # what stays goes by its age
             client._bulk_of(plan).abort()
         raise
-    said = smallfiles.said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
+    said = small_files.said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
     if said is not None:
         warnings.warn(said, RuntimeWarning, stacklevel=2)
     return answer
@@ -164,7 +164,7 @@ def _is_small(frame: DataFrame, count: int) -> bool:
         least = frame.sparkSession.sparkContext.defaultParallelism
         tasks = max(least, -(-size // _TASK_BYTES))
     files = tasks * count if {"key", "partition"} & {*frame.columns} else tasks
-    return files > count and size < files * smallfiles.SMALL_BYTES
+    return files > count and size < files * small_files.SMALL_BYTES
 
 
 def _cast(frame: DataFrame, name: str) -> Column:

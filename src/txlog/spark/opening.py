@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from txlog.client import Client
+from txlog.api.client import Client
+from txlog.api.open import open_store
 from txlog.errors import NotAllowed, ReadOnlyStore
-from txlog.opening import open_store
 
 
 def opened(store: str) -> Client:

@@ -22,12 +22,12 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import NamedTuple, TypeVar
 
-from txlog.bounds import START, Bound, Range, parse_bound, parse_size
 from txlog.clock import SystemClock
-from txlog.engine.flow.preview import check_isolation
+from txlog.engine.plan.reading.uncommitted import check_isolation
 from txlog.errors import InvalidArgument
 from txlog.ids import check_name
-from txlog.spans import Wanted
+from txlog.ranges import START, Bound, Range, parse_bound, parse_size
+from txlog.relation.spans import Wanted
 
 T = TypeVar("T")
 _BOTH = ("path", "topic")

@@ -23,18 +23,18 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from txlog import compute as pc
-from txlog.bounds import START, Bound, Range, parse_bound
 from txlog.clock import SystemClock
-from txlog.engine.storage.far import is_remote, local_path
+from txlog.engine.storage.remote import is_remote, local_path
 from txlog.errors import InvalidArgument, SnapshotExpired
-from txlog.messagesql import files_of
-from txlog.positions import Where, bound_of
-from txlog.relation import Content, Relation, Source, adopted_lsns
-from txlog.scanning import scans_of
-from txlog.spans import Span, Wanted
+from txlog.ranges import START, Bound, Range, parse_bound
+from txlog.relation.positions import Where, bound_of
+from txlog.relation.relation import Content, Relation, Source, adopted_lsns
+from txlog.relation.scans import scans_of
+from txlog.relation.spans import Span, Wanted
 from txlog.spark.opening import opened
 from txlog.spark.remote import remote_frame
+from txlog.sql.messages import files_of
+from txlog.startup import compute as pc
 
 _TRIES: Final = 5
 # By session, what lets go of the files of its frames; they go with the session as well.

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from txlog.scanning import Scan
+from txlog.relation.scans import Scan
 from txlog.spark.datasource import SCHEMA
 from txlog.spark.source import Share, read_share, shares_of
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType
 
 from txlog.errors import InvalidArgument
-from txlog.loads import CsvRows, Files
+from txlog.jobs.loads import CsvRows, Files
 
 _GLOB: Final = re.compile(r"([\\{}\[\]*?])")
 _ESCAPED: Final = r"\\\1"

@@ -35,14 +35,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from txlog.bulk import Bulk, stage
-from txlog.engine.flow.adopt import check_token
-from txlog.engine.flow.route import COLUMNS
-from txlog.engine.flow.staging import Staged, StagePlan
+from txlog.api.open import open_store
+from txlog.api.sending.bulk import Bulk, stage
+from txlog.engine.decide.sending.adopt import check_token
+from txlog.engine.plan.route import COLUMNS
+from txlog.engine.plan.staging import Staged, StagePlan
 from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
-from txlog.opening import open_store
-from txlog.spark.smallfiles import said_of_small
+from txlog.spark.small_files import said_of_small
 
 _BYTES: Final = (BinaryType, StringType)
 # What Spark may hand over for a column; by name, all but value may be missing.

@@ -1,6 +1,6 @@
 """Owns reading batches by the data source `txlog`: tasks on the driver, rows in the workers.
 
-A task is a list of scans (txlog.scanning), so a worker needs the files of the store and nothing
+A task is a list of scans (relation/scans), so a worker needs the files of the store and nothing
 else of it; what lies in the journal travels along.
 """
 
@@ -27,11 +27,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from txlog.engine.storage.disk import PosixDisk
-from txlog.engine.storage.far import is_far
+from txlog.api.open import open_store
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.remote import is_far
 from txlog.errors import InvalidArgument
-from txlog.opening import open_store
-from txlog.scanning import UNCOMMITTED, Ends, Scan, grouped, read_scan, scans_of
+from txlog.relation.scans import UNCOMMITTED, Ends, Scan, grouped, read_scan, scans_of
 from txlog.spark.datasource import SCHEMA
 from txlog.spark.options import BatchOptions, batch_options
 

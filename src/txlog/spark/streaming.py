@@ -26,14 +26,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from txlog.client import Client
-from txlog.engine.flow.lookup import topic as find_topic
+from txlog.api.client import Client
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.pins import Pin
-from txlog.engine.view import View
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.store.pins import Pin
+from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, SnapshotExpired
 from txlog.ids import TopicName
-from txlog.progress import (
+from txlog.relation.progress import (
     Places,
     are_rows_between,
     check_there,
@@ -44,9 +44,9 @@ from txlog.progress import (
     last_places,
     next_places,
 )
-from txlog.relation import Relation
-from txlog.scanning import scans_of
-from txlog.spans import Span, Wanted
+from txlog.relation.relation import Relation
+from txlog.relation.scans import scans_of
+from txlog.relation.spans import Span, Wanted
 from txlog.spark.opening import opened
 from txlog.spark.options import StreamOptions, stream_options
 from txlog.spark.source import Share, check_schema, read_share, shares_of

@@ -50,7 +50,7 @@ from txlog.engine.model.ops import (
     TopicDeleted,
     TxnOpened,
 )
-from txlog.engine.storage.late import Late
+from txlog.engine.storage.late_values import Late
 from txlog.ids import TopicName
 
 NO_TOPIC = 1 << 62  # above every number

@@ -35,7 +35,7 @@ from txlog.engine.model.ops import (
     TxnOpened,
     TxnsForgotten,
 )
-from txlog.engine.storage.late import Late
+from txlog.engine.storage.late_values import Late
 
 OPEN, COMMITTING, COMMITTED = "OPEN", "COMMITTING", "COMMITTED"
 ABORTING, ABORTED = "ABORTING", "ABORTED"

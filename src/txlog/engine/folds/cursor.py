@@ -32,10 +32,10 @@ from typing import Any
 import msgspec
 
 from txlog.engine.model.fold import Fold, broken, unexpected
-from txlog.engine.model.hands import DumpedLease, Hands, Ids
 from txlog.engine.model.idset import Id, before, each
 from txlog.engine.model.idset import IdSet as IdSet
 from txlog.engine.model.idset import covers as covers
+from txlog.engine.model.leases import DumpedLease, Hands, Ids
 from txlog.engine.model.ops import (
     AckConflicted,
     Acked,

@@ -11,7 +11,7 @@ from typing import Any
 
 from txlog.engine.model.ops import Op
 from txlog.errors import Corruption
-from txlog.values import value
+from txlog.startup.values import value
 
 
 @value

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from txlog.engine.model.schema import ALL_COLUMNS, decode_rows, frame_schema
 from txlog.engine.storage.checked import HINT
-from txlog.engine.storage.frame import decode_header, is_genuine
-from txlog.engine.storage.journal import Journal
-from txlog.engine.storage.journal_file import JournalName
+from txlog.engine.storage.journal.file import JournalName
+from txlog.engine.storage.journal.frame import decode_header, is_genuine
+from txlog.engine.storage.journal.journal import Journal
 from txlog.errors import Corruption, FormatMismatch
 
 BATCHES_KEPT_MAX = 256

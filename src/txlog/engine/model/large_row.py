@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from txlog.engine.model.schema import KIND_DATA, MESSAGE
 from txlog.engine.storage.chunks import HEAD, head_of, reassembled
-from txlog.engine.storage.disk_protocol import File
+from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import FileRef
 from txlog.ids import txn_halves
 

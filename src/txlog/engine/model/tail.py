@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from txlog import compute as pc
 from txlog.engine.model import watermark_ops
 from txlog.engine.model.frame_rows import FrameRef, FrameRows
 from txlog.engine.model.ops import (
@@ -43,9 +42,10 @@ from txlog.engine.model.schema import (
     frame_schema,
 )
 from txlog.engine.storage import segment_reader
-from txlog.engine.storage.journal import Journal
-from txlog.engine.storage.journal_file import RawFrame
+from txlog.engine.storage.journal.file import RawFrame
+from txlog.engine.storage.journal.journal import Journal
 from txlog.ids import txn_halves
+from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
     from txlog.engine.storage.segment_reader import Span

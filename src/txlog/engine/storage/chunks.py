@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.columns import MESSAGE
-from txlog.engine.storage.crc import crc32c
-from txlog.engine.storage.disk_protocol import File
+from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import GROUP_BYTES, GROUP_ROWS, FileRef, Group, arrow_module
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.storage.staged import Sink
 from txlog.errors import Corruption
+from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from txlog.engine.storage.checked import group_bounds
 from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE, conform
-from txlog.engine.storage.crc import crc32c
+from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter

@@ -25,10 +25,10 @@ from txlog.engine.storage.checked import (
     said_by_arrow,
 )
 from txlog.engine.storage.columns import MESSAGE, conform
-from txlog.engine.storage.crc import crc32c
-from txlog.engine.storage.disk_protocol import File
+from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import FileRef, arrow_module
 from txlog.errors import Corruption
+from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pyarrow as pa
 
-from txlog import compute as pc
 from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE
-from txlog.engine.storage.crc import crc32c
 from txlog.engine.storage.segment import (
     GROUP_BYTES,
     GROUP_ROWS,
@@ -28,6 +26,8 @@ from txlog.engine.storage.segment import (
     cut,
     sealed_writer,
 )
+from txlog.startup import compute as pc
+from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter

@@ -27,21 +27,14 @@ from txlog.engine.storage.manifest import (
     manifest_path,
     raw_changes,
 )
-from txlog.engine.store import Store
-from txlog.engine.upkeep import (
-    adoption,
-    changelog,
-    checkpoint,
-    compact,
-    expiry,
-    retention,
-    seal,
-    sweep,
-)
-from txlog.engine.upkeep.buckets import tend_held
-from txlog.engine.view import View
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.changes import log
+from txlog.engine.upkeep.checkpoint import checkpoint, seal
+from txlog.engine.upkeep.delayed.buckets import tend_held
+from txlog.engine.upkeep.space import adopt, compact, expiry, retention, sweep
+from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, StoreFull, TxlogError
-from txlog.values import as_dict
+from txlog.startup.values import as_dict
 
 # An automatic checkpoint looks for files that nobody names in so many directories, not in more.
 SWEPT_DIRECTORIES_MAX = 64
@@ -227,7 +220,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
             # asked for by a person: the time to look at every directory is there
             most = None if wait else SWEPT_DIRECTORIES_MAX
             report.freed_bytes += sweep.sweep_unnamed(store, directories_max=most)
-            report.freed_bytes += adoption.sweep_stages(store, topics_max=most)
+            report.freed_bytes += adopt.sweep_stages(store, topics_max=most)
     answer = as_dict(report)
     answer["elapsed_ms"] = round((time.monotonic() - began) * 1000)
     return answer
@@ -244,10 +237,10 @@ def compact_changes(store: Store) -> tuple[Changes, Changes]:
         report = checkpoint.CheckpointReport()
         old = checkpoint.checkpoint(store, report)
         before = changes_of(old)
-        if changelog.is_compact(before):
+        if log.is_compact(before):
             return before, before
         generation = checkpoint.next_generation(store.disk, old, ())
-        after = changelog.compacted(store.disk, before, generation)
+        after = log.compacted(store.disk, before, generation)
         _publish_changes(store, old, generation, after)
         report.generation = generation
         checkpoint.settle(store, old, [], report)

@@ -1,0 +1,214 @@
+"""`inspect`: what a word means in a store, and what a file holds, with or without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from txlog.answers import keys, topics_and_txns
+from txlog.answers.changes import recent_of_key, recent_of_subscription
+from txlog.answers.lists import kept_frames
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds.buffer import Marker, find_marker
+from txlog.engine.folds.cursor import covers
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.reading.dispatch import plan, received
+from txlog.engine.plan.reading.ranges import resolve_range
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.checkpoint.dump import describe_frame, inspect_file
+from txlog.engine.view.view import View
+from txlog.errors import Corruption, InvalidArgument, MessageNotFound, NotFound, TxlogError
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.ranges import Bound, Range
+
+Answer = dict[str, Any]
+PREFIXES = ("topic", "sub", "key", "txn", "msg", "ledger", "lsn", "file")
+
+
+def inspect(view: View, store: Store, what: str | None) -> Answer:
+    """What the word names: {kind, ...}; a bare word may name one thing only.
+
+    raises: NotFound, InvalidArgument (205: two things fit)
+    """
+    if not what:
+        return {"kind": "store", **topics_and_txns.status(view, store)}
+    prefix, _, rest = what.partition(":")
+    if prefix in PREFIXES and rest:
+        return _named(view, store, prefix, rest)
+    found: list[tuple[str, Answer]] = []
+    for guess in ("txn", "msg", "topic", "sub", "key"):
+        try:
+            found.append((guess, _named(view, store, guess, what)))
+        except Corruption:
+            raise
+        except TxlogError:
+            continue  # not a name of this kind
+    if Path(what).is_file():
+        found.append(("file", {"kind": "file", "path": what}))
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"{what} may be more than one thing", code=205,
+            hint=" or ".join(f"{kind}:{what}" for kind, _ in found),
+        )  # fmt: skip
+    if not found:
+        raise NotFoundHere(what)
+    [(kind, answer)] = found
+    return inspect_file(what) if kind == "file" else answer
+
+
+class NotFoundHere(NotFound):
+    """Nothing in the store has this name."""
+
+    codes = (308,)
+    code = 308
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"nothing in the store is called {what}",
+            hint="a topic, topic/partition, subscription, key, transaction, message id or file",
+        )
+
+
+def _named(view: View, store: Store, kind: str, text: str) -> Answer:
+    if kind == "file":
+        return inspect_file(text)
+    if kind == "txn":
+        return {
+            "kind": "transaction",
+            **topics_and_txns.transaction(view, store, TxnId.parse(text)),
+        }
+    if kind == "topic":
+        name = TopicName.parse(text, allow_partition=True)
+        found = topics_and_txns.topic(view, find_topic(view, name), store)
+        if name.partition is None:
+            return {"kind": "topic", **found}
+        row = found["partition_list"][name.partition]
+        return {"kind": "partition", "topic": found["topic"], **row}
+    if kind == "sub":
+        rows = [
+            r for r in topics_and_txns.subscriptions(view, None, store) if r["subscription"] == text
+        ]
+        if not rows:
+            raise NotFoundHere(text)
+        recent = recent_of_subscription(view, rows[0]["topic"], text)
+        return {"kind": "subscription", **rows[0], "change_list": recent}
+    if kind == "key":
+        answer = keys.transaction_key(view, store, store.disk.owner(), text, None)
+        of = (answer["coordinator"], answer["owner_uid"], answer["transaction_key"])
+        return {"kind": "transaction_key", **answer, "change_list": recent_of_key(view, *of)}
+    if kind == "ledger":
+        return _ledger(view, _number(text))
+    if kind == "lsn":
+        return _frame(view, _number(text))
+    return _message(view, MessageId.parse(text))
+
+
+def _number(text: str) -> int:
+    if not (text.isdecimal() and len(text) < 20):
+        raise InvalidArgument(f"{text} is not a number", code=203)
+    return int(text)
+
+
+def _message(view: View, wanted: MessageId) -> Answer:
+    owner = view.catalog.owners.get(wanted.ledger)
+    if owner is None or owner[1] != "p":
+        raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
+    topic = catalogs.topic_of(view.catalog, owner[0])
+    index = catalogs.index_of(topic, owner[0])
+    place = resolve_range(view, topic, Range(start=Bound("id", wanted)), [index])[index]
+    found = plan(view, owner[0], place.behind, 1)
+    piece = found.pieces[0] if found.pieces else None
+    if (
+        piece is None
+        or (piece.ledger, piece.entry) != (wanted.ledger, wanted.entry)
+        or (wanted.index not in (0, piece.index))
+    ):
+        raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
+    table = received(view, topics_and_txns.short(topic), index, owner[0], found.pieces)
+    message = (wanted.ledger, wanted.entry, wanted.index or piece.index)
+    done = []
+    for number in topic.subscriptions:
+        cursor = view.cursor(number, owner[0])
+        whole = cursor.acked.entries.get(message[0])
+        inner = cursor.acked.inner.get(message[:2])
+        if (
+            covers(cursor.mark_delete, message)
+            or (whole is not None and message[1] in whole)
+            or (inner is not None and message[2] in inner)
+        ):
+            done.append(view.catalog.subscriptions[number].name)
+    file, row = _place(view, wanted.ledger, wanted.entry)
+    if piece.marker is not None:
+        file, row = _place_inside(view, piece.marker, message[2])
+    said: Answer = {}
+    if not wanted.index and piece.index:  # the id of a marker stands for all its messages
+        marker = find_marker(view.buffer(owner[0]), wanted.ledger, wanted.entry)
+        said["messages"] = 0 if marker is None else marker.count
+    return {"kind": "message", "record": table, **said, "acknowledged_list": done,
+            "file": file, "row": row}  # fmt: skip
+
+
+def located(view: View, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
+    """The file that has each message, and which row of it; none for rows in journal frames.
+
+    ids: of visible messages; of one that was trimmed or is none (None, None)
+    """
+    out: list[tuple[str | None, int | None]] = []
+    for one in ids:
+        owner = view.catalog.owners.get(one.ledger)
+        marker = None
+        if owner is not None and owner[1] == "p" and one.index:
+            marker = find_marker(view.buffer(owner[0]), one.ledger, one.entry)
+        if marker is not None:
+            out.append(_place_inside(view, marker, one.index))
+        else:
+            out.append((None, None) if one.index else _place(view, one.ledger, one.entry))
+    return out
+
+
+def _place(view: View, ledger: int, row: int) -> tuple[str | None, int | None]:
+    """(the file that has a row of a ledger, which row of the file); of rows in frames none."""
+    for ref in view.files.of(ledger):
+        first = ref.first if ref.form == "part" else 0
+        if first <= row < first + ref.rows:
+            return ref.path, row - first
+    return None, None
+
+
+def _place_inside(view: View, marker: Marker, index: int) -> tuple[str | None, int | None]:
+    """The same of a message of a transaction, which is in the sidecar."""
+    for ledger, row, rows, first in marker.ranges:
+        if first <= index < first + rows:
+            return _place(view, ledger, row + index - first)
+    return None, None
+
+
+def _ledger(view: View, number: int) -> Answer:
+    owner = view.catalog.owners.get(number)
+    if owner is None:
+        raise NotFoundHere(f"ledger {number}")
+    topic = catalogs.topic_of(view.catalog, owner[0])
+    state = view.topic(owner[0]) if owner[1] == "p" else view.buffer(owner[0])
+    end = next((end for end in state.ledgers if end.ledger == number), None)
+    if end is None:  # trimmed, compacted, or reserved for a compaction that never came
+        status, rows = "trimmed", 0
+    else:
+        open_one = end is state.ledgers[-1]
+        status = "sealed" if end.sealed else "open" if open_one else "closed"
+        rows = end.entries
+    return {
+        "kind": "ledger", "ledger": number, "topic": topics_and_txns.short(topic),
+        "partition": catalogs.index_of(topic, owner[0]), "sidecar": owner[1] == "s",
+        "state": status, "rows": rows,
+        "size_bytes": topics_and_txns.file_bytes(view, [number]),
+        "file_list": [{"file": ref.path, "rows": ref.rows, "size_bytes": ref.bytes,
+                       "crc32c": f"{ref.crc:08x}"} for ref in view.files.of(number)],
+    }  # fmt: skip
+
+
+def _frame(view: View, lsn: int) -> Answer:
+    raw = next((raw for raw in kept_frames(view) if raw.lsn == lsn), None)
+    if raw is None:
+        raise NotFoundHere(f"LSN {lsn}")
+    return {"kind": "frame", **describe_frame(raw), "durable": lsn <= view.journal.durable_lsn}

@@ -1,0 +1,53 @@
+"""Who holds which lock of a store: the writer, maintenance, readers that pin files, consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txlog.engine.store.liveness import WRITE_LOCK, consumer_lock
+from txlog.engine.store.pins import pins
+from txlog.engine.store.store import MAINTENANCE_PATH, Store
+from txlog.engine.view.view import View
+from txlog.errors import MissingFile
+
+Answer = dict[str, Any]
+
+
+def locks(view: View, store: Store) -> list[Answer]:
+    """Every lock there is: {name, path, held, pid, command, since_time, subscription}.
+
+    A consumer's lock stands here while the catalog has the consumer; it is held while that lives.
+    """
+    out = [
+        _row(store, "write", WRITE_LOCK, None, None),
+        _row(store, "maintenance", MAINTENANCE_PATH, None, None),
+    ]
+    out += [_row(store, "pin", path, None, None) for path in pins(store.disk)]
+    for _, one in sorted(view.catalog.consumers.items()):
+        held = view.catalog.subscriptions[one.subscription]
+        out.append(_row(store, "consumer", consumer_lock(one.number), held.name, one.since_ms))
+    return out
+
+
+def _row(
+    store: Store, name: str, path: str, subscription: str | None, since_ms: int | None
+) -> Answer:
+    found = holder(store, path)
+    return {
+        "name": name, "path": path, "held": found is not None,
+        "pid": None if found is None else found[0],
+        "command": None if found is None else found[1],
+        "since_time": since_ms if found is not None else None, "subscription": subscription,
+    }  # fmt: skip
+
+
+def holder(store: Store, path: str) -> tuple[int, str] | None:
+    """(process, command) of whoever holds a lock file, None when nobody does."""
+    try:
+        lock = store.disk.lock_file(path, create=False)
+    except MissingFile:
+        return None
+    try:
+        return lock.holder()
+    finally:
+        lock.close()

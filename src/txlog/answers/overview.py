@@ -1,0 +1,176 @@
+"""What a whole store looks like at one moment: the figures that `txlog report` draws.
+
+Reading functions over a view. Nothing is counted here that another answer counts: topics, sizes and
+transactions are those of status and list, durations those of metrics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from txlog.answers import (
+    delayed as delayreport,
+)
+from txlog.answers import (
+    topics_and_txns,
+    watermarkhistory,
+)
+from txlog.answers import (
+    watermarks as watermarkreport,
+)
+from txlog.answers.metrics import families
+from txlog.engine.folds.catalog import Topic
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import Corruption, PartitionUnavailable, TxlogError
+from txlog.relation import build
+
+Answer = dict[str, Any]
+MOVES_MAX: Final = 2000  # rows that moved a watermark, the last ones of a topic
+OPEN_MAX: Final = 20  # unfinished transactions, the oldest
+_DURATIONS: Final = "txlog_txn_duration_seconds"
+_REASONS: Final = "txlog_txn_aborted_by_reason_total"
+_COMMITTED: Final = "pulsar_txn_committed_total"
+
+
+def overview(view: View, store: Store) -> Answer:
+    """Everything of one view; instants are milliseconds, sizes bytes.
+
+    returns: {time, lsn, store, journal, checkpoint, txns, problem_list, topic_list,
+             transactions: {state_list, duration_list, open_list}, subscription_list,
+             delayed_list, watermark_list, segment_list}; what cannot be read is left out there
+             and stands in problem_list
+    raises:  Corruption of what status needs
+    cost:    loads every fold; reads the index of delayed messages, and the rows that moved
+             watermarks, at most MOVES_MAX a topic; no message
+    """
+    status = topics_and_txns.status(view, store)
+    topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    last = {row["topic"]: row["last_publish_time"] for row in topics_and_txns.topics(view, store)}
+    problems: list[Answer] = []
+
+    def each(ask: Callable[[View, Store, Topic], list[Answer]]) -> list[Answer]:
+        rows: list[Answer] = []
+        for topic in topics:
+            try:
+                rows += ask(view, store, topic)
+            except (Corruption, PartitionUnavailable) as error:
+                problems.append(problem(error))
+        return rows
+
+    waiting, moved = each(delayed), each(watermarks)
+    return {
+        "time": store.clock.now().wall_ms, "lsn": view.lsn,
+        **{name: status[name] for name in ("store", "journal", "checkpoint", "txns")},
+        "problem_list": [*status["problem_list"], *problems],
+        "topic_list": [
+            {**row, "last_publish_time": last[row["topic"]]} for row in status["topic_list"]
+        ],
+        "transactions": transactions(view, store),
+        "subscription_list": topics_and_txns.subscriptions(view, None, store),
+        "delayed_list": waiting,
+        "watermark_list": moved,
+        "segment_list": build.segments(view),
+    }  # fmt: skip
+
+
+def problem(error: TxlogError) -> Answer:
+    """An error as a row of problem_list."""
+    return {"code": error.kind, "message": error.message, "hint": error.hint}
+
+
+def transactions(view: View, store: Store) -> Answer:
+    """How many there are in which state, how long those that ended took, and the oldest open.
+
+    returns: {state_list: [{state, reason, transactions}], duration_list: [{up_to_ms, committed,
+             aborted}] with up_to_ms None in the last, open_list: rows of `txn list`}
+    """
+    found = {family.name: family.samples for family in families(view, store)}
+    unfinished = topics_and_txns.transactions(view, store, False, None)
+    states: list[Answer] = [
+        {"state": "committed", "reason": None, "transactions": _sum(found[_COMMITTED])},
+        *(
+            {"state": "aborted", "reason": labels["reason"], "transactions": int(count)}
+            for _, labels, count in found[_REASONS] if count
+        ),
+    ]  # fmt: skip
+    by_state = Counter(row["state"] for row in unfinished)
+    states += [
+        {"state": state, "reason": None, "transactions": by_state[state]}
+        for state in ("open", "committing", "aborting") if by_state[state]
+    ]  # fmt: skip
+    return {
+        "state_list": [row for row in states if row["transactions"]],
+        "duration_list": _durations(found[_DURATIONS]),
+        "open_list": unfinished[:OPEN_MAX],
+    }
+
+
+def _sum(samples: Iterable[tuple[str, dict[str, str], float]]) -> int:
+    return int(sum(value for _, _, value in samples))
+
+
+def _durations(samples: Iterable[tuple[str, dict[str, str], float]]) -> list[Answer]:
+    """A row a bucket, not cumulative: how many took at most this and more than the one before."""
+    rows: dict[int | None, Answer] = {}
+    before = dict.fromkeys(("committed", "aborted"), 0)
+    for suffix, labels, value in samples:
+        if suffix != "_bucket":
+            continue
+        status, bound = labels["status"], labels["le"]
+        up_to_ms = None if bound == "+Inf" else round(float(bound) * 1000)
+        row = rows.setdefault(up_to_ms, {"up_to_ms": up_to_ms, "committed": 0, "aborted": 0})
+        row[status] = int(value) - before[status]
+        before[status] = int(value)
+    return [*rows.values()]
+
+
+def delayed(view: View, store: Store, topic: Topic) -> list[Answer]:
+    """When messages of a topic are due, [] if none is delayed; {topic, due_within_ms, messages}."""
+    scope = delayreport.Scope(topic, range(topic.partitions), store.clock.now().wall_ms, store.note)
+    ahead = delayreport.ahead(view, scope, in_order=False)
+    rows = delayreport.histogram(scope.now_ms, ahead)
+    if not any(row["messages"] for row in rows):
+        return []
+    return [{"topic": topics_and_txns.short(topic), **row} for row in rows]
+
+
+def watermarks(view: View, store: Store, topic: Topic) -> list[Answer]:
+    """How far event time is in a topic, and what moved it; [] if nobody ever asserted a time.
+
+    returns: one row {topic, status, watermark, lag_ms, holder, partition, move_list}; partition:
+             the one that holds the watermark back; move_list: what moved it there, oldest first:
+             {time, producer, event_time, idle}, at most MOVES_MAX
+    """
+    indexes = range(topic.partitions)
+    standings = [*watermarkreport.standings(view, topic, indexes)]
+    shown = watermarkreport.show(view, topic, standings, store.clock.now().wall_ms)
+    if all(view.watermark(one.number).state.status == "unknown" for one in standings):
+        return []
+    partition = _holding(shown["partition_list"])
+    moves: list[Answer] = []
+    if shown["status"] != watermarkreport.UNAVAILABLE:
+        moves = watermarkhistory.history(view, topic, [partition], limit=MOVES_MAX)
+    return [
+        {
+            **{name: shown[name] for name in ("topic", "status", "watermark", "lag_ms", "holder")},
+            "partition": partition,
+            "move_list": [
+                {
+                    "time": row["publish_time"], "producer": row["producer"],
+                    "event_time": row["event_time"], "idle": row["marker_type"] == "idle",
+                }
+                for row in moves
+                if row["producer"] is not None and not row["regressed"]
+            ],
+        }
+    ]  # fmt: skip
+
+
+def _holding(partitions: Iterable[Mapping[str, Any]]) -> int:
+    """The partition with the least watermark, the first of those."""
+    rows = [row for row in partitions if row["watermark"] is not None] or [*partitions]
+    least = min(rows, key=lambda row: (row["watermark"] or 0, row["partition"]))
+    return int(least["partition"])

@@ -1,0 +1,201 @@
+"""Giving space back: compact, trim and gc as the API answers them.
+
+Reads and calls the engine's upkeep; the keys of the answers are the fields that the commands print.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import asdict, fields
+from typing import Any
+
+from txlog.engine.decide.topics.trim import TrimmedPartition
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.plan.clock_trust import trusted
+from txlog.engine.plan.lookup import check_partition
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.participants import unavailable_error
+from txlog.engine.storage.remote import check_place, is_far, place_of, size_of
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.changes.log import RELATIONS
+from txlog.engine.upkeep.checkpoint.checkpoint import CheckpointReport, maintenance
+from txlog.engine.upkeep.checkpoint.checkpoint import checkpoint as write_checkpoint
+from txlog.engine.upkeep.checkpoint.unlinking import unlink_free
+from txlog.engine.upkeep.service import compact_changes as compact_logs
+from txlog.engine.upkeep.service import run_checkpoint
+from txlog.engine.upkeep.space.compact import (
+    Arrange,
+    CompactReport,
+    compact_sidecars,
+    plan_compaction,
+    roll_open,
+    sidecar_bytes,
+)
+from txlog.engine.upkeep.space.offload import OffloadReport, far_unnamed, offload_files, offloadable
+from txlog.engine.upkeep.space.retention import trim_topic
+from txlog.engine.upkeep.space.sweep import free_gone, replaced, unlink_unnamed, unnamed
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument, TxlogError
+from txlog.ids import TopicName
+from txlog.ranges import Bound
+
+Answer = dict[str, Any]
+
+
+def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicName, list[int]]:
+    """The name of a topic and the store-wide numbers of its partitions, or of one of them.
+
+    raises: TopicNotFound, PartitionUnavailable
+    """
+    name = TopicName.parse(topic, allow_partition=True)
+    wanted = name.partition if partition is None else partition
+
+    def numbers_of(view: View) -> list[int]:
+        found = find_topic(view, name)
+        if wanted is not None:
+            check_partition(name.topic.short, found, wanted)
+        every = catalogs.numbers(found)
+        return [every[wanted]] if wanted is not None else [*every]
+
+    def check_available(view: View) -> None:
+        for number in numbers:
+            if number in view.catalog.unavailable:
+                raise unavailable_error(view.catalog, find_topic(view, name), number)
+
+    numbers = store.read(numbers_of)
+    store.read(check_available)
+    return name, numbers
+
+
+def compact(
+    store: Store, topic: str, partition: int | None, *, dry_run: bool,
+    arrange: Arrange | None = None,
+) -> Answer:  # fmt: skip
+    """Compact the sidecars of a topic; the fields of `txlog admin compact`."""
+    name, numbers = _partitions(store, topic, partition)
+    report = CompactReport()
+    if dry_run:
+        for number in numbers:
+            plan_compaction(store, number, report)
+    else:
+        store.need_writable()
+        with maintenance(store, wait=True):
+            _compact(store, numbers, report, arrange)
+    names = ("transactions", "messages", "aborted_dropped", "size_before_bytes",
+             "size_after_bytes", "ledgers_before", "ledgers_after")  # fmt: skip
+    return {
+        "topic": name.topic.short, **{one: getattr(report, one) for one in names},
+        "dry_run": dry_run,
+    }  # fmt: skip
+
+
+def _compact(
+    store: Store, numbers: list[int], report: CompactReport, arrange: Arrange | None
+) -> None:
+    """Roll, let every row reach a file, compact, and let go of the files before."""
+
+    def measure(view: View) -> tuple[int, int]:
+        size = sum(sidecar_bytes(view, number) for number in numbers)
+        return size, sum(len(view.buffer(number).ledgers) for number in numbers)
+
+    report.ledgers_before = store.read(measure)[1]
+    roll_open(store, numbers)
+    write_checkpoint(store, CheckpointReport())
+    report.size_before_bytes = store.read(measure)[0]
+    compact_sidecars(store, numbers, report, arrange=arrange)
+    free_gone(store)
+    write_checkpoint(store, CheckpointReport())
+    report.size_after_bytes, report.ledgers_after = store.read(measure)
+
+
+def compact_changes(store: Store) -> list[Answer]:
+    """Compact the logs of changes; the fields of `txlog admin compact-changes`, a row a log."""
+    before, after = compact_logs(store)
+    out: list[Answer] = []
+    for kind, name in RELATIONS.items():
+        row: Answer = {"log": name}
+        for when, found in (("before", before), ("after", after)):
+            refs = [ref for ref in found.refs if ref.kind == kind]
+            row[f"rows_{when}"] = sum(ref.rows for ref in refs)
+            row[f"files_{when}"] = len(refs)
+            row[f"size_{when}_bytes"] = sum(ref.bytes for ref in refs)
+        out.append(row)
+    return out
+
+
+def offload(store: Store, topic: str, to: str, partition: int | None, *, dry_run: bool) -> Answer:
+    """Move sealed files of a topic to a place; the fields of `txlog admin offload`."""
+    place = place_of(to, store.identity.uuid)
+    inside = f"file://{store.disk.description}/"
+    if place.startswith(inside):
+        raise InvalidArgument(f"{to} lies in the store")
+    name, numbers = _partitions(store, topic, partition)
+    check_place(place)
+    report = OffloadReport()
+    if dry_run:
+        found = store.read(lambda view: offloadable(view, numbers, report))
+        report.files, report.size_bytes = len(found), sum(ref.bytes for ref in found)
+    else:
+        store.need_writable()
+        with maintenance(store, wait=True):
+            found = store.read(lambda view: offloadable(view, numbers, report))
+            try:
+                offload_files(store, place, found, report)
+            finally:
+                if report.files:
+                    write_checkpoint(store, CheckpointReport(), far=True)
+    return {"topic": name.topic.short, "place": place, **asdict(report), "dry_run": dry_run}
+
+
+def trim(
+    store: Store, topic: str, to: Bound | None, *, by_policy: bool, force_unacked: bool,
+    dry_run: bool, checkpoint: bool,
+) -> Answer:  # fmt: skip
+    """Trim a topic; the fields of `txlog admin trim`.
+
+    checkpoint: write one, so that the files lose their names now and not with the next one
+    """
+    if (to is None) is not by_policy:
+        raise InvalidArgument("a trim goes up to a bound, or by policy: one of them")
+    name = TopicName.parse(topic)
+    answer = trim_topic(store, name, to, force_unacked=force_unacked, dry_run=dry_run)
+    if checkpoint and not dry_run and answer.total("ledgers"):
+        try:
+            run_checkpoint(store, wait=False)
+        except TxlogError as error:  # the trim is done; its files go with the next checkpoint
+            store.reports.append(f"a checkpoint failed and is due again: {error}")
+    return {
+        "topic": answer.topic, "ledgers": answer.total("ledgers"),
+        "messages": answer.total("messages"), "size_bytes": answer.total("size_bytes"),
+        "partition_list": [_row(row) for row in answer.partitions], "dry_run": dry_run,
+    }  # fmt: skip
+
+
+def _row(row: TrimmedPartition) -> Answer:
+    return {one.name: getattr(row, one.name) for one in fields(row)}
+
+
+def gc(store: Store, *, apply: bool, keep_ms: int) -> Answer:
+    """Files that no manifest names; apply: unlink them. The fields of `txlog admin gc`.
+
+    keep_ms: how long files stay that lost their name, for readers of older snapshots
+    """
+    if apply:
+        store.need_writable()
+    with maintenance(store, wait=True) if apply else nullcontext():
+        rows: list[Answer] = []
+        now = store.clock.now()
+        now_ms = store.read(lambda view: trusted(view, store.settings, now)).wall_ms
+        found = [*unnamed(store), *far_unnamed(store), *replaced(store, keep_ms, now_ms)]
+        for path, reason in found:
+            size = size_of(path) if is_far(path) else store.disk.size(path)
+            if apply:
+                size = (
+                    unlink_free(store, [path])
+                    if reason == "replaced" or is_far(path) else unlink_unnamed(store, path)
+                )  # fmt: skip
+                if not size:
+                    continue  # named, or pinned, meanwhile
+            rows.append({"path": path, "size_bytes": size, "reason": reason})
+    return {"applied": apply, "files": len(rows), "file_list": rows,
+            "size_bytes": sum(row["size_bytes"] for row in rows)}  # fmt: skip

@@ -1,0 +1,402 @@
+"""What a store looks like: the answers of list, describe, show and status as plain values.
+
+Reading functions over a view; ids stay TxnId and MessageId, instants stay milliseconds. The keys
+are the fields that the commands print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from txlog.answers import watermarks
+from txlog.answers.delaycounts import DelayCounts
+from txlog.engine.decide.topics.scoped_policies import own_policies
+from txlog.engine.decide.transactions.end import EndAnswer
+from txlog.engine.decide.transactions.resolve import unrecorded_markers
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds.catalog import Subscription, Topic, numbers
+from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
+from txlog.engine.plan import clock_trust, lookup
+from txlog.engine.plan.ack_sets import backlog, first_entry
+from txlog.engine.plan.participants import participants, place_name, skipped_by, unavailable_error
+from txlog.engine.storage.manifest import changes_of
+from txlog.engine.store.liveness import dead_consumers, writer
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.settings import SECOND_MS
+
+Answer = dict[str, Any]
+
+
+def short(topic: Topic) -> str:
+    """The name people use: without public/default."""
+    return TopicName.parse(topic.name).short
+
+
+def partition_name(view: View, number: int) -> str:
+    """`topic/partition` of a store-wide partition number; the number, if it was deleted."""
+    return place_name(view.catalog, (number, 0))
+
+
+def subscription_name(view: View, number: int) -> str:
+    """The name of a subscription; its number, if it was deleted."""
+    held = view.catalog.subscriptions.get(number)
+    return f"subscription {number}" if held is None else held.name
+
+
+def there(view: View, partitions: Iterable[int]) -> list[int]:
+    """Those of some partitions that were not deleted, in order."""
+    return sorted(number for number in partitions if catalogs.has_partition(view.catalog, number))
+
+
+def file_bytes(view: View, ledgers: Sequence[int]) -> int:
+    """Bytes of the segment files of these ledgers; what is still in the journal has none."""
+    return sum(ref.bytes for ledger in ledgers for ref in view.files.of(ledger))
+
+
+# --- topics and subscriptions ----------------------------------------------------------------
+
+
+def topics(view: View, store: Store) -> list[Answer]:
+    """Every topic, by name."""
+    known = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    counts = DelayCounts(view, store)
+    return [_topic_row(view, topic, counts) for topic in known]
+
+
+def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> Answer:
+    states = [view.topic(number) for number in numbers(topic)]
+    last = max((state.last_publish_ms for state in states), default=0)
+    open_txns = {
+        (coordinator, sequence)
+        for number in numbers(topic)
+        for coordinator, held in view.buffer(number).held.items()
+        for sequence in held
+    }
+    return {
+        "topic": short(topic),
+        "partitions": topic.partitions,
+        "messages": sum(state.messages for state in states),
+        "size_bytes": sum(state.payload_bytes for state in states),
+        "open_txns": len(open_txns),
+        "delayed": counts.of_topic(topic),
+        "subscriptions": len(topic.subscriptions),
+        "backlog": sum(
+            backlog(view, subscription, number)
+            for subscription in topic.subscriptions
+            for number in numbers(topic)
+        ),
+        "internal": False,
+        "created_time": topic.created_ms,
+        "last_publish_time": last or None,
+    }
+
+
+def topic(view: View, found: Topic, store: Store) -> Answer:
+    """One topic with its partitions."""
+    rows: list[Answer] = []
+    counts = DelayCounts(view, store)
+    for index, number in enumerate(numbers(found)):
+        state, side = view.topic(number), view.buffer(number)
+        rows.append({
+            "partition": index, "online": number not in view.catalog.unavailable,
+            "first": None if (first := first_entry(view, number)) is None else MessageId(*first),
+            "last": None if state.last_message is None else MessageId(*state.last_message),
+            "messages": state.messages, "size_bytes": state.payload_bytes,
+            "ledgers": len(state.ledgers), "open_ledger": state.ledgers[-1].ledger,
+            "open_txns": sum(map(len, side.held.values())),
+            "sidecar_bytes": sum(end.payload_bytes for end in side.ledgers),
+            "delayed": counts.of_partition(found, number),
+            "watermark": view.watermark(number).state.value,
+        })  # fmt: skip
+    held = [view.catalog.subscriptions[number] for number in found.subscriptions]
+    return {
+        **_topic_row(view, found, counts),
+        "policies": own_policies(view, found),
+        "subscription_list": [
+            {"subscription": one.name, "type": one.type, "backlog": _backlog(view, one),
+             "consumers": live_count(view, store, one)} for one in held
+        ],
+        "partition_list": rows,
+    }  # fmt: skip
+
+
+def _backlog(view: View, held: Subscription) -> int:
+    return sum(
+        backlog(view, held.number, number) for number in numbers(view.catalog.topics[held.topic])
+    )
+
+
+def live_count(view: View, store: Store, held: Subscription) -> int:
+    """How many consumers of a subscription live."""
+    known = [one.number for one in catalogs.consumers_of(view.catalog, held.number)]
+    return len(known) - len(dead_consumers(store.disk, known))
+
+
+def subscriptions(view: View, of: Topic | None, store: Store) -> list[Answer]:
+    """The subscriptions of one topic, or of all."""
+    out: list[Answer] = []
+    counts = DelayCounts(view, store)
+    for held in view.catalog.subscriptions.values():
+        if of is not None and held.topic != of.number:
+            continue
+        found = view.catalog.topics[held.topic]
+        cursors = [view.cursor(held.number, number) for number in numbers(found)]
+        mark = cursors[0].mark_delete
+        last = max(cursor.last_ack_ms for cursor in cursors)
+        left, delayed = _backlog(view, held), counts.of_subscription(found, held)
+        out.append({
+            "topic": short(found), "subscription": held.name, "type": held.type,
+            "backlog": left, "delayed": delayed, "backlog_no_delayed": left - delayed,
+            "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
+            "consumers": live_count(view, store, held), "isolation": held.isolation,
+            "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
+            "last_ack_time": last or None, "created_time": held.created_ms,
+        })  # fmt: skip
+    return sorted(out, key=lambda row: (row["topic"], row["subscription"]))
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+def begun(view: View, txn_id: TxnId, store: Store) -> Answer:
+    """The answer of begin."""
+    txn = lookup.transaction(view, txn_id, store.settings.coordinators)
+    return {
+        "txn": txn_id, "coordinator": txn.coordinator, "transaction_key": txn.key,
+        "owner": txn.owner, "owner_uid": txn.owner_uid,
+        "epoch": txn.epoch if txn.key is not None else None, "timeout_ms": txn.timeout_ms,
+        "begin_time": txn.wall_ms, "timeout_at": txn.wall_ms + txn.timeout_ms, "fenced_txn": None,
+    }  # fmt: skip
+
+
+def ended(view: View, answer: EndAnswer) -> Answer:
+    """The answer of commit and abort."""
+    return {
+        "txn": answer.txn_id, "state": answer.status.lower(), "already": answer.already,
+        "reason": answer.reason, "messages": answer.messages, "acks": answer.acks,
+        "marker_list": [
+            _marker_row(view, marker) for marker in answer.markers
+            if catalogs.has_partition(view.catalog, marker[0])
+        ],
+        "waiting_list": [place_name(view.catalog, place) for place in answer.waiting],
+        "skipped_list": [place_name(view.catalog, place) for place in answer.skipped],
+        "open_ms": answer.open_ms,
+    }  # fmt: skip
+
+
+def _marker_row(view: View, marker: tuple[int, int, int, int]) -> Answer:
+    number, ledger, entry, count = marker
+    found = catalogs.topic_of(view.catalog, number)
+    return {"topic": short(found), "partition": catalogs.index_of(found, number),
+            "marker": MessageId(ledger, entry), "messages": count}  # fmt: skip
+
+
+def waiting(view: View) -> list[Answer]:
+    """Decided transactions that wait for partitions, and for which."""
+    view.load_coordinators()
+    return [
+        {"txn": TxnId(*_pair(txn)), "waiting_list": waiting_list(view, txn)}
+        for _, state in view.loaded_coordinators()
+        for txn in state.unfinished.values()
+        if txn.status != OPEN
+    ]
+
+
+def waiting_list(view: View, txn: Txn) -> list[str]:
+    """The participants that a decided transaction waits for, as topic/partition[:subscription]."""
+    if txn.status not in (COMMITTING, ABORTING):
+        return []
+    return [place_name(view.catalog, place) for place in participants(view, txn).waiting]
+
+
+def _known_coordinators(view: View) -> list[int]:
+    return sorted(key[1] for key in view.known() if key[0] == "coordinator")
+
+
+def transactions(
+    view: View, store: Store, every: bool, states: Sequence[str] | None
+) -> list[Answer]:
+    """Unfinished transactions, oldest first; every: those that ended and are remembered, too."""
+    out: list[Answer] = []
+    wanted = None if states is None else {state.lower() for state in states}
+    for number in _known_coordinators(view):
+        state = view.coordinator(number)
+        pools = [state.unfinished, state.ended] if every or wanted else [state.unfinished]
+        out += [_txn_row(view, store, txn) for pool in pools for txn in pool.values()]
+    out = [row for row in out if wanted is None or row["state"] in wanted]
+    return sorted(out, key=lambda row: (row["begin_time"], row["txn"]))
+
+
+def _txn_row(view: View, store: Store, txn: Txn) -> Answer:
+    now = store.clock.now()
+    txn_id = TxnId(txn.coordinator, txn.sequence)
+    messages, acks, size = txn.messages, txn.acks, None
+    if txn.status == OPEN:
+        held = [buffers.find_held(view.buffer(n), *_pair(txn)) for n in txn.partitions]
+        messages = sum(one.count for one in held if one is not None)
+        size = sum(one.payload_bytes for one in held if one is not None)
+        pending = [view.cursor(s, p).pending.get(_pair(txn)) for s, p in txn.subscriptions]
+        acks = sum(one.count for one in pending if one is not None)
+    unfinished = not txn.ended_ms
+    left = lookup.left_ms(txn, now)
+    return {
+        "txn": txn_id, "state": txn.status.lower(), "transaction_key": txn.key,
+        "age_ms": (txn.ended_ms or now.wall_ms) - txn.wall_ms,
+        "expires_in_ms": left if txn.status == OPEN else None,
+        "topic_list": topics_of(view, txn),
+        "messages": messages, "acks": acks, "owner": txn.owner, "owner_uid": txn.owner_uid,
+        "epoch": txn.epoch if txn.key is not None else None, "coordinator": txn.coordinator,
+        "overdue": lookup.is_overdue(txn, now), "reason": txn.reason,
+        "subscription_list": sorted(
+            {subscription_name(view, subscription) for subscription, _ in txn.subscriptions}
+        ),
+        "size_bytes": size or 0, "begin_time": txn.wall_ms,
+        "timeout_at": txn.wall_ms + txn.timeout_ms,
+        "end_time": None if unfinished else txn.ended_ms, "waiting_list": waiting_list(view, txn),
+    }  # fmt: skip
+
+
+def topics_of(view: View, txn: Txn) -> list[str]:
+    """The topics to which a transaction has sent."""
+    return sorted({short(catalogs.topic_of(view.catalog, n)) for n in there(view, txn.partitions)})
+
+
+def _pair(txn: Txn) -> tuple[int, int]:
+    return (txn.coordinator, txn.sequence)
+
+
+def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
+    """One transaction, with what it touches."""
+    txn = lookup.transaction(view, txn_id, store.settings.coordinators)
+    decided = txn.status != OPEN
+    found_markers = [*txn.markers, *(unrecorded_markers(view, txn) if decided else ())]
+    markers = {marker[0]: marker for marker in found_markers}
+    partitions: list[Answer] = []
+    for number in there(view, txn.partitions):
+        held = buffers.find_held(view.buffer(number), *_pair(txn))
+        marker = markers.get(number)
+        found = catalogs.topic_of(view.catalog, number)
+        partitions.append({
+            "topic": short(found), "partition": catalogs.index_of(found, number),
+            "messages": held.count if held else marker[3] if marker else 0,
+            "size_bytes": held.payload_bytes if held else 0,
+            "marker": MessageId(marker[1], marker[2]) if marker else None,
+            "done": decided and held is None,
+        })  # fmt: skip
+    acks: list[Answer] = []
+    for subscription, number in sorted(txn.subscriptions):
+        if subscription not in view.catalog.subscriptions:
+            continue  # it is in the list of what was skipped
+        pending = view.cursor(subscription, number).pending.get(_pair(txn))
+        found = catalogs.topic_of(view.catalog, number)
+        cumulative = pending.cumulative if pending else None
+        acks.append({
+            "topic": short(found), "partition": catalogs.index_of(found, number),
+            "subscription": view.catalog.subscriptions[subscription].name,
+            "acks": pending.count if pending else 0,
+            "cumulative": MessageId(*cumulative) if cumulative else None,
+            "done": decided and pending is None,
+        })  # fmt: skip
+    return {
+        **_txn_row(view, store, txn), "timeout_ms": txn.timeout_ms,
+        "decision_lsn": txn.decision_lsn or None, "partition_list": partitions, "ack_list": acks,
+        "skipped_list": [
+            place_name(view.catalog, place) for place in skipped_by(view, txn)
+        ],
+    }  # fmt: skip
+
+
+# --- the store -------------------------------------------------------------------------------
+
+
+def status(view: View, store: Store) -> Answer:
+    """The store at a glance."""
+    now = store.clock.now()
+    counts = {"open": 0, "overdue": 0, "committing": 0, "aborting": 0}
+    oldest: int | None = None
+    for number in _known_coordinators(view):
+        for txn in view.coordinator(number).unfinished.values():
+            counts[txn.status.lower()] += 1
+            counts["overdue"] += lookup.is_overdue(txn, now)
+            age = now.wall_ms - txn.wall_ms
+            oldest = age if oldest is None else max(oldest, age)
+    listed = topics(view, store)
+    for row, found in zip(
+        listed, sorted(view.catalog.topics.values(), key=lambda one: one.name), strict=True
+    ):
+        row["hidden_messages"] = sum(
+            held.count
+            for number in numbers(found)
+            for by_sequence in view.buffer(number).held.values()
+            for held in by_sequence.values()
+        )
+        row["watermark"] = watermarks.at_end(view, found)
+    frames, size = view.lsn - view.manifest.cut_lsn, view.journal.end
+    segments = file_bytes(view, list(view.catalog.owners))
+    logs = changes_of(view.manifest).refs
+    told = sum(ref.bytes for ref in logs)
+    return {
+        "store": {
+            "path": store.disk.description, "uuid": store.identity.uuid,
+            "format": store.identity.format, "size_bytes": size + segments + told,
+            "durability": store.durability, "created_time": store.identity.created_ms,
+        },
+        "journal": {"lsn": view.lsn, "durable_lsn": view.journal.durable_lsn, "frames": frames,
+                    "size_bytes": size},
+        "checkpoint": {
+            "generation": view.manifest.generation, "lsn": view.manifest.cut_lsn,
+            "written_time": view.manifest.time_ms or None,
+        },
+        "change_logs": {
+            "files": len(logs), "rows": sum(ref.rows for ref in logs), "size_bytes": told,
+        },
+        "writer": writer(store.disk),
+        "txns": {**counts, "oldest_age_ms": oldest},
+        "topic_list": [
+            {name: row[name] for name in ("topic", "partitions", "messages", "size_bytes",
+             "open_txns", "hidden_messages", "delayed", "backlog", "watermark")} for row in listed
+        ],
+        "problem_list": [
+            {"code": "recovery", "message": line, "hint": None} for line in store.reports
+        ] + [_problem(view, number) for number in sorted(view.catalog.unavailable)]
+        + [loss(view, one) for one in view.catalog.losses] + clock_problem(view, store),
+    }  # fmt: skip
+
+
+def clock_problem(view: View, store: Store) -> list[Answer]:
+    """What there is to say of a wall clock that is not believed: none or one problem."""
+    known = clock_trust.judge(view, store.settings, store.clock.now())
+    if known.is_believed:
+        return []
+    ahead = f"the clock is {known.ahead_ms // SECOND_MS:,} s ahead of what was expected"
+    if known.is_set:
+        why = f"{ahead}: it was set; nothing expires or comes early by it"
+    else:
+        why = f"{ahead} since the reboot; nothing expires by it for {known.left_ms // SECOND_MS} s"
+    return [{"code": "clock", "message": why,
+             "hint": "set the clock, or `txlog admin accept-clock` if it is right"}]  # fmt: skip
+
+
+def loss(view: View, one: catalogs.Loss) -> Answer:
+    """What somebody accepted as lost: {code, message, hint}."""
+    where = f"LSN {one.first} to {one.last}"
+    if one.ledger:
+        where = f"ledger {one.ledger}, entries {one.first} to {one.last}"
+        if catalogs.has_partition(view.catalog, one.partition):
+            found = catalogs.topic_of(view.catalog, one.partition)
+            where = f"{short(found)}/{catalogs.index_of(found, one.partition)}, {where}"
+    return {
+        "code": "loss",
+        "message": f"{one.messages} messages were accepted as lost in {where}: {one.reason}",
+        "hint": None,
+    }  # fmt: skip
+
+
+def _problem(view: View, number: int) -> Answer:
+    found = catalogs.topic_of(view.catalog, number)
+    error = unavailable_error(view.catalog, found, number)
+    return {"code": "unavailable", "message": error.message, "hint": error.hint}

@@ -1,0 +1,243 @@
+"""What producers asserted and where subscriptions are in event time: answers of `txlog watermark`.
+
+    materialized   the least time of an active producer where everything before is acknowledged,
+                   without a subscription at the end of the log; it may fall
+    emitted        the highest one that a consumer of the subscription was handed; it does not
+
+Reading functions over a view; instants are milliseconds, positions are Position.
+Source: spec/watermarks 4, 6, 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from txlog.engine.decide.consuming.watermark_offer import clamp_of
+from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
+from txlog.engine.folds.watermark import START, Active, State
+from txlog.engine.folds.watermark import Position as Place
+from txlog.engine.plan.ack_sets import ledger_entries
+from txlog.engine.plan.reading.dispatch import id_of, plan
+from txlog.engine.plan.reading.ranges import partition_of
+from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
+from txlog.engine.view.view import View
+from txlog.errors import Corruption, MessageNotFound, PartitionUnavailable
+from txlog.ids import MessageId, Position, TopicName
+from txlog.settings import EVENT_TIME_MAX
+
+Answer = dict[str, Any]
+UNAVAILABLE = "unavailable"
+
+
+class Standing(NamedTuple):
+    """One partition at a place; state: None when it cannot be read.
+
+    Of one that is away the value stays, and the status says so: a consumer that has it holds.
+    """
+
+    partition: int
+    number: int
+    place: Place
+    status: str
+    state: State | None
+    emitted: int | None
+
+    @property
+    def value(self) -> int | None:
+        """The materialized watermark."""
+        return None if self.state is None else self.state.value
+
+    @property
+    def holder(self) -> str | None:
+        """A producer that has the least time, the first by name."""
+        if self.state is None:
+            return None
+        times = {name: one.event_time for name, one in self.state.active.items()}
+        return min(times, key=lambda name: (times[name], name), default=None)
+
+
+def show(
+    view: View, topic: Topic, found: Sequence[Standing], now_ms: int,
+    held: Subscription | None = None,
+) -> Answer:  # fmt: skip
+    """The watermark of a topic; the fields of `txlog watermark show`.
+
+    found:   the standings of its partitions
+    returns: max_event_time and late_messages are None: for them messages are to be read
+    """
+    least = _holding(found)
+    emitted = max((one.emitted for one in found if one.emitted is not None), default=None)
+    status = status_of(found)
+    value = least.value if least is not None and status == "active" else None
+    shown = value if held is None else emitted
+    pending = {txn for one in found for txn in view.watermark(one.number).pending}
+    return {
+        "topic": _short(topic), "subscription": None if held is None else held.name,
+        "status": status, "watermark": value, "emitted": emitted,
+        "lag_ms": None if shown is None or shown == EVENT_TIME_MAX else now_ms - shown,
+        "holder": None if value is None or least is None else least.holder,
+        "first_unacked": None if held is None else _first_unacked(view, held, found, least),
+        "max_event_time": None, "late_messages": None, "pending_txns": len(pending),
+        "partition_list": [_partition(view, one) for one in found],
+    }  # fmt: skip
+
+
+def reached(found: Sequence[Standing]) -> int | None:
+    """How far event time is there: the value, or what a consumer was handed, if that is more.
+
+    Partitions without an active producer hold nothing back; if that is all of them, what was handed
+    out stays. None: not known, or nothing yet
+    """
+    if status_of(found) in (UNAVAILABLE, "unknown"):
+        return None
+    active = [one for one in found if one.value is not None]
+    highest = [max([time for time in (one.value, one.emitted) if time is not None], default=None)
+               for one in active or found]  # fmt: skip
+    known = [time for time in highest if time is not None]
+    return min(known) if len(known) == len(highest) and known else None
+
+
+def at_end(view: View, topic: Topic) -> int | None:
+    """The watermark of a topic at the end of its log, as `show` has it; reads no row."""
+    found: list[int] = []
+    for number in numbers(topic):
+        state = view.watermark(number).state
+        if number in view.catalog.unavailable or state.status == "unknown":
+            return None
+        if state.value is not None:
+            found.append(state.value)
+    return min(found, default=None)
+
+
+def producers(
+    view: View, topic: Topic, indexes: Sequence[int], held: Subscription | None = None
+) -> list[Answer]:
+    """Producers by partition and name; the fields of `txlog watermark producers`.
+
+    holds: it has the least time of its partition; idle: it is known by open transactions only
+    """
+    out: list[Answer] = []
+    for one in standings(view, topic, indexes, held):
+        active: dict[str, Active] = {} if one.state is None else one.state.active
+        pending = view.watermark(one.number).pending.values()
+        names = {*active, *(name for effects in pending for name in effects)}
+        for name in sorted(names):
+            known = active.get(name)
+            out.append(
+                {
+                    "topic": _short(topic), "partition": one.partition, "producer": name,
+                    "event_time": None if known is None else known.event_time,
+                    "holds": known is not None and known.event_time == one.value,
+                    "idle": known is None,
+                    "position": None if known is None else _position((known.ledger, known.entry)),
+                    "pending_txns": sum(name in effects for effects in pending),
+                }
+            )  # fmt: skip
+    return out
+
+
+def standings(
+    view: View, topic: Topic, indexes: Sequence[int], held: Subscription | None = None,
+    at: MessageId | None = None,
+) -> Iterator[Standing]:  # fmt: skip
+    """Each partition where the subscription is, at the end of the log without one, or at a place.
+
+    raises: MessageNotFound
+    """
+    for index in indexes if at is None else [_index_at(view, topic, indexes, at)]:
+        number = number_of(topic, index)
+        emitted = None
+        if held is not None:
+            epoch = view.cursor(held.number, number).epoch
+            emitted = clamp_of(view.watermark(number).clamps, held.number, epoch)
+        if at is not None:
+            place = (at.ledger, at.entry)
+        elif held is None:
+            place = _end(view, number)
+        else:
+            place = tracking_position(view, held.number, number)
+        generator = WatermarkGenerator(number)
+        try:
+            generator.seek(view, place)
+        except (Corruption, PartitionUnavailable):
+            yield Standing(index, number, place, UNAVAILABLE, None, emitted)
+            continue
+        is_away = number in view.catalog.unavailable
+        status = UNAVAILABLE if is_away else generator.status
+        yield Standing(index, number, place, status, generator.state, emitted)
+
+
+def _index_at(view: View, topic: Topic, indexes: Sequence[int], at: MessageId) -> int:
+    index = partition_of(view, topic, at)
+    entries = dict(ledger_entries(view, number_of(topic, index))).get(at.ledger, 0)
+    if at.entry >= entries or index not in indexes:
+        raise MessageNotFound(f"there is no entry {at} in {_short(topic)}", message_id=at)
+    return index
+
+
+def _end(view: View, number: int) -> Place:
+    """The last row of a partition."""
+    for ledger, entries in reversed(ledger_entries(view, number)):
+        if entries:
+            return (ledger, entries - 1)
+    return START
+
+
+def status_of(found: Sequence[Standing]) -> str:
+    """The status of all: one that is not known makes it so."""
+    known = {one.status for one in found}
+    for status in (UNAVAILABLE, "unknown", "active"):
+        if status in known:
+            return status
+    return "idle"
+
+
+def _holding(found: Sequence[Standing]) -> Standing | None:
+    """The partition that holds the value: one without any, else the one with the least."""
+    for one in found:
+        if one.status in (UNAVAILABLE, "unknown"):
+            return one
+    active = [(one.value, one.partition, one) for one in found if one.value is not None]
+    return min(active, key=lambda row: row[:2])[2] if active else None
+
+
+def _first_unacked(
+    view: View, held: Subscription, found: Sequence[Standing], least: Standing | None
+) -> MessageId | None:
+    """The message that the value waits for: the oldest not acknowledged in that partition."""
+    for one in found if least is None else [least]:
+        cursor = view.cursor(held.number, one.number)
+        pieces = plan(view, one.number, cursor.mark_delete, 1, (cursor.acked,)).pieces
+        if pieces:
+            return MessageId(*id_of(pieces[0], 0))
+    return None
+
+
+def _partition(view: View, one: Standing) -> Answer:
+    return {
+        "partition": one.partition, "status": one.status, "watermark": one.value,
+        "emitted": one.emitted, "holder": one.holder, "position": _position(one.place),
+        "snapshot_position": _snapshot(view, one),
+    }  # fmt: skip
+
+
+def _snapshot(view: View, one: Standing) -> Position | None:
+    """The last snapshot as of the place or before; its own row may be the next one."""
+    known = view.watermark(one.number).snapshots
+    for ledger in sorted(known, reverse=True):
+        entries = known[ledger]
+        if ledger > one.place[0]:
+            continue
+        count = entries.rank(one.place[1] + 1) if ledger == one.place[0] else len(entries)
+        if count:
+            return Position(ledger, entries[count - 1])
+    return None
+
+
+def _position(place: Place) -> Position | None:
+    return Position(*place) if place[1] >= 0 else None
+
+
+def _short(topic: Topic) -> str:
+    return TopicName.parse(topic.name).short

@@ -1,0 +1,450 @@
+"""Owns Admin: the operations of administration on a store, reached by `client.admin`.
+
+A method a command of `txlog admin`. Answers are plain values with the names the commands print;
+instants are milliseconds, ids TxnId and MessageId.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from txlog.answers import (
+    health,
+    locks,
+    space,
+    transactions,
+)
+from txlog.answers import (
+    keys as keyreport,
+)
+from txlog.answers import (
+    metrics as figures,
+)
+from txlog.answers import (
+    partitions as partitionstats,
+)
+from txlog.answers.metric_family import Family
+from txlog.api import storesettings, topicadmin
+from txlog.api.policyadmin import PolicyAdmin
+from txlog.arguments import checked
+from txlog.engine.decide.topics import availability, create, store_settings
+from txlog.engine.decide.topics.availability import Switched, partition_number
+from txlog.engine.decide.transactions import keys
+from txlog.engine.decide.transactions.keys import Deleted
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.folds.catalog import consumers_of
+from txlog.engine.plan import clock_trust, lookup
+from txlog.engine.plan.hanging import Finding, hanging
+from txlog.engine.plan.lookup import subscription as find_subscription
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.participants import place_name
+from txlog.engine.store.ask import look
+from txlog.engine.store.call import Decide
+from txlog.engine.store.liveness import dead_consumers
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.checkpoint import history
+from txlog.engine.upkeep.checkpoint.quarantine import check_files
+from txlog.engine.upkeep.space.compact import Arrange
+from txlog.engine.view.view import View
+from txlog.errors import TransactionNotFound
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.ranges import Bound
+from txlog.settings import HOUR_MS
+
+Answer = dict[str, Any]
+Limits = tuple[int | None, int | None]
+HANGING_MS = 900_000
+_REPAIRS = {
+    "unavailable": "txlog admin online {place}",
+    "overdue": "txlog txn expire",
+    "corrupt": "restore the store from a copy: {detail}",
+}
+
+
+@checked
+class Admin(PolicyAdmin):
+    """Administration of an open store.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder, coordinators=4)
+    ...     with txlog.open(folder, transaction_key="nightly") as client:
+    ...         [(key["transaction_key"], key["epoch"]) for key in client.admin.transaction_keys()]
+    ...         client.admin.scale_coordinators(8)
+    [('nightly', 0)]
+    {'before': 4, 'after': 8}
+    """
+
+    __slots__ = ("_automatic",)
+
+    def __init__(self, store: Store, *, checkpoint_automatically: bool = True) -> None:
+        super().__init__(store)
+        self._automatic = checkpoint_automatically
+
+    # --- figures -----------------------------------------------------------------------------
+
+    def metrics(self) -> list[Family]:
+        """Every metric as plain values; answers.metrics_text makes the text of them."""
+        self._store.sweep_if_due()
+        return look(self._store, lambda view: figures.families(view, self._store))
+
+    def coordinators(self) -> list[Answer]:
+        """Every coordinator; the fields of `txlog admin coordinators`."""
+        return look(self._store, lambda view: transactions.coordinators(view, self._store))
+
+    def coordinator_stats(
+        self, coordinator: int | None = None, *, internal: bool = False
+    ) -> list[Answer]:
+        """Figures of a coordinator, or of all. Raises CoordinatorNotFound."""
+        return look(
+            self._store,
+            lambda view: transactions.coordinator_stats(
+                view, self._store, coordinator, internal=internal
+            ),
+        )
+
+    def transaction_metadata(self, txn_id: TxnId) -> Answer:
+        """Everything known of a transaction. Raises TransactionNotFound."""
+        self._store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
+        return look(
+            self._store, lambda view: transactions.transaction_metadata(view, self._store, txn_id)
+        )
+
+    def slow_transactions(self, older_than_ms: int, coordinator: int | None = None) -> list[Answer]:
+        """Unfinished transactions older than this; rows of `txn list`."""
+        self._store.sweep_if_due()
+        return look(
+            self._store,
+            lambda view: transactions.slow_transactions(
+                view, self._store, older_than_ms, coordinator
+            ),
+        )
+
+    def message_keys(self, txn_id: TxnId) -> list[str]:
+        """The distinct message keys of a transaction. Raises TransactionNotFound."""
+        return look(self._store, lambda view: transactions.message_keys(view, self._store, txn_id))
+
+    def transaction_log(self, txn_id: TxnId) -> list[Answer]:
+        """What the coordinator was told of a transaction; the fields of `txn log`.
+
+        It reaches back as far as the retention of ended transactions, beyond their record.
+        raises: TransactionNotFound, Corruption (a damaged history file)
+        """
+        self._store.settle()
+        rows = history.transaction_rows(self._store, txn_id.coordinator, txn_id.sequence)
+        if all(row["op"] == "TxnsForgotten" for row in rows):
+            self._must_exist(txn_id)
+        return look(self._store, lambda view: [transactions.log_row(view, row) for row in rows])
+
+    def _must_exist(self, txn_id: TxnId) -> None:
+        count = self._store.settings.coordinators
+        look(self._store, lambda view: lookup.transaction(view, txn_id, count))
+        raise TransactionNotFound(
+            f"the log of transaction {txn_id} is no longer kept", code=305, txn=txn_id,
+            hint="txn_ended_retention_ms and txn_ended_retention_count say how long it is",
+        )  # fmt: skip
+
+    # --- partitions --------------------------------------------------------------------------
+
+    def transaction_buffer_stats(
+        self, topic: str, partition: int | None = None, *, txn: TxnId | None = None
+    ) -> list[Answer]:
+        """The sidecars of a topic. Raises TopicNotFound, TransactionNotFound."""
+        name = TopicName.parse(topic, allow_partition=True)
+        return look(
+            self._store,
+            lambda view: partitionstats.buffer_stats(view, self._store, name, partition, txn),
+        )
+
+    def pending_ack_stats(
+        self, topic: str, subscription: str, partition: int | None = None, *,
+        txn: TxnId | None = None, internal: bool = False,
+    ) -> list[Answer]:  # fmt: skip
+        """What transactions hold of a subscription. Raises SubscriptionNotFound and its kin."""
+        name = TopicName.parse(topic, allow_partition=True)
+        return look(
+            self._store,
+            lambda view: partitionstats.pending_ack_stats(
+                view, self._store, name, subscription, partition, txn, internal=internal
+            ),
+        )
+
+    def position_in_pending_ack(self, topic: str, subscription: str, position: MessageId) -> Answer:
+        """What state a message has on a subscription. Raises SubscriptionNotFound and its kin."""
+        name = TopicName.parse(topic, allow_partition=True)
+        return look(
+            self._store,
+            lambda view: partitionstats.position_in_pending_ack(view, name, subscription, position),
+        )
+
+    def locks(self) -> list[Answer]:
+        """Who holds which lock; the fields of `txlog admin locks`."""
+        return look(self._store, lambda view: locks.locks(view, self._store))
+
+    # --- transaction keys and coordinators ---------------------------------------------------
+
+    def transaction_keys(
+        self, deleted: bool = False, owner: str | int | None = None
+    ) -> list[Answer]:
+        """The keys of all owners or one; the fields of `txlog admin list-transaction-keys`.
+
+        deleted: tombstones too
+        """
+        self._store.settle()
+        self._store.sweep_if_due()
+        return self._store.read(
+            lambda view: keyreport.transaction_keys(view, self._store, deleted, owner)
+        )
+
+    def transaction_key(self, key: str, owner: str | int | None = None) -> Answer:
+        """One key with its remembered transactions, newest first.
+
+        owner:  name or number of another user, for root
+        raises: TransactionKeyNotFound, also for a deleted one; NotAllowed
+        """
+        self._store.settle()
+        self._store.sweep_if_due()
+        caller = self._store.disk.owner()
+        return self._store.read(
+            lambda view: keyreport.transaction_key(view, self._store, caller, key, owner)
+        )
+
+    def delete_transaction_key(self, key: str, owner: str | int | None = None) -> Answer:
+        """Delete a key; its open transaction is aborted, its last epoch is kept for ever.
+
+        returns: {transaction_key, owner, owner_uid, epoch, deleted, aborted_list}
+        raises:  TransactionKeyNotFound, NotAllowed
+        """
+        store, caller = self._store, self._store.disk.owner()
+        answer = store.write(
+            lambda view, now: keys.delete(view, store.settings, now, caller, key, owner)
+        )
+        assert isinstance(answer, Deleted)
+        return {
+            "transaction_key": answer.key, "owner": answer.owner, "owner_uid": answer.owner_uid,
+            "epoch": answer.epoch, "deleted": True, "aborted_list": answer.aborted,
+        }  # fmt: skip
+
+    def scale_coordinators(self, count: int) -> Answer:
+        """Have more transaction coordinators; {before, after}. Raises NotAllowed for fewer."""
+        store = self._store
+        before = store.write(
+            lambda view, now: create.scale_coordinators(view, store.settings, now, count)
+        )
+        return {"before": before, "after": count}
+
+    def settings(self) -> list[Answer]:
+        """The settings of the store; {name, value, origin (built in|store)}."""
+        return storesettings.listed(self._store)
+
+    def set_setting(self, name: str, value: int | str | float) -> Answer:
+        """Set one for all processes; {name, value, before, changed}.
+
+        raises: NotFound (308), InvalidArgument, LimitExceeded; NotAllowed for fewer coordinators
+        """
+        return storesettings.change(self._store, name, value)
+
+    def set_isolation(self, topic: str, subscription: str, isolation: str) -> bool:
+        """Give a subscription without a live consumer another isolation; whether it changed.
+
+        isolation: "committed" or "uncommitted"
+        raises:    ConsumerBusy, InvalidArgument, TopicNotFound, SubscriptionNotFound
+        """
+        store, name = self._store, TopicName.parse(topic)
+
+        def consumers(view: View) -> list[int]:
+            held = find_subscription(view, find_topic(view, name), subscription)
+            return [one.number for one in consumers_of(view.catalog, held.number)]
+
+        dead = dead_consumers(store.disk, store.read(consumers))
+        changed = store.write(
+            lambda view, now: create.set_isolation(
+                view, find_topic(view, name), subscription, isolation, dead
+            )
+        )
+        return bool(changed)
+
+    def update_topic(
+        self, name: str, partitions: int | None = None, **policies: int | None
+    ) -> Answer:
+        """Give a topic more partitions, and policies (None takes one away).
+
+        Producers and consumers that are open go on with the new partitions; a key goes to
+        crc32(key) mod partitions from then on. Policies are those of Client.set_policies.
+        returns: {topic, partitions, policies, changed}
+        raises:  TopicNotFound, NotAllowed (fewer partitions), LimitExceeded, InvalidArgument
+        """
+        return topicadmin.update(self._store, name, partitions, policies)
+
+    def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> Answer:
+        """Delete a topic with its messages; the fields of `txlog topic delete`.
+
+        force:  also its subscriptions, and what unfinished transactions have there: they name it
+                as skipped
+        dry_run: say what would go
+        raises: TopicNotFound, StillInUse
+        """
+        return topicadmin.delete(self._store, name, force=force, dry_run=dry_run)
+
+    # --- availability ------------------------------------------------------------------------
+
+    def set_offline(self, topic: str, partition: int | None = None) -> Answer:
+        """Take a partition and its sidecar away; the fields of `txlog admin offline`.
+
+        Sends, acknowledgements and reads there are PartitionUnavailable; an end of a transaction
+        that holds something there waits for it, with everything else done.
+        raises: TopicNotFound
+        """
+        name = _partition(topic, partition)
+        return self._switch(name, lambda view, now: availability.set_offline(view, name))
+
+    def set_online(self, topic: str, partition: int | None = None) -> Answer:
+        """Bring a partition back, with everything that waited for it, in one frame.
+
+        returns: {topic, partition, online, changed, finished_list}
+        raises:  TopicNotFound; Corruption: a file of it is damaged, and it stays away
+        """
+        name = _partition(topic, partition)
+
+        def number_if_away(view: View) -> int:
+            number = partition_number(view, name)
+            return number if number in view.catalog.unavailable else 0
+
+        number = self._store.read(number_if_away)
+        if number:
+            check_files(self._store, number)
+        settings = self._store.settings
+        return self._switch(
+            name, lambda view, now: availability.set_online(view, settings, now, name)
+        )
+
+    def _switch(self, name: TopicName, decide: Decide) -> Answer:
+        answer = self._store.write(decide)
+        assert isinstance(answer, Switched)
+        return {
+            "topic": name.topic.short, "partition": name.partition or 0, "online": answer.online,
+            "changed": answer.changed, "finished_list": answer.finished,
+        }  # fmt: skip
+
+    # --- transactions ------------------------------------------------------------------------
+
+    def find_hanging(
+        self, older_than_ms: int = HANGING_MS, topics: Sequence[str] = ()
+    ) -> list[Answer]:
+        """Transactions that do not end by themselves; the fields of `txlog txn find-hanging`.
+
+        older_than_ms: how long a decided transaction may wait for a partition
+        topics:        only those that touch these
+        raises:        TopicNotFound
+        """
+        names = [TopicName.parse(name, allow_partition=True) for name in topics]
+        self._store.settle()
+        self._store.sweep_if_due()
+        now = self._store.clock.now()
+
+        def look(view: View) -> list[Answer]:
+            wanted = [find_topic(view, name) for name in names]
+            found = hanging(view, now, older_than_ms, wanted or list(view.catalog.topics.values()))
+            return [_row(view, one) for one in found]
+
+        return self._store.read(look)
+
+    def check(
+        self, topics: Sequence[str] = (), *, backlog: Limits = (None, None),
+        txn_age_ms: Limits = (None, None), lag_ms: Limits = (None, None),
+    ) -> Answer:  # fmt: skip
+        """Whether the store is well, or some topics; the fields of `txlog check`, see health.
+
+        backlog, txn_age_ms, lag_ms: (warning, critical): above it; None: never
+        returns: {status, check_list: [{name, status, value, warn, crit, detail}]}, status one of
+                 ok, warning, critical
+        raises:  TopicNotFound, InvalidArgument
+        """
+        self._store.settle()
+        self._store.sweep_if_due()
+        bounds = [health.Bounds(*one) for one in (backlog, txn_age_ms, lag_ms)]
+        return look(self._store, lambda view: health.check(view, self._store, topics, *bounds))
+
+    # --- space -------------------------------------------------------------------------------
+
+    def compact(
+        self, topic: str, partition: int | None = None, *, dry_run: bool = False,
+        arrange: Arrange | None = None,
+    ) -> Answer:  # fmt: skip
+        """Rewrite the sidecars of a topic in commit order, without dead rows.
+
+        arrange: who reads and sorts the rows, if not this process; jobs give Spark
+        raises: TopicNotFound, StoreLocked (another process is at maintenance), StoreFull
+        """
+        return space.compact(self._store, topic, partition, dry_run=dry_run, arrange=arrange)
+
+    def compact_changes(self) -> list[Answer]:
+        """Reduce the logs of changes to the newest row of each key, cursor and thing, as Parquet.
+
+        Each cursor gets a file of its own, and what came before is gone, as by Pulsar's compaction
+        of a topic. A checkpoint is written first, so that everything is in it.
+
+        returns: a row a log, with its rows, files and bytes before and after
+        raises:  StoreLocked (another process is at maintenance), StoreFull, Corruption
+        """
+        return space.compact_changes(self._store)
+
+    def offload(
+        self, topic: str, to: str, partition: int | None = None, *, dry_run: bool = False
+    ) -> Answer:
+        """Move sealed files to a directory or bucket; they are read from there, as before.
+
+        to:     a directory that exists, or s3://bucket/prefix?region=…&endpoint_override=…
+        raises: TopicNotFound, StoreLocked, InvalidArgument, NotFound (no such directory),
+                DiskFailed (out of reach; what was moved before stays moved)
+        """
+        return space.offload(self._store, topic, to, partition, dry_run=dry_run)
+
+    def trim(
+        self, topic: str, to: Bound | None = None, *, by_policy: bool = False,
+        force_unacked: bool = False, dry_run: bool = False,
+    ) -> Answer:  # fmt: skip
+        """Let whole ledgers go: those before a bound, or those the topic's policies let go.
+
+        raises: Refused when unacknowledged messages would go and it is not forced
+        """
+        return space.trim(
+            self._store, topic, to, by_policy=by_policy, force_unacked=force_unacked,
+            dry_run=dry_run, checkpoint=self._automatic,
+        )  # fmt: skip
+
+    def accept_clock(self) -> Answer:
+        """Say that the wall clock of this machine is right, however far ahead: expiry goes by it.
+
+        returns: {ahead_ms, was_believed}, what was thought of it before
+        """
+        store = self._store
+        before = store.write(
+            lambda view, now: store_settings.accept_clock(view, store.settings, now)
+        )
+        assert isinstance(before, clock_trust.Judged)
+        return {"ahead_ms": before.ahead_ms, "was_believed": before.is_believed}
+
+    def gc(self, apply: bool = False, keep_ms: int = HOUR_MS) -> Answer:
+        """Files that no manifest names, with reasons; apply: unlink them."""
+        return space.gc(self._store, apply=apply, keep_ms=keep_ms)
+
+
+def _row(view: View, one: Finding) -> Answer:
+    places = [place_name(view.catalog, place) for place in one.waiting]
+    first = places[0].partition(":")[0] if places else ""
+    return {
+        "txn": TxnId(one.coordinator, one.sequence),
+        "state": None if one.status is None else one.status.lower(), "age_ms": one.age_ms,
+        "cause": one.cause, "repair": _REPAIRS[one.cause].format(place=first, detail=one.detail),
+        "waiting_list": places,
+    }  # fmt: skip
+
+
+def _partition(topic: str, partition: int | None) -> TopicName:
+    """The name with its partition: `orders/2`, or the topic and its number."""
+    if partition is None:
+        return TopicName.parse(topic, allow_partition=True)
+    return replace(TopicName.parse(topic), partition=partition)

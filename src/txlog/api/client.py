@@ -1,0 +1,475 @@
+"""Owns Client: the Pulsar-like Python API of a store.
+
+A method of the same name stands behind each command. Values in the answers are plain; ids are TxnId
+and MessageId, instants are milliseconds since 1970 UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from weakref import WeakSet
+
+import pyarrow as pa
+
+from txlog.answers import inspect as inspecting
+from txlog.answers import overview, topics_and_txns
+from txlog.api import admin as administration
+from txlog.api import copy as copying
+from txlog.api import wait as conditions
+from txlog.api.consuming import acknowledge as acknowledging
+from txlog.api.consuming import open as subscribing
+from txlog.api.reading import reader as readers
+from txlog.api.sending import bulk as bulks
+from txlog.api.sending.producer import Producer
+from txlog.api.topics import subscription as subscription_handle
+from txlog.api.topics import topic as topic_handle
+from txlog.api.transacting import TransactionClient
+from txlog.api.transactions import transaction
+from txlog.arguments import checked
+from txlog.engine.decide.sending import adopt
+from txlog.engine.decide.topics import create as admin
+from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.plan import runs as message_runs
+from txlog.engine.plan.lookup import subscription as find_subscription
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.store.identity import IDENTITY_PATH
+from txlog.engine.upkeep.delayed.buckets import tend_due
+from txlog.engine.upkeep.service import run_checkpoint
+from txlog.engine.view.view import View
+from txlog.errors import AlreadyClosed, InvalidArgument, StoreNotFound, TxlogError
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.ranges import END, Range
+from txlog.settings import QUEUE_SIZE, Settings
+
+if TYPE_CHECKING:
+    from txlog.api.admin import Admin
+    from txlog.api.consuming.consumer import Consumer
+    from txlog.api.consuming.in_memory import NonDurableConsumer
+    from txlog.api.consuming.many_topics import MultiTopicsConsumer, Topics
+    from txlog.api.consuming.open import ConsumerOptions
+    from txlog.api.reading.reader import Reader
+    from txlog.api.reading.watermark_session import WatermarkListener
+    from txlog.api.sending.bulk import Bulk
+    from txlog.api.topics.subscription import SubscriptionHandle
+    from txlog.api.topics.topic import TopicHandle
+    from txlog.api.transactions.transaction import Later, Transaction
+    from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find
+    from txlog.engine.plan.staging import StagePlan
+    from txlog.engine.storage.disk.protocol import Disk
+    from txlog.engine.store.store import Store
+    from txlog.relation.positions import Where
+
+READ_MESSAGES = 10_000
+Answer = dict[str, Any]
+
+
+@checked
+class Client(TransactionClient):
+    """An open store. Safe to call from many threads; a forked child must open its own.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         created = client.create_topic("orders", partitions=2)
+    ...         created, [topic["topic"] for topic in client.topics()]
+    (True, ['orders'])
+    """
+
+    __slots__ = ("_consumers",)
+
+    def __init__(self, store: Store, disk: Disk) -> None:
+        super().__init__(store, disk)
+        self._consumers: WeakSet[Consumer | MultiTopicsConsumer | NonDurableConsumer] = WeakSet()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the store."""
+        return self._store.settings
+
+    @property
+    def admin(self) -> Admin:
+        """The operations of administration."""
+        automatic = self.checkpoint_automatically
+        return administration.Admin(self._store, checkpoint_automatically=automatic)
+
+    def reading(self) -> Answer:
+        """What this client read since it was opened: {rows_read, row_groups_decoded, handed_out}.
+
+        rows_read divided by handed_out, the messages it gave to its callers, is the read
+        amplification: 1 when no row was read in vain. A key-shared consumer also reads keys.
+        """
+        tally = self._store.tally
+        return {
+            "rows_read": tally.rows_read,
+            "row_groups_decoded": tally.groups_decoded,
+            "handed_out": tally.handed_out,
+        }
+
+    def close(self) -> None:
+        """Close it with its consumers.
+
+        A checkpoint under way is waited for, and one that is due behind changes of this client is
+        written if nobody else is at it. If it fails, `reports` says so, and all that was answered
+        stands. From `__del__` or a signal handler, within a call on the store: when that has ended.
+        """
+        if self._store.put_off(self.close):
+            return
+        for consumer in list(self._consumers):
+            with suppress(TxlogError):  # its peers take it for dead
+                consumer.close()
+        with suppress(AlreadyClosed):  # by another thread, or it is the parent's
+            self._checkpoints.close(self._store)
+            if self._store.has_written:  # who only reads changes nothing
+                tend_due(self._store, closing=True)
+        super().close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+    # --- topics and subscriptions ------------------------------------------------------------
+
+    def create_topic(
+        self, name: str, partitions: int = 1, *, if_not_exists: bool = False, **policies: int | None
+    ) -> bool:
+        """Create a topic; returns whether it was created. Raises AlreadyExists, InvalidArgument.
+
+        policies: as those of set_policies
+        """
+        topic = TopicName.parse(name)
+        created = self._store.write(
+            lambda view, now: admin.create_topic(
+                view, self._store.settings, now, topic, partitions, if_not_exists=if_not_exists,
+                policies=policies,
+            )
+        )  # fmt: skip
+        return bool(created)
+
+    def set_policies(self, topic: str, **policies: int | None) -> dict[str, int]:
+        """Say what of a topic is kept, None to take a policy away; returns those it has then.
+
+        retention_ms, retention_bytes: how long, how much; retention_acked: 1, what every
+        subscription has acknowledged goes; ttl_ms: what is older is acknowledged. Whole ledgers
+        go, behind a checkpoint, and never on their own what a subscription has not acknowledged.
+        raises: TopicNotFound, InvalidArgument
+        """
+        name = TopicName.parse(topic)
+        answer = self._store.write(
+            lambda view, now: admin.set_policies(view, find_topic(view, name), policies)
+        )
+        assert isinstance(answer, dict)
+        return answer
+
+    def topics(self, internal: bool = False) -> list[Answer]:
+        """The topics, by name; the fields of `txlog topic list`."""
+        return self._ask(lambda view: topics_and_txns.topics(view, self._store))
+
+    def describe_topic(self, name: str) -> Answer:
+        """One topic with its partitions and subscriptions. Raises TopicNotFound."""
+        topic = TopicName.parse(name, allow_partition=True)
+        return self._ask(
+            lambda view: topics_and_txns.topic(view, find_topic(view, topic), self._store)
+        )
+
+    def create_subscription(
+        self, topic: str, name: str, *, type: str = "exclusive", isolation: str = "committed",
+        position: Where | None = None, if_not_exists: bool = False, **policies: int | str | None,
+    ) -> bool:  # fmt: skip
+        """Create a durable subscription; returns whether it was created.
+
+        policies: as those of SubscriptionHandle.set_policies
+        position: where it starts; the first retained message when left out. A message id is of one
+                  partition, the others begin with their first
+        raises:   AlreadyExists, TopicNotFound, InvalidArgument
+        """
+        return subscribing.create_subscription(
+            self._store, topic, name, type=type, isolation=isolation, position=position,
+            if_not_exists=if_not_exists, policies=policies,
+        )  # fmt: skip
+
+    def subscriptions(self, topic: str | None = None) -> list[Answer]:
+        """The subscriptions, of one topic or of all; the fields of `txlog sub list`."""
+        name = None if topic is None else TopicName.parse(topic, allow_partition=True)
+        return self._ask(
+            lambda view: topics_and_txns.subscriptions(
+                view, None if name is None else find_topic(view, name), self._store
+            )
+        )
+
+    def subscription(self, topic: str, name: str) -> SubscriptionHandle:
+        """A handle for seek, skip, backlog, policies and deletion; of `orders/2`, one partition.
+
+        raises: TopicNotFound, SubscriptionNotFound
+        """
+        return subscription_handle.SubscriptionHandle(self._store, topic, name)
+
+    def topic(self, name: str) -> TopicHandle:
+        """A handle for delayed messages: list, promote, cancel; of `orders/2`, one partition.
+
+        raises: TopicNotFound
+        """
+        return topic_handle.TopicHandle(self._store, name)
+
+    def acknowledge(
+        self, topic: str, subscription: str, ids: Sequence[MessageId], *,
+        cumulative: bool = False, txn: Transaction | TxnId | None = None,
+    ) -> Answer:  # fmt: skip
+        """Acknowledge by id, without a consumer; {acked, already, dropped, txn}."""
+        answer = acknowledging.acknowledge_runs(
+            self._store, _finder(topic, subscription), message_runs.runs_of_ids(list(ids)), txn,
+            cumulative=cumulative,
+        )  # fmt: skip
+        txn_id = txn.id if isinstance(txn, transaction.Transaction) else txn
+        return {"acked": answer.acked, "already": answer.already, "dropped": answer.dropped,
+                "txn": txn_id}  # fmt: skip
+
+    def acknowledge_async(
+        self, topic: str, subscription: str, ids: Sequence[MessageId], *, txn: Transaction
+    ) -> Later[AckAnswer]:
+        """Acknowledge by id in a transaction, later: as `Consumer.acknowledge_async`."""
+        find = _finder(topic, subscription)
+        return acknowledging.acknowledge_later(
+            self._store, find, message_runs.runs_of_ids(list(ids)), txn
+        )
+
+    # --- messages ----------------------------------------------------------------------------
+
+    def bulk(
+        self, topic: str, *, key: str, batch: int | str, producer: str | None = None
+    ) -> Bulk:  # fmt: skip
+        """A batch of any size, stored once: its files are staged first, in any process.
+
+        key:      a transaction key, which no open transaction of it survives; one for each topic
+        batch:    a number that rises, or a name
+        producer: a name for its messages; their column sequence_id is refused then
+        raises:   TopicNotFound, InvalidArgument, ReadOnlyStore
+        """
+        adopt.check_token(key, batch)
+        return self._bulk_of(bulks.planned(self._store, topic, key, batch, producer=producer))
+
+    def _bulk_of(self, plan: StagePlan) -> Bulk:
+        """The batch of a plan: to commit in another process what was planned in one."""
+        return bulks.Bulk(self._store, plan, self._tend)
+
+    def _plan_stage(self, topic: str, tag: str = "") -> StagePlan:
+        """Where tasks stage files of a batch whose key and name are not known yet (`plan.named`).
+
+        tag: hex digits that the jobs of one stream share; when one ends, those before it go
+        """
+        return bulks.planned(self._store, topic, "", 0, tag)
+
+    def producer(
+        self, topic: str, name: str | None = None, *, chunking: bool = False,
+        idle_on_close: bool = False,
+    ) -> Producer:  # fmt: skip
+        """A producer; a name makes sends idempotent, chunking lets messages be large.
+
+        idle_on_close: consumers do not wait for its watermarks any more when it is closed
+        """
+        return Producer(self._store, topic, name, chunking=chunking, idle_on_close=idle_on_close)
+
+    @overload
+    def consumer(
+        self, topic: str, subscription: str, *, durable: Literal[True] = True,
+        listener: WatermarkListener[Consumer] | None = None, **options: Unpack[ConsumerOptions],
+    ) -> Consumer: ...  # fmt: skip
+
+    @overload
+    def consumer(
+        self, topic: Topics, subscription: str, *,
+        listener: WatermarkListener[MultiTopicsConsumer] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> MultiTopicsConsumer: ...  # fmt: skip
+
+    @overload
+    def consumer(
+        self, topic: str, subscription: str, *, durable: Literal[False],
+        start: Where | None = None, listener: WatermarkListener[NonDurableConsumer] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> NonDurableConsumer: ...  # fmt: skip
+
+    def consumer(
+        self, topic: str | Topics, subscription: str, *, type: str | None = None,
+        name: str | None = None, isolation: str | None = None, position: Where | None = None,
+        create: bool = False, partitions: Sequence[int] | None = None, priority: int = 0,
+        receiver_queue_size: int = QUEUE_SIZE, ack_timeout_ms: int | None = None,
+        nack_delay_ms: int | None = None, durable: bool = True, start: Where | None = None,
+        enable_watermarking: bool = False, listener: WatermarkListener[Any] | None = None,
+    ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:  # fmt: skip
+        """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
+
+        type, isolation: None, or what the subscription has
+        name:            of the consumer
+        create:          make the subscription where it is missing; it starts at `position`
+        partitions:      of one topic; all when left out
+        priority:        with failover the lowest is active
+        receiver_queue_size, ack_timeout_ms, nack_delay_ms: as in Consumer
+        enable_watermarking: hand out watermarks: see Consumer.receive; listener: told of each
+        durable:         False: a subscription in memory, from `start` on, as long as the consumer
+        raises:          ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
+        """
+        options: ConsumerOptions = {
+            "type": type, "name": name, "isolation": isolation, "position": position,
+            "create": create, "partitions": partitions, "priority": priority,
+            "receiver_queue_size": receiver_queue_size, "ack_timeout_ms": ack_timeout_ms,
+            "nack_delay_ms": nack_delay_ms, "enable_watermarking": enable_watermarking,
+        }  # fmt: skip
+        opened = subscribing.open_consumer(
+            self._store, topic, subscription, durable=durable, start=start, options=options,
+            listener=listener,
+        )  # fmt: skip
+        self._consumers.add(opened)
+        return opened
+
+    def reader(
+        self, topic: str, start: Where | None = None, *, partitions: list[int] | None = None,
+        isolation: str = "committed", enable_watermarking: bool = False,
+        listener: WatermarkListener[Reader] | None = None,
+    ) -> Reader:  # fmt: skip
+        """A reader from a position on, the first message when left out. Raises TopicNotFound.
+
+        partitions: all when left out
+        isolation:  "uncommitted" adds the messages of open and aborted transactions, without ids,
+                    behind the committed ones
+        enable_watermarking: hand out watermarks: see Reader.read_next; listener: told of each
+        """
+        return readers.Reader(
+            self._store, topic, readers.range_from(start), partitions, isolation,
+            enable_watermarking, listener,
+        )  # fmt: skip
+
+    def read(
+        self, topic: str | Sequence[str], *, range: Range | None = None,
+        partitions: list[int] | None = None, limit: int | None = None,
+        batch_messages: int = READ_MESSAGES, isolation: str = "committed", follow: bool = False,
+    ) -> Iterator[pa.Table]:  # fmt: skip
+        """Messages of a range of one topic or several as RECEIVED tables, all of one moment.
+
+        It ends at the end the log has now: of a transaction that commits later it has nothing, in
+        no topic.
+
+        isolation: as in reader
+        follow:    go on for ever, from moment to moment: each transaction whole in one of them; a
+                   table without rows where there is nothing new
+        raises:    TopicNotFound, InvalidArgument; Corruption: behind what can be read;
+                   SnapshotExpired: messages of that moment were trimmed before they were read
+        """
+        if batch_messages <= 0 or (limit is not None and limit < 0):
+            raise InvalidArgument("batch_messages must be positive, limit not negative", code=203)
+        wanted = range or Range()
+        if wanted.kind == "range" and wanted.stop is None and not follow:
+            wanted = Range(start=wanted.start, stop=END)
+        if follow and (wanted.kind != "range" or wanted.stop is not None):
+            raise InvalidArgument("to follow goes on for ever, and the range has an end", code=203)
+        topics = [topic] if isinstance(topic, str) else list(topic)
+        reader = readers.Readers(self._store, topics, wanted, partitions, isolation)
+        left = limit
+        while left is None or left > 0:
+            table = reader.receive_batch(batch_messages if left is None else min(
+                left, batch_messages))  # fmt: skip
+            if not table.num_rows and not follow:
+                return
+            if left is not None:
+                left -= table.num_rows
+            yield table
+        reader.stop()
+
+    def wait_for_change(self, seen_lsn: int) -> int:
+        """The newest durable LSN; for polling: it rises when something was written.
+
+        raises: StoreNotFound when the store was removed meanwhile: nothing will come
+        """
+        del seen_lsn
+        if not self._disk.exists(IDENTITY_PATH):
+            path = self._disk.description
+            raise StoreNotFound(f"the store {path} was removed", path=path)
+        return self._store.refresh()
+
+    def wait(
+        self, topics: Sequence[str] = (), *, messages: int | None = None,
+        watermark: int | None = None, subscription: str | None = None,
+        backlogs: Mapping[str, int] | None = None, txns: Mapping[TxnId, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> Answer:  # fmt: skip
+        """Wait until all of these hold; the fields of `txlog wait`.
+
+        messages:  each topic has at least so many
+        watermark: each is at least so far in event time (ms); with a subscription where that is
+        backlogs:  by subscription how many messages are left at most; on these topics, if any
+        txns:      by transaction its state: committed, aborted, ended, open, …
+        returns:   {met, elapsed_ms, condition_list}; met is False when time ran out, or at once
+                   when a transaction has ended the other way
+        """
+        wanted = conditions.conditions_of(
+            topics, messages, watermark, subscription, backlogs or {}, txns or {}
+        )
+        return conditions.wait(self._store, wanted, timeout_ms)
+
+    # --- the store ---------------------------------------------------------------------------
+
+    def status(self) -> Answer:
+        """The store at a glance; the fields of `txlog status`."""
+        return self._ask(lambda view: topics_and_txns.status(view, self._store))
+
+    def overview(self) -> Answer:
+        """All that `txlog report` draws but for the throughput, of one moment; see overview."""
+        return self._ask(lambda view: overview.overview(view, self._store))
+
+    def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> Answer:
+        """Move the journal into files now; the fields of `txlog admin checkpoint`."""
+        names = [TopicName.parse(name, allow_partition=True) for name in roll]
+        if names or roll_all:
+            self._store.write(
+                lambda view, now: admin.roll(
+                    view, self._store.settings, now,
+                    None if roll_all else [find_topic(view, name) for name in names],
+                )
+            )  # fmt: skip
+        return run_checkpoint(self._store, wait=True)
+
+    def inspect(self, what: str | None = None) -> Answer:
+        """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
+        return self._ask(lambda view: inspecting.inspect(view, self._store, what))
+
+    def _locate(self, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
+        """The file below the store that has each message, and its row; none in journal frames."""
+        return self._ask(lambda view: inspecting.located(view, ids))
+
+    def copy(
+        self, dest: str, *, verify: bool = False, tell: Callable[[int, int], None] | None = None
+    ) -> Answer:
+        """Copy the store, as it is now, to a new directory, while others write to it; durable.
+
+        The copy is the same store, with its uuid: a backup. Files outside of the store are named
+        and not copied; they stay the first one's to remove.
+        verify:  then read all of the copy, as txlog.verify(deep=True)
+        tell:    called with the bytes copied so far, and in all
+        returns: {path, uuid, lsn, files, size_bytes, offloaded, verified}
+        raises:  AlreadyExists, InvalidArgument (a place in the store), StoreLocked, Corruption;
+                 what was copied before an error is no store, and goes with the next copy to it
+        """
+        return copying.copy_store(self._store, dest, verify=verify, tell=tell or copying.silent)
+
+    def flush(self) -> None:
+        """Make everything written so far durable, by whichever process."""
+        self._store.flush()
+
+
+def _finder(topic: str, subscription: str) -> Find:
+    """What finds a subscription by name at the moment of the decision."""
+    wanted = TopicName.parse(topic, allow_partition=True)
+
+    def find(view: View) -> tuple[Topic, Subscription]:
+        found = find_topic(view, wanted)
+        return found, find_subscription(view, found, subscription)
+
+    return find

@@ -1,0 +1,162 @@
+"""Owns what acknowledging takes, as runs of messages, and the calls that decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from txlog.api.reading.message import Message
+from txlog.api.transactions.transaction import DecideIn, Later, Transaction, in_transaction
+from txlog.clock import Instant
+from txlog.engine.decide.consuming import acknowledge
+from txlog.engine.decide.consuming.acknowledge import AckAnswer, Find
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.transactions.enter import Use
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.model.ops import Op, Run
+from txlog.engine.plan import runs as message_runs
+from txlog.engine.plan.standing import OUTSIDE, Standing
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument
+from txlog.ids import MessageId, TxnId
+
+Acknowledgeable: TypeAlias = Message | MessageId | pa.Table | Sequence[Message | MessageId]
+
+
+class Through(NamedTuple):
+    """Where an acknowledgement goes, and the consumer it comes through."""
+
+    find: acknowledge.Find
+    standing: Standing
+
+
+def runs_of(what: Acknowledgeable) -> list[Run]:
+    """The ids of what a caller acknowledges, as runs."""
+    if isinstance(what, pa.Table):
+        check_received(what, "ledger", "entry", "index")
+        return message_runs.runs_of_table(what)
+    if isinstance(what, Message | MessageId):
+        what = [what]
+    return message_runs.runs_of_ids(ids_of(what))
+
+
+def check_received(table: pa.Table, *names: str) -> None:
+    """Raises InvalidArgument unless a table has these columns, as received rows have them."""
+    for name in names:
+        place = table.schema.get_field_index(name)
+        wanted = pa.types.is_string if name == "topic" else pa.types.is_integer
+        kind = None if place < 0 else table.schema.field(place).type
+        if kind is not None and pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if kind is None or not wanted(kind):
+            raise InvalidArgument(
+                f"the table has no column {name} as received rows have it",
+                hint="hand over rows of receive_batch, or message ids",
+            )
+
+
+def ids_of(what: Sequence[Message | MessageId]) -> list[MessageId]:
+    """The ids of messages. Raises InvalidArgument for one that has none yet."""
+    ids = [item.message_id if isinstance(item, Message) else item for item in what]
+    if any(one is None for one in ids):
+        raise InvalidArgument("a message of an open transaction has no id to acknowledge")
+    return [one for one in ids if one is not None]
+
+
+def acknowledge_runs(
+    store: Store, find: Find, runs: list[Run], txn: Transaction | TxnId | None, *,
+    cumulative: bool, standing: Standing = OUTSIDE,
+) -> AckAnswer:  # fmt: skip
+    """Acknowledge runs on a subscription, without a consumer if need be."""
+    if not runs:
+        return AckAnswer(0, 0, 0)
+    if txn is not None:
+        decide_in, uses = _in_txn(store, find, runs, standing, cumulative=cumulative)
+        return _told(in_transaction(store, txn, decide_in, uses))
+
+    def decide(view: View, now: Instant) -> Decision:
+        return acknowledge.acknowledge(
+            view, store.settings, now, find, runs, cumulative=cumulative, standing=standing
+        )
+
+    answer: object = None
+    while answer is None:  # again after a sweep that ends an overdue holder
+        answer = store.write(decide, uses=_uses(find, runs))
+    return _told(answer)
+
+
+def acknowledge_later(
+    store: Store, find: Find, runs: list[Run], txn: Transaction, standing: Standing = OUTSIDE
+) -> Later[AckAnswer]:
+    """Acknowledge runs in a transaction with its next call that waits for an answer."""
+    return txn._leave(*_in_txn(store, find, runs, standing, cumulative=False), _told)
+
+
+def _in_txn(
+    store: Store, find: Find, runs: list[Run], standing: Standing, *, cumulative: bool
+) -> tuple[DecideIn, Uses]:
+    """The decision that acknowledges in a transaction, and what it uses."""
+    uid = store.disk.owner()[0]
+
+    def decide(view: View, now: Instant, use: Use) -> Decision:
+        return acknowledge.acknowledge_in_txn(
+            view, store.settings, now, uid, find, runs, use, cumulative=cumulative,
+            standing=standing,
+        )  # fmt: skip
+
+    return decide, _uses(find, runs)
+
+
+def _uses(find: Find, runs: list[Run]) -> Uses:
+    return Uses(acks=(find, tuple({run[0] for run in runs})))
+
+
+def _told(answer: object) -> AckAnswer:
+    assert isinstance(answer, AckAnswer)
+    return answer
+
+
+def acknowledge_together(
+    store: Store, parts: list[tuple[Through, list[Run]]], txn: Transaction | TxnId | None
+) -> AckAnswer:
+    """Acknowledge on several subscriptions: all of it, or nothing when one of them refuses.
+
+    Plain it is one frame; in a transaction a frame each, and its end makes them one.
+    """
+    if txn is not None or len(parts) == 1:
+        return _summed([
+            acknowledge_runs(
+                store, one.find, runs, txn, cumulative=False, standing=one.standing
+            )
+            for one, runs in parts
+        ])  # fmt: skip
+
+    def decide(view: View, now: Instant) -> Decision:
+        ops: list[Op] = []
+        answers: list[AckAnswer] = []
+        sync = False
+        for one, runs in parts:
+            made = acknowledge.acknowledge(
+                view, store.settings, now, one.find, runs, cumulative=False, standing=one.standing
+            )
+            if made.answer is None:  # a holder is overdue: the sweep before the next try ends it
+                return Decision([], answer=None)
+            assert isinstance(made.answer, AckAnswer)
+            answers.append(made.answer)
+            ops += made.ops
+            sync = sync or made.sync
+        return Decision(ops, None, sync, _summed(answers))
+
+    answer: object = None
+    while answer is None:
+        answer = store.write(decide)
+    assert isinstance(answer, AckAnswer)
+    return answer
+
+
+def _summed(answers: list[AckAnswer]) -> AckAnswer:
+    fields = AckAnswer.__struct_fields__
+    return AckAnswer(*(sum(getattr(one, name) for one in answers) for name in fields))

@@ -1,0 +1,405 @@
+"""Owns Receiving: what one consumer is handed, and where it stands in each partition.
+
+A turn is one frame a batch (decide/consuming/lease), not flushed. A consumer that found nothing
+before looks first, without the lock. Threads of a consumer take turns: their caller's mutex.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from txlog.api.consuming.dead_letters import DeadLetters
+from txlog.api.consuming.handing import read_handed
+from txlog.api.consuming.membership import Membership
+from txlog.api.reading.message import Message
+from txlog.clock import Instant
+from txlog.engine.decide.consuming.lease import Handed, Wants, active_consumer, receive
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.folds.cursor import BEFORE_ALL, covers
+from txlog.engine.model.idset import Id, before, each
+from txlog.engine.model.ops import Due, Mark, Run
+from txlog.engine.plan.delayed.due import Unindexed
+from txlog.engine.plan.delayed.timetable_parts import BucketLost
+from txlog.engine.plan.lookup import live_subscription, live_topic
+from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, preview
+from txlog.engine.plan.standing import Place, Standing
+from txlog.engine.store.store import Store
+from txlog.engine.store.sweeper import is_sweep_due
+from txlog.engine.upkeep.delayed.buckets import drop_lost, rebuild_if_free
+from txlog.engine.upkeep.space.expiry import expire_due
+from txlog.engine.view.view import View
+from txlog.errors import AlreadyClosed
+
+WAIT_MS_MIN = 1
+STILL_MS = 1000
+Guard: TypeAlias = Callable[[View], bool]
+Ahead: TypeAlias = tuple[int, int, Sequence[tuple[int, list[Run], Due]]]  # of Wants
+INDEX_TRIES_MAX = 3  # so often an index is asked for before rows are looked at instead
+
+
+class Still:
+    """That a turn found nothing; it stays so until the journal moves, or something falls due.
+
+    What time alone decides beside that (time-outs, a time to live) is looked at once a second. Who
+    has watermarks looks at each turn: a producer's silence is for a moment.
+    """
+
+    __slots__ = ("_boot_id", "_boot_ms", "handed", "lsn")
+
+    def __init__(self, lsn: int, boot_id: str, boot_ms: int, handed: Handed) -> None:
+        self.lsn = lsn
+        self._boot_id, self._boot_ms = boot_id, boot_ms
+        self.handed = handed
+
+    def holds(self, store: Store) -> bool:
+        """True while another turn would find nothing; follows the journal."""
+        return self.is_early(store.clock.now()) and (
+            store.refresh() == self.lsn and not store.has_unflushed(unseen=True)
+        )
+
+    def is_early(self, now: Instant) -> bool:
+        """True before the time when a turn has to look."""
+        due_ms = self.handed.due_ms
+        return (
+            now.boot_id == self._boot_id
+            and 0 <= now.boot_ms - self._boot_ms < STILL_MS
+            and (due_ms is None or now.wall_ms < due_ms)
+        )
+
+
+class Receiving:
+    """The turns of one consumer.
+
+    partitions: of the topic, by index; None: all there are, also later ones
+    blocked:    why the last turn gave nothing although there may be messages: unacked_max
+    is_idle:    the last turn found nothing
+    due_ms:     if it found nothing: when the next message is due
+    is_refused: the last turn handed out nothing because its guard said no
+    batches:    of what the last turn took ahead: partition, number of its batch
+    timeout_ms: the ack time-out at the last turn, 0 for none
+    first:      partitions that are asked before the others at the next turn
+    """
+
+    __slots__ = (
+        "__weakref__", "_ack_timeout_ms", "_dead", "_highest", "_last", "_member", "_places",
+        "_previews", "_seen", "_short", "_still", "_store", "_turn", "batches", "blocked",
+        "due_ms", "first", "is_idle", "is_refused", "partitions", "subscription", "timeout_ms",
+        "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self, store: Store, short: str, found: tuple[Topic, Subscription], member: Membership,
+        partitions: Sequence[int] | None, ack_timeout_ms: int | None,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._short = short
+        self._member = member
+        self.topic, self.subscription = found
+        self.partitions = partitions
+        self._ack_timeout_ms = ack_timeout_ms
+        self.blocked: str | None = None
+        self.is_idle = False
+        self._still: Still | None = None
+        self.is_refused = False
+        self.due_ms: int | None = None
+        self._places: dict[int, Place] = {}
+        self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
+        self._seen: dict[int, Mark] = {}  # where its application stands, if that is not its place
+        self.batches: dict[int, int] = {}
+        self.first: set[int] = set()
+        self.timeout_ms = 0
+        self._previews: dict[int, PreviewPlace] = {}
+        self._turn = 0
+        self._last: tuple[Callable[[], pa.Table | None], list[Run]] = (lambda: None, [])
+        self._dead = DeadLetters(store, self.target)
+        store.bucket_ops.delivered.standers.add(self)
+
+    def target(self, view: View) -> tuple[Topic, Subscription]:
+        """The topic and subscription as they are now; raises when they were deleted."""
+        held = self.subscription
+        return (
+            live_topic(view, self.topic.number, self._short),
+            live_subscription(view, held.number, held.name, self._short),
+        )
+
+    def numbers(self) -> list[int]:
+        """The partitions it receives from, by store-wide number."""
+        numbers = catalogs.numbers(self.topic)
+        if self.partitions is None:
+            return list(numbers)
+        return [numbers[index] for index in self.partitions]
+
+    def assigned(self, view: View) -> list[tuple[int, int]]:
+        """(subscription, partition) of what it may be handed messages of; raises when closed."""
+        self.check_open()
+        self.topic, self.subscription = self.target(view)
+        number, numbers, me = self.subscription.number, self.numbers(), self._member
+        if me.kind == "failover":
+            numbers = [
+                one for one in numbers
+                if active_consumer(view, number, catalogs.index_of(self.topic, one)) == me.number
+            ]  # fmt: skip
+        return [(number, one) for one in numbers]
+
+    def check_open(self) -> None:
+        """Raises AlreadyClosed once the consumer has left."""
+        if not self._member.is_open:
+            raise AlreadyClosed("the consumer is closed")
+
+    def take(
+        self, limit: int, guard: Guard | None = None, *, ahead: int | None = None, most: int = 1,
+        seen: Sequence[tuple[int, list[Run], Due]] = (),
+    ) -> pa.Table:  # fmt: skip
+        """One turn: the next messages, at most limit, as RECEIVED.
+
+        guard: asked under the lock before any is handed out
+        ahead: None: the application gets the table; else `handed_over` tells what it gets. ahead,
+               most, seen: as of Wants
+        """
+        self.check_open()
+        self.is_refused = False
+        handed = self._hand(limit, guard, (ahead or 0, most, seen))
+        self.timeout_ms = handed.timeout_ms
+        self.batches = {part.partition: part.ahead for part in handed.parts if part.runs}
+        self.blocked, self.due_ms = handed.blocked, handed.due_ms
+        table, runs = read_handed(self._store, self.topic, self._member, handed)
+        self._stand(handed)
+        for part in handed.parts:
+            if not part.runs:
+                continue
+            if ahead is not None:
+                self._seen[part.partition] = before(next(each(part.runs[0])))
+                continue
+            self._seen.pop(part.partition, None)
+            if not covers(self._highest.get(part.partition, BEFORE_ALL), part.place.mark):
+                self._highest[part.partition] = part.place.mark
+        tally = self._store.bucket_ops.delivered
+        tally.note(table, self._store.clock.now().wall_ms)
+        tally.rewinds += sum(part.is_rewound for part in handed.parts)
+        left = limit - table.num_rows
+        if ahead is not None:  # a preview is not leased: ahead of its caller it could be lost
+            left = 0 if table.num_rows else min(left, 1)
+        if left and self.subscription.isolation == "uncommitted":
+            table = pa.concat_tables([table, *self._preview(left)])
+        self._last = (weakref.ref(table), runs)
+        return table
+
+    def number_of(self, message: Message) -> int:
+        """The partition of a message that came from here."""
+        return catalogs.numbers(self.topic)[message.partition]
+
+    def handed_over(self, number: int, one: Id) -> None:
+        """The application gets this message of what was taken ahead."""
+        self._seen[number] = one
+        if not covers(self._highest.get(number, BEFORE_ALL), one):
+            self._highest[number] = one
+
+    @property
+    def still(self) -> Still | None:
+        """Of a turn that found nothing, where nothing was in hand: how long to believe it."""
+        return self._still if self.is_idle else None
+
+    def _hand(self, limit: int, guard: Guard | None, ahead: Ahead) -> Handed:
+        """Have messages leased; one that found nothing before looks first, without the lock."""
+        store = self._store
+        still = self.still if guard is None else None  # a watermark may be due for its own reasons
+        if still is not None and not ahead[2] and still.holds(store):
+            return still.handed
+        self._still = None
+        self.topic, self.subscription = store.read(self.target, fresh=self.is_idle)
+        expire_due(store, [(self.topic.number, self.subscription.number)], fresh=False)
+        numbers = self.numbers()
+        order = [*numbers[self._turn :], *numbers[: self._turn]]
+        if self.first:
+            order.sort(key=lambda number: number not in self.first)
+            self.first.clear()
+        subscription = self.subscription.number
+        uses = Uses(cursors=tuple((subscription, number) for number in numbers))
+        wants = self._wants(order, limit, ahead)
+
+        looked = 0  # the LSN of the last look
+
+        def look(view: View) -> Handed | None:
+            nonlocal looked
+            looked, now = view.lsn, store.clock.now()
+            if is_sweep_due(view, store.settings, now, uses) or self._dead.is_due(view, order):
+                return None
+            decision = receive(view, store.settings, now, wants)
+            assert decision.answer is None or isinstance(decision.answer, Handed)
+            if decision.ops or decision.answer is None or decision.answer.wanting is not None:
+                return None
+            return decision.answer
+
+        is_seen = not self.is_idle
+        if self.is_idle:
+            there = store.read(look)
+            while there is not None and there.is_more:
+                self._stand(there)
+                there = store.read(look)
+            is_seen = self._member.reap(now=True)
+            if there is not None and not is_seen and not store.has_unflushed(unseen=True):
+                self._still = store.read(partial(self._stillness, there, looked), fresh=False)
+                return there
+        else:
+            self._member.reap(now=False)
+        handed = self._lease(wants, uses, guard)
+        if not any(part.runs for part in handed.parts) and self._member.reap(now=True):
+            handed = self._lease(wants, uses, guard)  # what a dead one had comes before nothing
+        full = [at for at, part in enumerate(handed.parts) if part.runs]
+        self.is_idle = not full
+        if full:
+            last = order.index(handed.parts[full[-1]].partition)
+            # the next one first: a partition that never ends must not keep the others waiting
+            self._turn = (self._turn + last + 1) % len(order)
+        return handed
+
+    def _stillness(self, handed: Handed, lsn: int, view: View) -> Still | None:
+        """None where more than the journal and the clock decide: peers, or what is in hands."""
+        number = self.subscription.number
+        alone = len(catalogs.consumers_of(view.catalog, number)) == 1
+        if handed.blocked or not alone or self.subscription.isolation != "committed":
+            return None
+        if view.lsn != lsn:  # another thread has followed since
+            return None
+        for part in handed.parts:
+            hands = view.cursor(number, part.partition).hands
+            if part.runs or hands.waiting or hands.leases:
+                return None
+        now = self._store.clock.now()
+        nothing = Handed([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)
+        return Still(lsn, now.boot_id, now.boot_ms, nothing)
+
+    def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:
+        return Wants(
+            self.subscription.number, self._member.number, order, limit, self._places,
+            self._ack_timeout_ms, False, *ahead,
+        )  # fmt: skip
+
+    def _lease(self, wants: Wants, uses: Uses, guard: Guard | None) -> Handed:
+        store, tries = self._store, 0
+
+        def decide(view: View, now: Instant) -> Decision:
+            if self._dead.is_due(view, wants.partitions):  # under the lock: none slips through
+                return Decision([], answer=wants)
+            if guard is not None and not guard(view):
+                self.is_refused = True
+                return Decision([], answer=Handed([]))
+            return receive(view, store.settings, now, wants)
+
+        while True:
+            try:
+                answer = store.write(decide, uses=uses)
+            except AlreadyClosed:
+                store.read(self.target, fresh=False)  # deleted: this says so
+                raise
+            if answer is None:
+                self._member.take_back()
+                continue
+            if answer is wants:
+                self._dead.sweep(wants.partitions)
+                continue
+            assert isinstance(answer, Handed)
+            if answer.wanting is not None:
+                tries += 1
+                if tries > INDEX_TRIES_MAX or not self._mend(answer.wanting):
+                    wants = wants.making_do()
+                continue
+            if not answer.is_more:
+                return answer
+            self._stand(answer)
+
+    def _mend(self, wanting: Unindexed | BucketLost) -> bool:
+        """Have the index made that is missing; False: it has to do without."""
+        store = self._store
+        if isinstance(wanting, Unindexed):
+            return rebuild_if_free(store, wanting.partition, wanting.first, wanting.last)
+        drop_lost(store, wanting.partition, wanting.gen, wanting.error)
+        return True  # it is dropped, or has been
+
+    def _stand(self, handed: Handed) -> None:
+        """Note how far it has come."""
+        for part in handed.parts:
+            self._places[part.partition] = part.place
+
+    def _preview(self, limit: int) -> list[pa.Table]:
+        """READ_UNCOMMITTED: what stands behind everything committed, at most limit rows."""
+
+        def look(view: View) -> tuple[list[pa.Table], dict[int, PreviewPlace]]:
+            left, places, out = limit, dict(self._previews), []
+            for number in self.numbers():
+                if left <= 0:
+                    break
+                if number in view.catalog.unavailable:
+                    continue
+                rows, places[number] = preview(
+                    view, self._short, catalogs.index_of(self.topic, number), number,
+                    places.get(number, START), left,
+                )  # fmt: skip
+                left -= rows.num_rows
+                out.append(rows)
+            return out, places
+
+        tables, self._previews = self._store.read(look, fresh=False)
+        return tables
+
+    def has_next(self, view: View) -> bool:
+        """True when a turn would give a message."""
+        self.topic, self.subscription = self.target(view)
+        places, now = dict(self._places), self._store.clock.now()
+        while True:
+            wants = Wants(
+                self.subscription.number, self._member.number, self.numbers(), 1, places,
+                self._ack_timeout_ms, make_do=True,
+            )  # fmt: skip
+            found = receive(view, self._store.settings, now, wants)
+            if found.ops or not isinstance(found.answer, Handed):
+                return True
+            if not found.answer.is_more:
+                return False
+            places |= {part.partition: part.place for part in found.answer.parts}
+
+    def wait_seconds(self, pause: float) -> float:
+        """How long to wait before the next turn: the pause, but not beyond what is due next."""
+        if self.due_ms is None:
+            return pause
+        left_ms = self.due_ms - self._store.clock.now().wall_ms
+        return min(pause, max(left_ms, WAIT_MS_MIN) / 1000)
+
+    # --- where it stands ---------------------------------------------------------------------
+
+    @property
+    def standing(self) -> Standing:
+        """Through which consumer an acknowledgement comes, and where that stands."""
+        return Standing(self._member.number, self._places, self._highest, self._seen)
+
+    @property
+    def strays(self) -> int:
+        """Messages that it remembers as not due because the index lacks them."""
+        places = [*self._places.values()] if self._member.is_open else ()
+        return sum(len(place.strays) for place in places)
+
+    def place(self, partition: int) -> Place | None:
+        """Where it stands in a partition, by its store-wide number; None: it was never there."""
+        return self._places.get(partition)
+
+    def begin_again(self) -> None:
+        """Forget where it stands: somebody moved the subscription."""
+        self._places.clear()
+        self._highest.clear()
+        self._seen.clear()
+
+    def stands_for(self, table: pa.Table) -> None:
+        """Another table has the messages of the batch that came last."""
+        self._last = (weakref.ref(table), self._last[1])
+
+    def known_runs(self, what: object) -> list[Run] | None:
+        """The ids of the batch that came last, if this is it: most acknowledge just that."""
+        return self._last[1] if self._last[0]() is what else None

@@ -1,0 +1,89 @@
+"""Owns `init` and `open`: a store is made in a directory, and a store that is there is opened."""
+
+from __future__ import annotations
+
+from txlog.api.client import Answer, Client
+from txlog.arguments import explained
+from txlog.clock import Clock, SystemClock
+from txlog.engine.storage.disk import disk_root
+from txlog.engine.storage.disk.posix import PosixDisk, absolute
+from txlog.engine.store.identity import IDENTITY_PATH, MADE, make_store, read_identity
+from txlog.engine.store.store import Store
+from txlog.errors import AlreadyExists, InvalidArgument
+from txlog.settings import Settings, check_setting
+
+
+@explained
+def init(
+    path: str, *, if_not_exists: bool = False, shared_group: str | None = None,
+    allow_unsafe: bool = False, clock: Clock | None = None, **settings: int | str | float,
+) -> Answer:  # fmt: skip
+    """Make a store; returns {path, uuid, format, created}.
+
+    settings: any of txlog.settings.Settings
+    raises:   AlreadyExists, InvalidArgument, LimitExceeded, NotAllowed (a network file system),
+              StoreLocked (another process is making it)
+    """
+    checked = Settings.from_mapping(settings)
+    path = absolute(path)
+    created = False
+    there = disk_root.is_there(path, IDENTITY_PATH)
+    if not (if_not_exists and there):
+        if there:
+            raise AlreadyExists(f"{path} is a store already", path=path)
+        disk_root.create_root(path, shared_group, allow_unsafe=allow_unsafe, may_hold=MADE)
+        created = True
+    disk = PosixDisk(path, shared_group=shared_group) if shared_group else PosixDisk(path)
+    try:
+        if created:
+            try:
+                make_store(disk, checked, clock or SystemClock())
+            except AlreadyExists:  # another process made it meanwhile
+                if not (if_not_exists and disk.exists(IDENTITY_PATH)):
+                    raise
+                created = False
+        identity = read_identity(disk)
+    finally:
+        disk.close()
+    return {"path": path, "uuid": identity.uuid, "format": identity.format, "created": created}
+
+
+@explained
+def open_store(
+    path: str, *, read_only: bool = False, clock: Clock | None = None,
+    lock_timeout_ms: int | None = None, durability: str | None = None, dry_run: bool = False,
+    transaction_key: str | None = None,
+) -> Client:  # fmt: skip
+    """Open a store that exists; exported as txlog.open.
+
+    lock_timeout_ms: how long to wait for the writer's lock; the store's setting when left out
+    durability:      "sync" or "os" for what this client writes; the store's setting when left out
+    dry_run:         calls answer as if they had been done, and see what those before them did; no
+                     lock is taken and no byte changes; messages cannot be sent
+    transaction_key: connect it; the client's transactions run under it, and fence those of an
+                     older client with the same key at once
+    raises:          StoreNotFound, FormatMismatch, Corruption, ReadOnlyStore, NoResources
+    """
+    if durability not in (None, "sync", "os"):
+        raise InvalidArgument(f"durability is {durability!r}, it must be sync or os")
+    if lock_timeout_ms is not None:
+        check_setting("lock_timeout_ms", lock_timeout_ms)
+    disk = PosixDisk(absolute(path), read_only=read_only or dry_run)
+    try:
+        store = Store(
+            disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,
+            durability=durability, dry_run=dry_run,
+        )  # fmt: skip
+    except BaseException:
+        disk.close()
+        raise
+    client = Client(store, disk)
+    if transaction_key is not None:
+        try:
+            client.epoch = client.connect(transaction_key)["epoch"]
+        except BaseException:
+            store.close()
+            disk.close()
+            raise
+        client.transaction_key = transaction_key
+    return client

@@ -1,0 +1,628 @@
+"""Owns Reader and Readers: read committed messages without a subscription, changing nothing.
+
+Reading goes in rounds. A round stands at one LSN, which all partitions share, and ends where they
+ended there; only then the next one begins. So a transaction is wholly in one round, in however many
+partitions and topics its messages are. A range with an end is one round.
+Source: spec/transactions 8, Snapshot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import compress
+from types import TracebackType
+
+import pyarrow as pa
+
+from txlog.api.reading.message import Message, messages
+from txlog.api.reading.watermark_ground import HandedOut
+from txlog.api.reading.watermark_session import (
+    Watermark,
+    WatermarkListener,
+    WatermarkSession,
+    check_listener,
+)
+from txlog.arguments import checked
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.folds.cursor import Cursor, covers
+from txlog.engine.model.idset import IdSet
+from txlog.engine.model.ops import Mark
+from txlog.engine.plan.damage import damage_error, find_damage, quarantine_wall
+from txlog.engine.plan.damage import wall as damage_wall
+from txlog.engine.plan.lookup import check_partition, live_topic
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.participants import unavailable_error
+from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Plan, plan, received, requests_of
+from txlog.engine.plan.reading.ranges import (
+    check_retained,
+    end_of,
+    is_settled,
+    partition_of,
+    resolve_bound,
+    resolve_range,
+    start_of,
+)
+from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, check_isolation, preview
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.checkpoint.quarantine import record_damage
+from txlog.engine.view.view import View
+from txlog.errors import (
+    AlreadyClosed,
+    Corruption,
+    InvalidArgument,
+    MessageNotFound,
+    MissingFile,
+    SnapshotExpired,
+    TxlogError,
+)
+from txlog.ids import MessageId, TopicName
+from txlog.ranges import Bound, Range
+from txlog.relation.positions import Where, bound_of, last_ids, only_one
+from txlog.settings import RECEIVE_BYTES_MAX
+
+BATCH_MESSAGES = 1000
+
+
+@checked
+class Reader:
+    """Reads a topic from a position on; iterating ends at the end of the log.
+
+    With watermarks its value is that of the place up to which it has handed messages out: the last
+    one, and what follows that is no message. Nothing of it is stored.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         _ = client.producer("orders").send(b"one", key=b"k")
+    ...         with client.reader("orders") as reader:
+    ...             message = reader.read_next()
+    ...             message.value, message.key, reader.has_message_available()
+    (b'one', b'k', False)
+    """
+
+    __slots__ = (
+        "_buffered", "_damage", "_ends", "_ground", "_grows", "_is_bounded", "_is_closed",
+        "_isolation", "_left", "_lsn", "_of_txn", "_partitions", "_places", "_previews", "_session",
+        "_skips", "_stops", "_store", "_topic_number", "_turn", "_unread", "_wanted", "is_led",
+        "is_settled", "short", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self, store: Store, topic: str, wanted: Range, partitions: list[int] | None,
+        isolation: str = "committed", enable_watermarking: bool = False,
+        listener: WatermarkListener[Reader] | None = None, *, is_led: bool = False,
+    ) -> None:  # fmt: skip
+        """is_led: its rounds are begun by Readers, the first one too."""
+        check_isolation(isolation)
+        check_listener(listener, enable_watermarking)
+        self._store = store
+        self.topic = TopicName.parse(topic, allow_partition=True)
+        self.short = self.topic.topic.short
+        self._unread = NO_MESSAGES  # read ahead one by one, and not handed out
+        self._buffered: deque[Message] = deque()  # its last rows: as many as are left
+        self._is_closed = False
+        self._turn = 0
+        self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
+        self._places: dict[int, Mark] = {}
+        self._stops: dict[int, Mark | None] = {}
+        self._skips: dict[int, tuple[Mark, IdSet] | None] = {}
+        self._previews: dict[int, PreviewPlace] = {}
+        # of the round: its LSN, the first positions that are not of it, what is not read through
+        self._lsn = 0
+        self._ends: dict[int, Mark] = {}
+        self._left: set[int] = set()
+        self._topic_number = 0
+        self._wanted, self._partitions, self._isolation = wanted, partitions, isolation
+        self._of_txn = wanted.txn
+        self._is_bounded = wanted.stop is not None or wanted.kind != "range"
+        self.is_led = is_led
+        self.is_settled = False  # what may follow is not of the range, and damage there neither
+        of_all = partitions is None and self.topic.partition is None
+        self._grows = of_all and wanted.stop is None and wanted.kind == "range" and (
+            wanted.start.kind != "id"
+        )  # fmt: skip
+        self._ground: HandedOut | None = None
+        self._session: WatermarkSession | None = None
+        if not is_led:
+            store.settle()
+            store.read(self.start, up_to_damage=True)
+        if enable_watermarking:
+            notify = None if listener is None else partial(listener.received_watermark, self)
+            self._ground = HandedOut(self._standing)
+            self._session = WatermarkSession(store, self._ground, notify)
+
+    def start(self, view: View) -> None:
+        """Find where it begins, and begin its first round."""
+        wanted, partitions = self._wanted, self._partitions
+        found = find_topic(view, self.topic)
+        self._topic_number = found.number
+        if self.topic.partition is not None:
+            partitions = [self.topic.partition]
+        for number in partitions or ():
+            check_partition(self.short, found, number)
+        chosen = range(found.partitions) if partitions is None else partitions
+        places = resolve_range(view, found, wanted, list(chosen))
+        self.is_settled = is_settled(view, found, wanted, places, of_all=partitions is None)
+        for number, place in places.items():
+            self._places[number] = place.behind
+            self._stops[number] = place.stop
+            self._skips[number] = _skip_of(view, found, number, place.subscription)
+        # what is not committed stands behind the end: a range that stops before it has none
+        if self._isolation == "uncommitted" and (
+            wanted.stop is None or wanted.stop.kind == "end"
+        ):  # fmt: skip
+            self._previews = dict.fromkeys(chosen, START)
+        self._begin(view, found)
+
+    def _go_on(self, view: View) -> None:
+        """Begin a round at the LSN of this view; one of a range with an end goes on as it is."""
+        self._notice(view)
+        if self._is_bounded:
+            self._left = {*self._places, *self._previews}
+        else:
+            self._begin(view, self._found(view))
+
+    def _begin(self, view: View, found: Topic) -> None:
+        self._left = {*self._places, *self._previews}
+        self._ends = {partition: end_of(view, found, partition) for partition in self._left}
+        self._lsn = view.lsn
+
+    def _notice(self, view: View) -> None:
+        """Begin with partitions that were added since, if it reads the whole topic for ever."""
+        if not self._grows:
+            return
+        found = self._found(view)
+        for partition in range(len(self._places), found.partitions):
+            self._places[partition] = start_of(view, number_of(found, partition))
+            self._stops[partition] = self._skips[partition] = None
+            if self._previews:
+                self._previews[partition] = START
+
+    def _number(self, view: View, partition: int) -> int:
+        return number_of(self._found(view), partition)
+
+    def _found(self, view: View) -> Topic:
+        """The topic it was opened on; raises TopicNotFound, also when its name was given again."""
+        return live_topic(view, self._topic_number, self.short)
+
+    def _standing(self, view: View) -> dict[tuple[int, int], Mark]:
+        """Where it stands in each partition: (index, number in the store) -> mark."""
+        self._notice(view)
+        found = self._found(view)
+        return {(index, number_of(found, index)): mark for index, mark in self._places.items()}
+
+    def _stand(self, places: Mapping[int, Mark], stops: Mapping[int, Mark]) -> None:
+        """Read these partitions only, from behind marks that `standing` gave, up to `stops`.
+
+        The next call that reads raises MessageNotFound if what follows a mark was trimmed.
+        """
+        self._places, self._stops = dict(places), {index: stops.get(index) for index in places}
+        self._skips = dict.fromkeys(places)
+        self._drop_unread()
+        self._left.clear()
+        self._previews, self._grows, self._is_bounded, self._turn = {}, False, False, 0
+        self.is_settled = places.keys() <= stops.keys()
+
+    def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
+        """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.
+
+        What read_next read ahead comes first, and in a call of its own. With watermarks also no
+        rows when there is a new one, and a column is_late.
+        raises: AlreadyClosed, InvalidArgument; PartitionUnavailable, Corruption: once all that can
+                be read was
+        """
+        self._check_open()
+        if max_messages <= 0:
+            raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
+        session = self._session
+        if session is None:
+            return self.take(max_messages)
+        table, _ = session.turn(partial(self._some, max_messages))
+        return session.marked(NO_MESSAGES if table is None else table)
+
+    def _some(self, limit: int) -> pa.Table | None:
+        table = self.take(limit)
+        if self._ground is not None:
+            self._ground.moved()
+        return table if table.num_rows else None
+
+    def take(self, max_messages: int) -> pa.Table:
+        """As receive_batch, whatever there is to say of watermarks."""
+        self._check_open()
+        if self._buffered:
+            return self._take_unread(max_messages)
+        try:
+            return self._store.read(lambda view: self._take(view, max_messages), up_to_damage=True)
+        except MissingFile:  # also for the newest view: damage, like any other
+            return self._store.read(
+                lambda view: self._take(view, max_messages, is_gone=True), up_to_damage=True
+            )
+        finally:
+            found, self._damage = self._damage, None
+            if found is not None:
+                record_damage(self._store, *found)
+
+    def _take_unread(self, limit: int) -> pa.Table:
+        """The next messages of those that were read ahead: they stand before all that follows."""
+        left = len(self._buffered)
+        table = self._unread.slice(self._unread.num_rows - left, limit)
+        for _ in range(table.num_rows):
+            message = self._buffered.popleft()
+            if self._ground is not None:
+                self._ground.handed_out(message)
+        return table
+
+    def _keep_unread(self, is_kept: Callable[[Message], bool]) -> None:
+        """Forget those that were read ahead and are not kept."""
+        kept = [is_kept(message) for message in self._buffered]
+        rows = self._unread.slice(self._unread.num_rows - len(kept))
+        self._unread = rows.filter(pa.array(kept, pa.bool_()))
+        self._buffered = deque(compress(self._buffered, kept))
+
+    def _drop_unread(self) -> None:
+        self._buffered.clear()
+        self._unread = NO_MESSAGES
+
+    def _take(self, view: View, limit: int, *, is_gone: bool = False) -> pa.Table:
+        """One batch. MissingFile leaves nothing behind: the file may have been replaced (R21)."""
+        before = (dict(self._places), dict(self._previews), self._lsn, self._ends, set(self._left))
+        try:
+            is_new = not self._left and not self.is_led
+            if is_new:
+                self._go_on(view)
+            tables, failed = self._take_round(view, limit, is_gone=is_gone)
+            room = limit - sum(table.num_rows for table in tables)
+            size = sum(table.column("value").nbytes for table in tables)
+            if room > 0 and size < RECEIVE_BYTES_MAX and not (is_new or self.is_led):
+                self._go_on(view)
+                more, failed = self._take_round(view, room, is_gone=is_gone)
+                tables += more
+        except MissingFile:
+            self._places, self._previews, self._lsn, self._ends, self._left = before
+            self._damage = None
+            raise
+        if failed is not None and not tables:
+            raise failed
+        if not tables and (damage := view.damage) is not None and self._may_lack(view):
+            raise damage  # of the journal: more was stored
+        self._store.tally.handed_out += sum(table.num_rows for table in tables)
+        return pa.concat_tables(tables) if tables else NO_MESSAGES
+
+    def _may_lack(self, view: View) -> bool:
+        """Whether damage of the journal may have taken what is read here.
+
+        Of a round that began before it was met too: the view may have been loaded anew since.
+        """
+        if not (self.is_led or self.is_settled):
+            return True
+        found = self._found(view)
+        return any(self._stop(index) > end_of(view, found, index) for index in self._places)
+
+    def _take_round(
+        self, view: View, limit: int, *, is_gone: bool
+    ) -> tuple[list[pa.Table], TxlogError | None]:
+        """What is next of this round; why a partition gave nothing. Raises MissingFile."""
+        tables: list[pa.Table] = []
+        failed: TxlogError | None = None
+        room_bytes = RECEIVE_BYTES_MAX
+        for partition in sorted(self._left, key=lambda index: (index < self._turn, index)):
+            try:
+                number = self._number(view, partition)
+                table = self._take_of(view, partition, number, limit, is_gone=is_gone)
+            except TxlogError as error:
+                if isinstance(error, MissingFile) and not is_gone:
+                    raise
+                failed = failed or error  # the other partitions go on
+                continue
+            if not table.num_rows:
+                self._left.discard(partition)
+                continue
+            tables.append(table)
+            limit -= table.num_rows
+            room_bytes -= table.column("value").nbytes
+            if limit <= 0 or room_bytes <= 0:
+                self._turn = partition
+                break
+        return tables, failed
+
+    def _take_of(
+        self, view: View, partition: int, number: int, limit: int, *, is_gone: bool
+    ) -> pa.Table:
+        """The next messages of one partition; its place moves only once its rows could be read."""
+        wall = self._wall(view, number)
+        if partition not in self._places:
+            return self._preview(view, partition, number, limit)
+        found = self._plan(view, partition, number, limit, wall)
+        try:
+            table = received(view, self.short, partition, number, found.pieces)
+        except Corruption as error:
+            if isinstance(error, MissingFile) and not is_gone:
+                raise
+            damage = find_damage(view, requests_of(found.pieces))
+            if damage is None:
+                raise
+            self._damage = (number, *damage)
+            found = self._plan(view, partition, number, limit, damage_wall(view, number, *damage))
+            if not found.messages:
+                raise
+            table = received(view, self.short, partition, number, found.pieces)
+        if wall is not None and not found.messages and wall < self._stop(partition):
+            raise damage_error(view, number)
+        self._places[partition] = found.behind
+        if table.num_rows < limit and wall is None and self._damage is None:
+            rows = self._preview(view, partition, number, limit - table.num_rows)
+            return pa.concat_tables([table, rows]) if rows.num_rows else table
+        return table
+
+    def _preview(self, view: View, partition: int, number: int, limit: int) -> pa.Table:
+        """The next rows that are not committed, if this reader wants them."""
+        if partition not in self._previews:
+            return NO_MESSAGES
+        rows, self._previews[partition] = preview(
+            view, self.short, partition, number, self._previews[partition], limit,
+            through_lsn=self._lsn, only=self._of_txn, is_strict=self._is_bounded,
+        )  # fmt: skip
+        return rows
+
+    def _stop(self, partition: int) -> Mark:
+        """The first position that is not read in this round."""
+        stop = self._stops[partition]
+        return self._ends[partition] if stop is None else stop
+
+    def _wall(self, view: View, number: int) -> Mark | None:
+        """Where a quarantined partition ends for readers. Raises PartitionUnavailable: offline."""
+        why = view.catalog.unavailable.get(number)
+        if why is not None and why.reason != "damage":
+            raise unavailable_error(view.catalog, self._found(view), number)
+        return quarantine_wall(view, number)
+
+    def _plan(self, view: View, partition: int, number: int, limit: int, wall: Mark | None) -> Plan:
+        """What is next in a partition, in this round."""
+        stop = self._stop(partition)
+        return self._plan_to(
+            view, partition, number, limit, stop if wall is None else min(stop, wall)
+        )
+
+    def _plan_to(
+        self, view: View, partition: int, number: int, limit: int, stop: Mark | None
+    ) -> Plan:
+        skip: tuple[IdSet, ...] = ()
+        place, skipped = self._places[partition], self._skips[partition]
+        if skipped is not None:
+            mark_delete, acked = skipped
+            skip = (acked,)
+            if covers(mark_delete, place):
+                place = mark_delete  # what it passed is not in `acked` any more
+        try:
+            check_retained(view, self._found(view), number, place)
+        except MessageNotFound as error:
+            if not self._is_bounded:
+                raise
+            raise SnapshotExpired(
+                f"{error.message} while they were read", hint="read again", topic=self.short,
+                partition=partition,
+            ) from error  # fmt: skip
+        return plan(view, number, place, limit, skip, stop)
+
+    def read_next(self) -> Message | None:
+        """The next message, None at the end of the log.
+
+        With watermarks also None when there is a new one: get_last_watermark tells. Raises as
+        receive_batch.
+        """
+        return self._read_next()[0]
+
+    def _read_next(self) -> tuple[Message | None, bool]:
+        """The next message, or whether there is a new watermark instead."""
+        self._check_open()
+        session = self._session
+        if session is None:
+            return self._pop(), False
+        message, has_moved = session.turn(self._pop)
+        return (None if message is None else session.judged(message)), has_moved
+
+    def _pop(self) -> Message | None:
+        ground = self._ground
+        if not self._buffered:
+            self._unread = self.take(BATCH_MESSAGES)
+            self._buffered.extend(messages(self._unread))
+            if ground is not None:
+                ground.read_ahead(self._buffered)
+        message = self._buffered.popleft() if self._buffered else None
+        if ground is not None and message is not None:
+            ground.handed_out(message)
+        return message
+
+    def get_last_watermark(self) -> Watermark | None:
+        """What it was handed last as its watermark, in this epoch; None without watermarks."""
+        return None if self._session is None else self._session.last
+
+    @property
+    def watermark_status(self) -> str | None:
+        """unknown, active, idle or unavailable when it received last; None without watermarks."""
+        return None if self._session is None else self._session.status
+
+    @property
+    def late_messages(self) -> int:
+        """How many messages were older than its watermark when it was handed them."""
+        return 0 if self._session is None else self._session.late_messages
+
+    def has_message_available(self) -> bool:
+        """True when a visible message follows."""
+        self._check_open()
+        if self._buffered:
+            return True
+
+        def look(view: View) -> bool:
+            self._notice(view)
+            found = any(
+                self._plan_to(
+                    view,
+                    partition,
+                    number,
+                    1,
+                    _least(self._stops[partition], quarantine_wall(view, number)),
+                ).messages
+                for partition in self._places
+                if (number := self._number(view, partition)) not in view.catalog.unavailable
+                or view.catalog.unavailable[number].reason == "damage"
+            )
+            if not (found or self.is_settled) and (damage := view.damage) is not None:
+                raise damage
+            return found
+
+        return bool(self._store.read(look, up_to_damage=True))
+
+    def seek(self, position: Where) -> None:
+        """Go on from a position: a message id, an instant in ms, `earliest`, `latest`, a Bound.
+
+        A message id moves its partition; the others go on where they are.
+        raises: AlreadyClosed, MessageNotFound, InvalidArgument
+        """
+        self._check_open()
+        bound = bound_of(position)
+        places = self._store.read(lambda view: self._sought(view, bound), up_to_damage=True)
+        self._places.update(places)
+        self._left.clear()
+        self._previews.update({index: START for index in places if index in self._previews})
+        self._keep_unread(lambda message: message.partition not in places)
+        if self._ground is not None:
+            self._ground.sought(places)
+
+    def _sought(self, view: View, bound: Bound) -> dict[int, Mark]:
+        self._notice(view)
+        found, indexes = find_topic(view, self.topic), list(self._places)
+        if isinstance(bound.value, MessageId):
+            index = partition_of(view, found, bound.value)
+            if index not in self._places:
+                raise InvalidArgument(f"partition {self.short}/{index} is not read", code=203)
+            indexes = [index]
+        return {index: resolve_bound(view, found, index, bound) for index in indexes}
+
+    def get_last_message_ids(self) -> dict[int, MessageId | None]:
+        """The last visible message of each partition that is read, None for an empty one."""
+        self._check_open()
+
+        def look(view: View) -> dict[int, MessageId | None]:
+            self._notice(view)
+            return last_ids(view, find_topic(view, self.topic), self._places)
+
+        return self._store.read(look)
+
+    def get_last_message_id(self) -> MessageId | None:
+        """The last visible message. Raises NotAllowed when several partitions are read."""
+        return only_one(self.short, self.get_last_message_ids())
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            message, has_moved = self._read_next()
+            if message is not None:
+                yield message
+            elif not has_moved:
+                return
+
+    def close(self) -> None:
+        """Read no more; nothing is held."""
+        self._is_closed = True
+        self._drop_unread()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise AlreadyClosed("the reader is closed")
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def range_from(start: Where | None) -> Range:
+    """The range that begins at a position and has no end."""
+    return Range(start=bound_of(start), stop=None)
+
+
+def _least(*stops: Mark | None) -> Mark | None:
+    return min((stop for stop in stops if stop is not None), default=None)
+
+
+class Readers:
+    """Readers of several topics whose rounds are the same: what all hold at one LSN, then more.
+
+    They read their topics one behind the other, each from where `wanted` says.
+    raises: as Reader, for any of the topics, before anything is read
+    """
+
+    __slots__ = ("_at", "_damage", "_is_bounded", "_is_of_end", "_readers", "_store")
+
+    def __init__(
+        self, store: Store, topics: Sequence[str], wanted: Range, partitions: list[int] | None,
+        isolation: str = "committed",
+    ) -> None:  # fmt: skip
+        if not topics:
+            raise InvalidArgument("no topic was given", code=203)
+        self._store = store
+        self._at = 0
+        self._is_bounded = wanted.stop is not None or wanted.kind != "range"
+        self._is_of_end = wanted.kind != "range" or wanted.start.kind in ("last", "end", "sub")
+        self._damage: Corruption | None = None  # of the journal, when the round began
+        self._readers = [
+            Reader(store, topic, wanted, partitions, isolation, is_led=True) for topic in topics
+        ]
+        store.settle()
+        self._begin(Reader.start)
+
+    def _begin(self, begin: Callable[[Reader, View], None]) -> None:
+        """Begin a round of all readers, in one view."""
+
+        def each(view: View) -> None:
+            for reader in self._readers:
+                begin(reader, view)
+            is_settled = all(reader.is_settled for reader in self._readers)
+            self._damage = None if is_settled else view.damage
+
+        self._store.read(each, up_to_damage=True)
+        self._at = 0
+
+    def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
+        """The next messages of one topic as RECEIVED, at most so many; no rows: at the end.
+
+        raises: as Reader.receive_batch
+        """
+        table = self._rest_of_round(max_messages)
+        if not table.num_rows and not self._is_bounded:
+            self._begin(Reader._go_on)
+            table = self._rest_of_round(max_messages)
+        if not table.num_rows and self._damage is not None:
+            raise self._damage
+        return table
+
+    def stop(self) -> None:
+        """Read no more, before the end. Raises Corruption when that had to be known."""
+        if self._is_of_end and self._damage is not None:
+            raise self._damage
+
+    def _rest_of_round(self, max_messages: int) -> pa.Table:
+        while self._at < len(self._readers):
+            table = self._readers[self._at].receive_batch(max_messages)
+            if table.num_rows:
+                return table
+            self._at += 1
+        return NO_MESSAGES
+
+
+def _skip_of(
+    view: View, topic: Topic, partition: int, subscription: int | None
+) -> tuple[Mark, IdSet] | None:
+    """What a subscription has acknowledged, now: it goes on while this is read."""
+    if subscription is None:
+        return None
+    cursor: Cursor = view.cursor(subscription, number_of(topic, partition))
+    return cursor.mark_delete, cursor.acked.copy()

@@ -1,0 +1,381 @@
+"""Owns Producer: sends messages, one by one or as Arrow batches, plain or in a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from txlog.api.sending import large, message_builder, messagerow
+from txlog.api.sending.receipt import BatchReceipt
+from txlog.api.sending.watermark_builder import Asserting, WatermarkBuilder
+from txlog.api.transactions import transaction
+from txlog.arguments import checked
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.sending import producers
+from txlog.engine.decide.sending import send as produce
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.folds.catalog import Topic, numbers
+from txlog.engine.plan.lookup import live_topic
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.route import Routed, route
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.delayed.buckets import tend_due
+from txlog.engine.view.view import View
+from txlog.errors import AlreadyClosed, InvalidArgument
+from txlog.ids import TopicName, TxnId, check_name
+
+if TYPE_CHECKING:
+    from txlog.api.sending.large import Value
+    from txlog.api.sending.message_builder import MessageBuilder
+    from txlog.api.sending.receipt import LargeReceipt, SendReceipt
+    from txlog.api.transactions.transaction import DecideIn, Later, Transaction
+    from txlog.engine.decide.sending.producers import Named
+    from txlog.engine.decide.transactions.enter import Use
+
+T = TypeVar("T")
+
+
+class _Routing:
+    """Rows and where they go; routed again when the topic has more partitions by then."""
+
+    __slots__ = ("_data", "_most", "_turn", "partitions", "routed")
+
+    def __init__(
+        self, data: pa.Table | pa.RecordBatch, partitions: int, turn: int, most: int
+    ) -> None:
+        self._data, self._turn, self._most = data, turn, most
+        self.partitions = partitions
+        self.routed: Routed = route(data, partitions, turn, most)
+
+    def over(self, partitions: int) -> Routed:
+        """The rows over so many partitions."""
+        if partitions != self.partitions:
+            self.routed = route(self._data, partitions, self._turn, self._most)
+            self.partitions = partitions
+        return self.routed
+
+
+class _Sending(NamedTuple):
+    """Rows to be sent in a transaction: the decision, and what it uses."""
+
+    routing: _Routing
+    decide: DecideIn
+    uses: Uses
+
+    def receipt(self, answer: object) -> BatchReceipt:
+        """The receipt of what the decision answered."""
+        assert isinstance(answer, list)
+        return BatchReceipt(self.routing.routed, answer, in_txn=True)
+
+
+@checked
+class Producer:
+    """Sends to a topic. With a name, sends are idempotent: a repeated sequence is stored once.
+
+    Opening a producer fences the older ones of its name: their sends raise ProducerFenced. With
+    chunking a message may be larger than max_message_bytes, and come from a file.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         with client.producer("orders", name="till-7") as producer:
+    ...             first = producer.send(b"one", sequence_id=1)
+    ...             again = producer.send(b"one", sequence_id=1)
+    ...         first.message_id == again.message_id, again.duplicate
+    (True, True)
+    """
+
+    __slots__ = (
+        "_asserting", "_idle_on_close", "_is_closed", "_name", "_named", "_number", "_partitions",
+        "_store", "_turn", "chunking", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self, store: Store, topic: str, name: str | None, *, chunking: bool = False,
+        idle_on_close: bool = False,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self.chunking = chunking
+        self.topic = TopicName.parse(topic, allow_partition=True)
+        self._name = None if name is None else check_name("producer", name)
+        found = store.read(lambda view: find_topic(view, self.topic))
+        self._number = found.number
+        self._partitions = found.partitions
+        self._turn = 0
+        self._named: Named | None = None
+        if self._name is not None:
+            self._named = self._take_over(self._name)
+        self._asserting = Asserting(store, self.topic, self._number, self._name, self._named)
+        self._idle_on_close = idle_on_close
+        self._is_closed = False
+
+    def _take_over(self, name: str) -> Named | None:
+        """Fence older producers of the name; on a store that is only read nobody is."""
+        if self._store.disk.read_only:
+            return None
+        number = self._number
+        named = self._store.write(
+            lambda view, now: producers.open_producer(
+                view, self._store.settings, now, live_topic(view, number, self._short()), name
+            )
+        )
+        assert isinstance(named, producers.Named)
+        return named
+
+    @property
+    def producer_name(self) -> str | None:
+        """The name, None for a producer without deduplication."""
+        return self._name
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence stored under this producer's name in any partition; -1: none."""
+        self._check_open()
+        if self._name is None:
+            return -1
+        name = self._name
+        return self._store.read(
+            lambda view: max(
+                known.sequence if (known := view.topic(number).producers.get(name)) else -1
+                for number in numbers(live_topic(view, self._number, self._short()))
+            )
+        )
+
+    def send(
+        self, value: Value | str | None, *, key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None, event_time: int | None = None,
+        deliver_at: int | None = None, deliver_after: int | None = None,
+        sequence_id: int | None = None, partition: int | None = None,
+        txn: Transaction | TxnId | None = None,
+    ) -> SendReceipt:  # fmt: skip
+        """Send one message; durable when it returns, in a transaction with the commit.
+
+        value:                  bytes; with chunking also a binary file or an iterable of bytes,
+                                of which only a few chunks are in memory
+        value, key:             a str is its UTF-8
+        event_time:             ms since 1970 UTC
+        deliver_at:             not before this, ms since 1970 UTC; one that has passed is no delay
+        deliver_after:          not before so many ms after the message was stored
+        raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
+                TransactionNotFound, ...
+        """
+        return self._send_one(
+            value, key=key, properties=properties, event_time=event_time, deliver_at=deliver_at,
+            deliver_after=deliver_after, sequence_id=sequence_id, partition=partition, txn=txn,
+        ).receipts()[0]  # fmt: skip
+
+    def _send_one(
+        self, value: Value | str | None, *, key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None, event_time: int | None = None,
+        deliver_at: int | None = None, deliver_after: int | None = None,
+        sequence_id: int | None = None, partition: int | None = None,
+        txn: Transaction | TxnId | None = None,
+    ) -> BatchReceipt | LargeReceipt:  # fmt: skip
+        """Send one message, as `send`; answers like a batch of one."""
+        self._check_open()
+        value, key = messagerow.as_bytes(value), messagerow.as_bytes(key)
+        head = messagerow.beside(key, properties, event_time, deliver_at, deliver_after)
+        if self.chunking and value is not None:
+            body = large.body_of(value, key, properties, self._store.settings)
+            if isinstance(body, large.Body):
+                if self.topic.partition is not None:
+                    partition = self.topic.partition
+                self._partitions = self._store.read(self._count)
+                to = large.address(
+                    self._partitions, self._turn, key, partition, self._named, sequence_id
+                )
+                self._turn += 1
+                receipt = large.send(self._store, self._number, to, head, body, txn)
+                if txn is not None:
+                    self._asserting.note(txn, event_time)
+                return receipt
+            value = body
+        batch = messagerow.one_row(value, head, sequence_id, partition)
+        return self._send_batch(batch, txn)
+
+    def send_async(
+        self, value: bytes | str | None, *, txn: Transaction, key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None, event_time: int | None = None,
+        deliver_at: int | None = None, deliver_after: int | None = None,
+        sequence_id: int | None = None, partition: int | None = None,
+    ) -> Later[SendReceipt]:  # fmt: skip
+        """Send one message in a transaction, later: as send_batch_async."""
+        value, key = messagerow.as_bytes(value), messagerow.as_bytes(key)
+        head = messagerow.beside(key, properties, event_time, deliver_at, deliver_after)
+        batch = messagerow.one_row(value, head, sequence_id, partition)
+        return self._leave(batch, txn, lambda answer: answer.receipts()[0])
+
+    def new_message(self, txn: Transaction | TxnId | None = None) -> MessageBuilder:
+        """A message to be put together and sent, as in Pulsar's client; txn: in which it is sent.
+
+        >>> import tempfile, txlog
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = txlog.init(folder)
+        ...     with txlog.open(folder) as client:
+        ...         _ = client.create_topic("orders")
+        ...         message = client.producer("orders").new_message().value(b"one").key(b"ana")
+        ...         _ = message.property("lang", "en").deliver_after(0).send()
+        ...         [(one.value, one.key, one.properties) for one in client.reader("orders")]
+        [(b'one', b'ana', {'lang': 'en'})]
+        """
+        self._check_open()
+        return message_builder.MessageBuilder(self.send, txn)
+
+    def new_watermark(self, txn: Transaction | TxnId | None = None) -> WatermarkBuilder:
+        """A watermark to be sent: nothing of this producer is older than a time from here on.
+
+        txn: with it the watermark takes effect at the commit, together with the messages
+        Producers without a name are one member; give each a name where there are several.
+
+        >>> import tempfile, txlog
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = txlog.init(folder)
+        ...     with txlog.open(folder) as client:
+        ...         _ = client.create_topic("orders", partitions=2)
+        ...         with client.producer("orders", name="till-7", idle_on_close=True) as producer:
+        ...             _ = producer.send(b"one", event_time=1_700_000_000_000)
+        ...             producer.new_watermark().event_time(1_700_000_000_000).send().partitions
+        [0, 1]
+        """
+        self._check_open()
+        return WatermarkBuilder(self._asserting, txn)
+
+    @property
+    def watermarks_ahead(self) -> int:
+        """Watermarks that were ahead of messages in open transactions of this producer."""
+        return self._asserting.ahead
+
+    def send_batch(
+        self, data: pa.Table | pa.RecordBatch, *, txn: Transaction | TxnId | None = None
+    ) -> BatchReceipt:
+        """Send rows; one frame, so all of them or none.
+
+        data:   value binary, optionally key binary, properties map<string,string>, event_time and
+                deliver_at timestamp[ms, UTC], deliver_after int64 (ms), sequence_id int64,
+                partition int32
+        raises: as send
+        """
+        return self._send_batch(data, txn)
+
+    def _send_batch(
+        self, data: pa.Table | pa.RecordBatch, txn: Transaction | TxnId | None
+    ) -> BatchReceipt:
+        if txn is not None:
+            sending = self._in_txn(data)
+            answer = transaction.in_transaction(self._store, txn, sending.decide, sending.uses)
+            self._asserting.note_batch(txn, sending.routing.routed.batch)
+            return sending.receipt(answer)
+        routing = self._route(data)
+        named, store = self._named, self._store
+
+        def plainly(view: View, now: Instant) -> Decision:
+            topic, routed = self._routed(view, routing)
+            return produce.send(view, store.settings, now, topic, routed, named)
+
+        answer = store.write(plainly)
+        assert isinstance(answer, list)
+        tend_due(store)
+        return BatchReceipt(routing.routed, answer, in_txn=False)
+
+    def send_batch_async(
+        self, data: pa.Table | pa.RecordBatch, *, txn: Transaction
+    ) -> Later[BatchReceipt]:
+        """Send rows in a transaction, together with its next call that waits for an answer.
+
+        What cannot be sent raises here; what the store refuses is raised by `result()`, or else by
+        the commit, which then aborts. Nothing is sent by itself: the latest is the commit. Until
+        then the rows are not copied, so their buffers must not be written to.
+        """
+        return self._leave(data, txn, lambda answer: answer)
+
+    def _leave(
+        self, data: pa.Table | pa.RecordBatch, txn: Transaction,
+        finish: Callable[[BatchReceipt], T],
+    ) -> Later[T]:  # fmt: skip
+        sending = self._in_txn(data)
+        self._asserting.note_batch(txn, sending.routing.routed.batch)
+        receipt = sending.receipt
+        return txn._leave(sending.decide, sending.uses, lambda answer: finish(receipt(answer)))
+
+    def _route(self, data: pa.Table | pa.RecordBatch) -> _Routing:
+        """Route over the partitions that are known; the decision looks whether there are more."""
+        self._check_open()
+        if self.topic.partition is not None:
+            fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
+            data = data.append_column("partition", fixed)
+        most, turn = self._store.settings.max_message_bytes, self._turn
+        self._turn += 1
+        try:
+            return _Routing(data, self._partitions, turn, most)
+        except InvalidArgument:  # it may name a partition that was added
+            before = self._partitions
+            self._partitions = self._store.read(self._count)
+            if self._partitions == before:
+                raise
+            return _Routing(data, self._partitions, turn, most)
+
+    def _routed(self, view: View, routing: _Routing) -> tuple[Topic, Routed]:
+        """The topic, and the rows over the partitions it has: under the lock a key has one place.
+
+        raises: TopicNotFound when it was deleted
+        """
+        topic = live_topic(view, self._number, self._short())
+        self._partitions = topic.partitions
+        return topic, routing.over(topic.partitions)
+
+    def _count(self, view: View) -> int:
+        return live_topic(view, self._number, self._short()).partitions
+
+    def _short(self) -> str:
+        return self.topic.topic.short
+
+    def _in_txn(self, data: pa.Table | pa.RecordBatch) -> _Sending:
+        """What sends rows in a transaction."""
+        routing = self._route(data)
+        number, named, store = self._number, self._named, self._store
+        uid = store.disk.owner()[0]
+
+        def decide(view: View, now: Instant, use: Use) -> Decision:
+            topic, routed = self._routed(view, routing)
+            return produce.send_in_txn(view, store.settings, now, uid, topic, routed, named, use)
+
+        return _Sending(routing, decide, Uses(sends=(number, routing.routed.slices)))
+
+    def flush(self) -> None:
+        """Make everything written so far durable."""
+        self._check_open()
+        self._store.flush()
+
+    def close(self) -> None:
+        """Send no more; nothing is buffered, so nothing is lost.
+
+        Consumers go on waiting for its watermarks, so that the last one of a finished job counts
+        when they get there; with idle_on_close they do not: it asserts that it is idle. From
+        `__del__` or a signal handler, within a call on the store: when that has ended.
+        """
+        if self._idle_on_close and self._store.put_off(self.close):
+            return
+        if self._idle_on_close:
+            self.new_watermark().mark_idle().send()
+            self._idle_on_close = False
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise AlreadyClosed("the producer is closed")
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if kind is not None:
+            self._idle_on_close = False  # a job that failed is waited for, until it comes again
+        self.close()

@@ -1,0 +1,138 @@
+"""Owns the answers of a producer: for a message, a partition, a batch, a large message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from txlog.engine.plan.route import bytes_between
+from txlog.ids import MessageId
+
+if TYPE_CHECKING:
+    from txlog.engine.decide.sending.large import Placed
+    from txlog.engine.decide.sending.send import Stored
+    from txlog.engine.plan.route import Routed
+
+
+class SendReceipt(NamedTuple):
+    """Where a message is: its id, or in a transaction its index (from 1) in the partition.
+
+    beyond_ttl: it is stored, and will expire before it is due: the topic's time to live is shorter
+    """
+
+    partition: int
+    message_id: MessageId | None
+    txn_index: int | None
+    duplicate: bool
+    beyond_ttl: bool = False
+
+
+class PartitionReceipt(NamedTuple):
+    """What one partition got; first and last are ids of messages without a transaction."""
+
+    partition: int
+    messages: int
+    first: MessageId | None
+    last: MessageId | None
+
+
+class BatchReceipt:
+    """What became of a batch; the lists by row are made when asked for.
+
+    bytes:      keys and values of what was stored
+    beyond_ttl: how many were stored that will expire before they are due
+    """
+
+    __slots__ = ("_in_txn", "_routed", "_stored", "beyond_ttl", "bytes", "duplicates", "messages")
+
+    def __init__(self, routed: Routed, stored: list[Stored], *, in_txn: bool) -> None:
+        self._routed = routed
+        self._stored = stored
+        self._in_txn = in_txn
+        repeated = [
+            bytes_between(routed, piece.row_start, piece.row_start + piece.duplicates)
+            for piece in stored if piece.duplicates
+        ]  # fmt: skip
+        self.bytes = routed.payload_bytes - sum(repeated)
+        self.duplicates = sum([piece.duplicates for piece in stored])
+        self.messages = routed.batch.num_rows - self.duplicates
+        self.beyond_ttl = sum(
+            [piece.beyond_ttl.true_count for piece in stored if piece.beyond_ttl is not None]
+        )
+
+    @property
+    def partitions(self) -> list[PartitionReceipt]:
+        """One receipt for each partition that the batch went to."""
+        out: list[PartitionReceipt] = []
+        for piece in self._stored:
+            kept = piece.rows - piece.duplicates
+            first = last = None
+            if kept and not self._in_txn:
+                first = MessageId(piece.ledger, piece.first_entry)
+                last = MessageId(piece.ledger, piece.first_entry + kept - 1)
+            out.append(PartitionReceipt(piece.partition, kept, first, last))
+        return out
+
+    def receipts(self) -> list[SendReceipt]:
+        """One receipt a row, in the order the rows were given."""
+        out: list[SendReceipt] = []
+        for piece in self._stored:
+            for original in piece.originals:
+                out.append(self._duplicate(piece.partition, original))
+            beyond = None if piece.beyond_ttl is None else piece.beyond_ttl.to_pylist()
+            for step in range(piece.rows - piece.duplicates):
+                lost = beyond is not None and beyond[step]
+                if self._in_txn:
+                    index = piece.first_index + step
+                    out.append(SendReceipt(piece.partition, None, index, False, lost))
+                else:
+                    where = MessageId(piece.ledger, piece.first_entry + step)
+                    out.append(SendReceipt(piece.partition, where, None, False, lost))
+        if self._routed.order is None:
+            return out
+        ordered = list(out)
+        for receipt, row in zip(out, self._routed.order.to_pylist(), strict=True):
+            ordered[row] = receipt
+        return ordered
+
+    def ids(self) -> list[MessageId | None]:
+        """The id of each row; None in a transaction, or when an original is gone."""
+        return [receipt.message_id for receipt in self.receipts()]
+
+    def _duplicate(self, partition: int, original: MessageId | None) -> SendReceipt:
+        if self._in_txn and original is not None:
+            return SendReceipt(partition, None, original.index, True)
+        return SendReceipt(partition, original, None, True)
+
+
+class LargeReceipt:
+    """What became of a large message; answers like the receipt of a batch of one."""
+
+    __slots__ = ("_partition", "_placed", "beyond_ttl", "bytes", "duplicates", "messages")
+
+    def __init__(self, partition: int, placed: Placed, size: int) -> None:
+        self._partition = partition
+        self._placed = placed
+        self.bytes = 0 if placed.duplicate else size
+        self.duplicates = int(placed.duplicate)
+        self.messages = 1 - self.duplicates
+        self.beyond_ttl = int(placed.beyond_ttl)
+
+    @property
+    def partitions(self) -> list[PartitionReceipt]:
+        """What its partition got."""
+        where = None if self.duplicates else self._placed.message_id
+        return [PartitionReceipt(self._partition, self.messages, where, where)]
+
+    def receipts(self) -> list[SendReceipt]:
+        """Its one receipt."""
+        placed = self._placed
+        return [
+            SendReceipt(
+                self._partition, placed.message_id, placed.index, placed.duplicate,
+                placed.beyond_ttl,
+            )
+        ]  # fmt: skip
+
+    def ids(self) -> list[MessageId | None]:
+        """Its id; None in a transaction, or when an original is gone."""
+        return [self._placed.message_id]

@@ -1,0 +1,62 @@
+"""Ending transactions by id, expiring them, and waiting for one that waits for a partition."""
+
+from __future__ import annotations
+
+import time
+from threading import Event
+from typing import Any
+
+from txlog.answers import topics_and_txns
+from txlog.engine.decide.transactions import end as end_txn
+from txlog.engine.decide.transactions.end import EndAnswer
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.plan.lookup import transaction as find_transaction
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import OutcomeUnknown
+from txlog.ids import TxnId
+
+POLL_SECONDS = 0.02
+
+
+def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
+    """Commit or abort; durable when it returns. An unknown outcome carries the id to ask by."""
+    uid = store.disk.owner()[0]
+    try:
+        answer = store.write(
+            lambda view, now: end_txn.end(view, store.settings, now, uid, txn_id, commit=commit),
+            uses=Uses(txn=(txn_id.coordinator, txn_id.sequence)),
+        )
+    except OutcomeUnknown as error:
+        raise unknown_end(txn_id, error) from error
+    assert isinstance(answer, EndAnswer)
+    return answer
+
+
+def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
+    """The error of an end whose outcome is unknown: how to ask. It may be shared with others."""
+    hint = f"ask before anything else: txlog txn show {txn_id}"
+    ours = OutcomeUnknown(error.message, hint=hint)
+    ours.fields = {**error.fields, "txn": txn_id}
+    return ours
+
+
+def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:
+    """Look again and again, without a lock, until a transaction has ended or time is up."""
+    deadline = time.monotonic() + wait_ms / 1000
+
+    def is_waiting(view: View) -> bool:
+        return find_transaction(view, txn_id, store.settings.coordinators).ended_ms == 0
+
+    while store.read(is_waiting) and time.monotonic() < deadline:
+        Event().wait(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+
+
+def expire(store: Store) -> dict[str, Any]:
+    """Sweep the whole store; {expired, rolled_forward, rolled_back, forgotten, waiting_list}."""
+    swept = store.expire()
+    return {
+        "expired": swept.expired, "rolled_forward": swept.rolled_forward,
+        "rolled_back": swept.rolled_back, "forgotten": swept.forgotten,
+        "waiting_list": store.read(topics_and_txns.waiting),
+    }  # fmt: skip

@@ -1,0 +1,452 @@
+"""Owns Transaction: a handle on an open transaction of a client, and the builder of one.
+
+Operations in a transaction may be left for later (`send_async`, `acknowledge_async`): they wait in
+the handle, and go through the write path together with the next call that waits for its answer, at
+the latest the commit. Nothing runs in the background; a batch then takes one lock instead of three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from txlog.api.transactions import end
+from txlog.arguments import checked
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.transactions import end as end_txn
+from txlog.engine.decide.transactions.end import EndAnswer
+from txlog.engine.decide.transactions.enter import NewTxn, Use
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.store.call import NOTHING, Call, in_doubt
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import (
+    ExpiredTransaction,
+    InvalidTxnStatus,
+    OutcomeUnknown,
+    TransactionConflict,
+    TxlogError,
+)
+from txlog.ids import TxnId
+
+T = TypeVar("T")
+DecideIn = Callable[[View, Instant, Use], Decision]
+AGAIN = Decision([])  # without effect: what a call behind one that is made again decides
+
+
+class Later(Generic[T]):
+    """The answer of an operation that was left for later.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         producer = client.producer("orders")
+    ...         with client.transaction() as txn:
+    ...             sent = producer.send_async(b"one", txn=txn)
+    ...         sent.result().txn_index
+    1
+    """
+
+    __slots__ = ("_call", "_finish", "_txn")
+
+    def __init__(self, txn: Transaction, call: Call, finish: Callable[[object], T]) -> None:
+        self._txn = txn
+        self._call = call
+        self._finish = finish
+
+    def done(self) -> bool:
+        """True once it was written or refused."""
+        return self._call.done
+
+    def result(self) -> T:
+        """Its answer; writes what is left for later until now. Raises what it was refused with."""
+        if not self._call.done:
+            self._txn._write_queued()
+        if self._call.answer is None and self._call.error is None:
+            raise _lost()
+        self._txn._tell(self._call)
+        return self._finish(_answered(self._call))
+
+
+@checked
+class Transaction:
+    """A transaction; as a context manager it commits at the end, and aborts when the block raises.
+
+    Everything sent and acknowledged in it takes effect at the commit, in every partition and
+    subscription, or not at all. Source: PIP-31.
+
+    >>> import tempfile, txlog
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         _ = client.create_topic("orders")
+    ...         producer = client.producer("orders")
+    ...         with client.transaction() as txn:
+    ...             _ = producer.send(b"one", txn=txn)
+    ...             _ = producer.send(b"two", txn=txn)
+    ...         [message.value for message in client.reader("orders")]
+    [b'one', b'two']
+    """
+
+    __slots__ = (
+        "_after_end", "_failed", "_queue", "_status", "_store", "_takers", "outcome", "use",
+    )  # fmt: skip
+
+    def __init__(self, store: Store, use: Use, after_end: Callable[[], None]) -> None:
+        self.use = use
+        self._store = store
+        self._after_end = after_end
+        self._status = "OPEN"
+        # Threads may share a handle, and `__del__` may come anywhere: each step of it is one of C.
+        # What is left for later stands here until its outcome is noted, whoever is interrupted
+        # with it; who writes it is said beside it, once.
+        self._queue: dict[Call, None] = {}
+        self._takers: dict[Call, object] = {}
+        self._failed: Call | None = None  # the first refusal that nobody was told of
+        self.outcome: EndAnswer | None = None
+
+    @property
+    def id(self) -> TxnId:
+        """Its id; a transaction that nothing happened in yet is opened now."""
+        self._write_queued()
+        if isinstance(self.use, NewTxn):
+            opening = self._opening()
+            self._write([opening])
+            _answered(opening)
+        assert isinstance(self.use, TxnId)
+        return self.use
+
+    @property
+    def state(self) -> str:
+        """The status as this handle knows it: OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED."""
+        return self._status
+
+    def commit(self) -> EndAnswer:
+        """Write what was left for later, and commit; durable when it returns.
+
+        raises: InvalidTxnStatus and its kin; or what an operation left for later was refused with,
+                and then the transaction is aborted; so it is when an interrupt came while one was
+                written
+        """
+        if self._status == "ABORTED" and isinstance(self.use, NewTxn):
+            raise InvalidTxnStatus("the transaction was aborted before anything of it was written")
+        calls = self._take()
+        lost = self._lost_beside(calls)
+        if self._failed is None and lost is None:
+            if not calls and isinstance(self.use, NewTxn):
+                calls = [self._opening()]
+            ended = Call(self._end_of(calls))
+            self._write([*calls, ended])
+            if ended.error is None:
+                return self._ended(ended)
+            if not isinstance(ended.error, _Refused):
+                raise self._not_ended(ended.error, calls)
+        error = _lost() if self._failed is None else self._failed.error or _lost()
+        self._failed = self._failed or lost
+        self._drop(calls)
+        self._settle(calls)
+        try:
+            if isinstance(self.use, TxnId):
+                self._abort(self.use)
+            self._status, self._failed = "ABORTED", None
+        except TxlogError:
+            pass  # it stays refused: a repeated commit aborts again, or the time-out does
+        raise error
+
+    def abort(self) -> EndAnswer:
+        """Abort: nothing of it is ever visible, what it acknowledged comes again.
+
+        From `__del__` or a signal handler, within a call on the store, it is put off until that has
+        ended, and the answer has status ABORTING.
+        """
+        use = self.use
+        if isinstance(use, TxnId) and self._store.put_off(self.abort):
+            return EndAnswer(use, "ABORTING", False, None, 0, 0, [], 0)
+        dropped = self._take()
+        self._drop(dropped)
+        self._failed = self._failed or next(iter(dropped), None)  # if this fails, no commit without
+        answer = self._abort(self.id)
+        self._settle(dropped)
+        self._failed = None
+        return answer
+
+    def _not_ended(self, error: BaseException, before: list[Call]) -> BaseException:
+        """The error of a commit that failed itself; when nothing was done, it can be repeated."""
+        if isinstance(error, OutcomeUnknown):
+            self._failed = None
+            return end.unknown_end(self.use, error) if isinstance(self.use, TxnId) else error
+        for call in before:
+            if call.error is error:
+                self._queue[call] = None
+                call.renew()
+        self._failed = None
+        return error
+
+    @staticmethod
+    def _drop(calls: list[Call]) -> None:
+        """Say of operations left for later that they were given up before they were written."""
+        for call in calls:
+            if call.answer is None and call.error is None:
+                call.error = InvalidTxnStatus("the transaction was aborted before this was written")
+            call.done = True
+
+    def _abort(self, txn_id: TxnId) -> EndAnswer:
+        self.outcome = end.end(self._store, txn_id, commit=False)
+        self._status = self.outcome.status
+        self._after_end()
+        return self.outcome
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if self._status != "OPEN":
+            return
+        if kind is None:
+            self.commit()
+            return
+        if isinstance(self.use, NewTxn):  # it was never opened: there is nothing to abort
+            dropped = self._take()
+            self._drop(dropped)
+            self._status = "ABORTED"
+            self._settle(dropped)
+            return
+        try:
+            self.abort()
+        except (InvalidTxnStatus, ExpiredTransaction):
+            return  # conflict, time-out or fence ended it before; the first error is the cause
+
+    # --- operations in it --------------------------------------------------------------------
+
+    def run(self, decide: DecideIn, uses: Uses) -> object:
+        """Run a decision in it, behind what was left for later; returns what it answers."""
+        call = self._call(decide, uses)
+        self._write([*self._take(), call])
+        self._tell(call)
+        return _answered(call)
+
+    def _leave(self, decide: DecideIn, uses: Uses, finish: Callable[[object], T]) -> Later[T]:
+        """Leave a decision for later; finish makes its answer of the decision's."""
+        call = self._call(decide, uses)
+        self._queue[call] = None
+        return Later(self, call, finish)
+
+    def _write_queued(self) -> None:
+        """Write what was left for later; the first refusal is kept for the commit."""
+        calls = self._take()
+        if calls:
+            self._write(calls)
+
+    def _take(self) -> list[Call]:
+        """What is left for later and nobody else writes; it waits there until `_settle`."""
+        if not self._queue:
+            return []
+        mine, calls = object(), list[Call]()
+        for call in list(self._queue):
+            if self._takers.setdefault(call, mine) is mine:
+                if call in self._queue:
+                    calls.append(call)
+                else:  # another thread has settled it since it was listed
+                    self._takers.pop(call, None)
+        return calls
+
+    def _settle(self, calls: Iterable[Call]) -> None:
+        """Calls have an outcome that is noted, or will be written by whoever takes them again."""
+        for call in calls:
+            if call in self._queue:
+                self._queue.pop(call, None)
+                self._takers.pop(call, None)
+
+    def _lost_beside(self, calls: list[Call]) -> Call | None:
+        """One that was taken, not by this caller, and never came to a good end.
+
+        Its taker was interrupted on the way, or is another thread that is not done.
+        """
+        if len(self._queue) == len(calls):
+            return None
+        ours = set(calls)
+        for call in list(self._queue):
+            if call not in ours and (not call.done or call.error or call.answer is None):
+                return call
+        return None
+
+    def _tell(self, call: Call) -> None:
+        """Its caller is told of the refusal of a call: the commit does not fail for it."""
+        if self._failed is call:
+            self._failed = None
+
+    def _call(self, decide: DecideIn, uses: Uses) -> Call:
+        return Call(lambda view, now: decide(view, now, self.use), uses=uses, then=self._opened)
+
+    def _opening(self) -> Call:
+        def decide(view: View, now: Instant) -> Decision:
+            assert isinstance(self.use, NewTxn)
+            return end_txn.begin(view, self._store.settings, now, self.use)
+
+        return Call(decide, then=self._opened)
+
+    def _opened(self, decision: Decision) -> None:
+        """Learn the id from the answer of the operation that opened it."""
+        if isinstance(self.use, TxnId):
+            return
+        answer, error = decision.answer, decision.error
+        if isinstance(error, TransactionConflict):  # opened and aborted in one frame
+            answer = error.fields["txn"]
+        if type(answer) is tuple:
+            answer = answer[0]
+        if isinstance(answer, TxnId):
+            self.use = answer
+
+    def _unopen(self, before: Use, calls: list[Call]) -> None:
+        """Forget an id when the frame that gave it out could not be written."""
+        if not any(isinstance(c.error, TransactionConflict | OutcomeUnknown) for c in calls):
+            self.use = before
+
+    def _end_of(self, before: list[Call]) -> Callable[[View, Instant], Decision]:
+        """The decision that commits, unless something before it was refused or is made again."""
+        store = self._store
+        uid = store.disk.owner()[0]
+
+        def decide(view: View, now: Instant) -> Decision:
+            if any(call.error is not None for call in before):
+                raise _Refused("an operation before it was refused")
+            if any(call.answer is None for call in before):
+                return AGAIN
+            assert isinstance(self.use, TxnId)
+            return end_txn.end(view, store.settings, now, uid, self.use, commit=True)
+
+        return decide
+
+    def _write(self, calls: list[Call]) -> None:
+        """Run calls in order; those that ask for it are made again."""
+        while calls:
+            use = self.use
+            if isinstance(use, TxnId):
+                for call in calls:
+                    call.uses = call.uses.in_txn(use.coordinator, use.sequence)
+            self._submit(calls)
+            again: list[Call] = []
+            if use is not self.use and all(call.error is not None for call in calls):
+                self._unopen(use, calls)
+            for call in calls:
+                if call.error is not None:
+                    self._failed = self._failed or call
+                elif call.answer is None:
+                    again.append(call)
+                    continue
+                self._settle([call])
+            calls = again
+            for call in calls:
+                call.renew()
+
+    def _submit(self, calls: list[Call]) -> None:
+        use = self.use
+        try:
+            self._store.submit(calls)
+        except BaseException as error:
+            for call in calls:
+                call.end(error)
+            self._failed = self._failed or calls[0]
+            self._settle(calls)
+            if not in_doubt(calls):
+                self.use = use  # an id that it learned is of a frame that was never written
+            raise
+
+    def _ended(self, call: Call) -> EndAnswer:
+        answer = _answered(call)
+        assert isinstance(answer, EndAnswer)
+        self.outcome = answer
+        self._status = answer.status
+        self._after_end()
+        return answer
+
+
+class _Refused(TxlogError):
+    """A commit was not tried; its caller hears of the operation that had been refused."""
+
+
+def _answered(call: Call) -> object:
+    """The answer of a call in a transaction, without the id that comes with it."""
+    if call.error is not None:
+        raise call.error
+    answer = call.answer
+    return answer[1] if type(answer) is tuple else answer
+
+
+def _lost() -> InvalidTxnStatus:
+    return InvalidTxnStatus(
+        "an operation left for later was being written, and that was interrupted or goes on in "
+        "another thread", hint="repeat the transaction",
+    )  # fmt: skip
+
+
+@checked
+class TransactionBuilder:
+    """Builds a transaction as PIP-31 writes it.
+
+    >>> import tempfile, txlog
+    >>> from datetime import timedelta
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = txlog.init(folder)
+    ...     with txlog.open(folder) as client:
+    ...         txn = client.new_transaction().with_timeout(timedelta(minutes=5)).build()
+    ...         before = txn.state
+    ...         _ = txn.abort()
+    ...         before, txn.state
+    ('OPEN', 'ABORTED')
+    """
+
+    __slots__ = ("_begin", "_coordinator", "_timeout_ms")
+
+    def __init__(self, begin: Callable[[int | None, int | None], Transaction]) -> None:
+        self._begin = begin
+        self._timeout_ms: int | None = None
+        self._coordinator: int | None = None
+
+    def with_timeout(self, timeout: int | timedelta) -> TransactionBuilder:
+        """Abort it when it is open for longer: milliseconds, or a timedelta."""
+        if isinstance(timeout, timedelta):
+            timeout = timeout // timedelta(milliseconds=1)
+        self._timeout_ms = timeout
+        return self
+
+    def with_coordinator(self, number: int) -> TransactionBuilder:
+        """Let this coordinator number it; without, they take turns."""
+        self._coordinator = number
+        return self
+
+    def build(self) -> Transaction:
+        """Begin it, as `Client.transaction` does.
+
+        raises: InvalidArgument, LimitExceeded, ProducerFenced; CoordinatorNotFound when the id is
+                given out
+        """
+        return self._begin(self._timeout_ms, self._coordinator)
+
+
+def in_transaction(
+    store: Store, txn: Transaction | TxnId, decide: DecideIn, uses: Uses = NOTHING
+) -> object:
+    """Run a decision in a transaction, which it may open; returns what it answers.
+
+    uses: what else it works with, for the sweep before it
+    The decision's answer is (TxnId, answer), or None for a call to be made again.
+    """
+    if isinstance(txn, Transaction):
+        return txn.run(decide, uses)
+    answer: object = None
+    while answer is None:  # again after a sweep that ends an overdue holder
+        answer = store.write(
+            lambda view, now: decide(view, now, txn),
+            uses=uses.in_txn(txn.coordinator, txn.sequence),
+        )
+    assert isinstance(answer, tuple)
+    return answer[1]

@@ -1,0 +1,196 @@
+"""Owns waiting for what a store is to become: `client.wait`, `txlog wait`.
+
+Each condition is a question to one view, and all are asked of the same. Nothing is asked again
+while no frame came. A condition that cannot come true any more ends the waiting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from txlog.answers import watermarks
+from txlog.api.reading.poll import until
+from txlog.engine.folds.catalog import Subscription, Topic, number_of
+from txlog.engine.plan import lookup
+from txlog.engine.plan.ack_sets import backlog
+from txlog.engine.store.ask import look
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument, SubscriptionNotFound
+from txlog.ids import TopicName, TxnId
+from txlog.ranges import format_time
+from txlog.suggest import meant
+
+Answer = dict[str, Any]
+# what a transaction may still be before it is in a state
+STATES: Final[dict[str, tuple[str, ...]]] = {
+    "open": (),
+    "committing": ("open",),
+    "aborting": ("open",),
+    "committed": ("open", "committing"),
+    "aborted": ("open", "aborting"),
+    "ended": ("open", "committing", "aborting"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a condition is now; hopeless: it is not met, and never will be."""
+
+    met: bool
+    value: str
+    hopeless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A name to show it by, and the question."""
+
+    name: str
+    ask: Callable[[View, Store], Found]
+
+
+def wait(store: Store, conditions: Sequence[Condition], timeout_ms: int | None) -> Answer:
+    """Wait until all conditions hold at once.
+
+    returns: {met, elapsed_ms, condition_list: [{name, met, value}]}
+    raises:  what the questions raise: a name that is not there is not waited for
+    """
+    if not conditions:
+        raise InvalidArgument("there is nothing to wait for")
+    began = time.monotonic()
+    asked: tuple[int, list[Found]] = (-1, [])
+
+    def ask(view: View) -> tuple[int, list[Found]]:
+        if view.lsn == asked[0]:
+            return asked
+        return view.lsn, [condition.ask(view, store) for condition in conditions]
+
+    def over() -> bool | None:
+        nonlocal asked
+        asked = look(store, ask)
+        is_over = all(one.met for one in asked[1]) or any(one.hopeless for one in asked[1])
+        return is_over or None
+
+    until(over, timeout_ms)
+    return {
+        "met": all(one.met for one in asked[1]),
+        "elapsed_ms": int((time.monotonic() - began) * 1000),
+        "condition_list": [
+            {"name": condition.name, "met": one.met, "value": one.value}
+            for condition, one in zip(conditions, asked[1], strict=True)
+        ],
+    }
+
+
+def has_messages(topic: str, count: int) -> Condition:
+    """The topic, or a partition of it, has at least so many visible messages."""
+    asked = TopicName.parse(topic, allow_partition=True)
+
+    def ask(view: View, store: Store) -> Found:
+        found = lookup.topic(view, asked)
+        messages = sum(
+            view.topic(number_of(found, index)).messages for index in _indexes(found, asked)
+        )
+        return Found(messages >= count, str(messages))
+
+    return Condition(f"messages:{asked}", ask)
+
+
+def has_watermark(topic: str, event_time: int, subscription: str | None = None) -> Condition:
+    """The watermark is at least so far (ms): at the end of the log, or where a subscription is.
+
+    There what its consumers were handed counts, too: it does not fall again.
+    """
+    asked = TopicName.parse(topic, allow_partition=True)
+
+    def ask(view: View, store: Store) -> Found:
+        found = lookup.topic(view, asked)
+        held = None if subscription is None else lookup.subscription(view, found, subscription)
+        places = [*watermarks.standings(view, found, _indexes(found, asked), held)]
+        value = watermarks.reached(places)
+        if value is None:
+            return Found(False, watermarks.status_of(places))
+        return Found(value >= event_time, format_time(value))
+
+    name = f"watermark:{asked}"
+    return Condition(name if subscription is None else f"{name}:{subscription}", ask)
+
+
+def has_backlog(subscription: str, count: int, topic: str | None = None) -> Condition:
+    """The subscription has at most so many messages left; topic None: the only one that has it."""
+    asked = None if topic is None else TopicName.parse(topic, allow_partition=True)
+
+    def ask(view: View, store: Store) -> Found:
+        if asked is None:
+            held = _only(view, subscription)
+            found = view.catalog.topics[held.topic]
+        else:
+            found = lookup.topic(view, asked)
+            held = lookup.subscription(view, found, subscription)
+        left = sum(
+            backlog(view, held.number, number_of(found, index)) for index in _indexes(found, asked)
+        )
+        return Found(left <= count, str(left))
+
+    named = subscription if asked is None else f"{asked}:{subscription}"
+    return Condition(f"backlog:{named}", ask)
+
+
+def has_state(txn_id: TxnId, state: str) -> Condition:
+    """The transaction is in a state of STATES."""
+    before = STATES.get(state)
+    if before is None:
+        raise InvalidArgument(
+            f'no state "{state[:40]}" of a transaction', hint=", ".join(STATES), code=203
+        )
+
+    def ask(view: View, store: Store) -> Found:
+        status = lookup.transaction(view, txn_id, store.settings.coordinators).status.lower()
+        met = status == state or (state == "ended" and status in ("committed", "aborted"))
+        return Found(met, status, not met and status not in before)
+
+    return Condition(f"txn:{txn_id}", ask)
+
+
+def conditions_of(
+    topics: Sequence[str], messages: int | None, watermark: int | None,
+    subscription: str | None, backlogs: Mapping[str, int], txns: Mapping[TxnId, str],
+) -> list[Condition]:  # fmt: skip
+    """The conditions of one call: for each topic, for each subscription, for each transaction."""
+    out: list[Condition] = []
+    for topic in topics:
+        if messages is not None:
+            out.append(has_messages(topic, messages))
+        if watermark is not None:
+            out.append(has_watermark(topic, watermark, subscription))
+    where: list[str | None] = [*topics] or [None]
+    for name, count in backlogs.items():
+        out += [has_backlog(name, count, topic) for topic in where]
+    return out + [has_state(txn_id, state) for txn_id, state in txns.items()]
+
+
+def _indexes(topic: Topic, asked: TopicName | None) -> Sequence[int]:
+    """The one partition that a name says, or all."""
+    return (
+        range(topic.partitions) if asked is None or asked.partition is None else [asked.partition]
+    )
+
+
+def _only(view: View, subscription: str) -> Subscription:
+    found = [one for one in view.catalog.subscriptions.values() if one.name == subscription]
+    if not found:
+        names = sorted({one.name for one in view.catalog.subscriptions.values()})
+        raise SubscriptionNotFound(
+            f"no subscription {subscription}", subscription=subscription,
+            hint=meant(subscription, names, "txlog sub list"),
+        )  # fmt: skip
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"several topics have a subscription {subscription}", code=205,
+            hint="name the topic", subscription=subscription,
+        )  # fmt: skip
+    return found[0]

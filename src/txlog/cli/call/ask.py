@@ -1,0 +1,27 @@
+"""Owns asking before what cannot be taken back: the plan, the question, the refusal (CLI.md 4)."""
+
+from __future__ import annotations
+
+import sys
+
+from txlog.cli.call.call import Call, is_terminal
+from txlog.errors import Refused
+
+
+def confirm(call: Call, plan: str, *, word: str | None = None) -> None:
+    """Return when the user agrees: -y, or y at the question on a terminal.
+
+    word: what has to be typed instead of y
+
+    raises: Refused (901), and nothing was done
+    """
+    if call.flags.yes:
+        return
+    if call.flags.no_input or not is_terminal(0):
+        raise Refused(f"not asked: {plan}", code=901, hint="--yes does it")
+    question = "go on? [y/N]" if word is None else f"type {word} to go on:"
+    sys.stderr.write(f"{plan}\n{question} ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip()
+    if not (answer.lower() in ("y", "yes") if word is None else answer == word):
+        raise Refused("not confirmed, nothing was done", code=901, hint="--yes does not ask")

@@ -1,0 +1,413 @@
+"""Owns one call of a command: global flags and environment, the store, the clock, diagnostics.
+
+Flag before environment before default. The store is the first of: -S; TXLOG_STORE; the nearest
+directory upwards that holds `txlog.toml`; the profile's; `./txlog-store`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from txlog.cli.call.find import find_store, profile_of, user_settings
+from txlog.cli.output.output import Output, output_for
+from txlog.cli.terminal import say as saying
+from txlog.cli.terminal import tables
+from txlog.cli.terminal.errors import Report
+from txlog.cli.terminal.signals import shielded
+from txlog.clock import Clock, ManualClock, SystemClock
+from txlog.errors import (
+    InvalidArgument,
+    ReadOnlyStore,
+    Usage,
+    printable,
+)
+from txlog.ids import TxnId
+from txlog.ranges import parse_duration, parse_time
+from txlog.settings import Settings
+from txlog.startup.values import record
+
+if TYPE_CHECKING:
+    from txlog.api.client import Client
+    from txlog.relation.reader import RelationReader
+
+T = TypeVar("T")
+_USUAL: Final[dict[str, str | bool | None]] = {
+    "format": "auto", "color": "auto", "utc": False, "log_format": "text", "log_file": None,
+    "lock_timeout": None,
+    "no_progress": False, "no_pager": False, "no_input": False,
+}  # fmt: skip
+_LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (0, 1)}
+
+
+@record
+class Globals:
+    """The global flags as they were given."""
+
+    store: str | None = None
+    profile: str | None = None
+    format: str | None = None
+    json: bool = False
+    columns: str | None = None
+    quiet: int = 0
+    verbose: int = 0
+    log_format: str | None = None
+    log_file: str | None = None
+    color: str | None = None
+    utc: bool = False
+    no_progress: bool = False
+    no_pager: bool = False
+    yes: bool = False
+    no_input: bool = False
+    read_only: bool = False
+    lock_timeout: str | None = None
+    now: str | None = None
+    version: bool = False
+
+
+class Described(Protocol):
+    """What a call must know of its command."""
+
+    path: str
+    function: Any
+    table_fields: list[str]
+    fields: list[str]
+    records: bool
+    more: Callable[[], str] | None
+    changes: bool
+    input_format: bool
+    dry_run: bool
+
+
+class Line(Protocol):
+    """The last line of a terminal, where something is drawn."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Take it away for the length of a block."""
+
+
+class Call:
+    """One run of one command."""
+
+    def __init__(
+        self, command: Described, flags: Globals, report: Report, *, dry_run: bool = False
+    ) -> None:
+        self.command = command
+        self.dry_run = dry_run
+        self.flags = flags
+        self.report = report
+        self.exit = 0
+        self.started = time.monotonic()
+        self._stack = ExitStack()
+        self._clock: Clock | None = None
+        self.line: Line | None = None  # the last of a terminal, while something is drawn there
+        report.json = report.json or flags.json
+        self.user = user_settings(profile_of(flags))
+        self._take_user_settings()
+        self.check_choice("--color", flags.color, ("auto", "always", "never"))
+        report.color = flags.color or "auto"
+        self.check_choice("--log-format", flags.log_format, ("text", "json"))
+        self.clock = self._make_clock()
+        self.lock_timeout_ms = self._lock_timeout()  # None: as the store says
+        self.read_only = flags.read_only or truthy("TXLOG_READ_ONLY")
+        environ = self._with_user_format()
+        self.output: Output = output_for(command, flags, environ)
+        if command.dry_run:
+            self.output.extra["dry_run"] = dry_run
+        asked = flags.format in ("json", "ndjson") and not command.input_format
+        report.json = report.json or asked
+
+    def run(self, values: dict[str, Any]) -> int:
+        """Run the command with its own values and close what it opened; return the exit code."""
+        if self.flags.version:
+            version = importlib.import_module("txlog.cli.call.version")
+            self.output.text(version.as_json() if self.flags.json else version.as_text())
+        elif self.output.form == "help":
+            self.output.field_help()
+            if self.command.more is not None:
+                self.output.text(self.command.more())
+        else:
+            if self.flags.log_file is not None:
+                saying.begin_log(self.flags.log_file)
+            with self._stack:
+                self.command.function(self, **values)
+        self.output.out.flush()
+        return self.exit
+
+    def client(self, *, write: bool = False, durability: str | None = None) -> Client:
+        """Open the store; it is closed when the command ends, and says what it found.
+
+        write:  the command changes the store
+        raises: ReadOnlyStore (409) for a changing command with --read-only; what open raises
+        """
+        path = self.store_path()
+        self.report.store = os.path.abspath(path)
+        if write and self.read_only:
+            raise ReadOnlyStore(f"{self.command.path} changes the store, and it is read-only")
+        api = importlib.import_module("txlog.api.open")
+        client: Client = api.open_store(
+            path,
+            read_only=self.read_only,
+            clock=self.clock,
+            lock_timeout_ms=self.lock_timeout_ms,
+            durability=self.durability(durability),
+            dry_run=self.dry_run,
+        )
+        self._stack.callback(self._close, client)
+        self._settle_lock_timeout(client)
+        return client
+
+    def enter(self, context: AbstractContextManager[T]) -> T:
+        """Enter a context that ends with the command."""
+        return self._stack.enter_context(context)
+
+    def relations(self) -> RelationReader:
+        """Open the store for SQL over its messages: less is loaded than for a client."""
+        path = self.store_path()
+        self.report.store = os.path.abspath(path)
+        api = importlib.import_module("txlog.relation.reader")
+        reader: RelationReader = api.open_relations(
+            path,
+            read_only=self.read_only,
+            clock=self.clock,
+            lock_timeout_ms=self.lock_timeout_ms,
+        )
+        self._stack.callback(self._close, reader)
+        self._settle_lock_timeout(reader)
+        return reader
+
+    def _close(self, client: RelationReader) -> None:
+        with shielded():
+            client.close()
+        for line in client.reports():
+            self.warn(line)
+
+    def now_ms(self) -> int:
+        """The wall clock, or --now."""
+        return self.clock.now().wall_ms
+
+    def elapsed_ms(self) -> int:
+        """Milliseconds since the command began; --now does not stop them."""
+        return int((time.monotonic() - self.started) * 1000)
+
+    def duration(self, text: str | None) -> int | None:
+        """Return the milliseconds of a duration flag, None when it was not given."""
+        return None if text is None else parse_duration(text)
+
+    def durability(self, flag: str | None = None) -> str | None:
+        """Return `sync`, `os`, or None for what the store says."""
+        word = flag or os.environ.get("TXLOG_DURABILITY") or None
+        self.check_choice("--durability" if flag else "TXLOG_DURABILITY", word, ("sync", "os"))
+        return word
+
+    def check_choice(self, flag: str, value: str | None, words: tuple[str, ...]) -> None:
+        """Refuse a value that is none of the words (201)."""
+        if value is not None and value not in words:
+            shown = value if len(value) <= 40 else f"{value[:37]}..."
+            raise Usage(f'{flag} is {"|".join(words)}, not "{shown}"')
+
+    def txn_of(self, flag: str | None, *, no_join: bool = False) -> TxnId | None:
+        """Return the transaction to join: --txn-id, else TXLOG_TXN unless --no-join."""
+        if flag is not None:
+            return TxnId.parse(flag)
+        if no_join or not os.environ.get("TXLOG_TXN"):
+            return None
+        return of_variable("TXLOG_TXN", TxnId.parse)
+
+    def summary(self, text: str) -> None:
+        """Say what was done; not with -q, and not beside --json."""
+        if self.flags.quiet < 1 and not self.output.as_json:
+            self._say("info", text, "dry run: " if self.dry_run else "")
+
+    def say(self, text: str) -> None:
+        """Say what an option asked for, beside any format of the data; not with -q."""
+        if self.flags.quiet < 1:
+            self._say("info", text)
+
+    def note(self, text: str) -> None:
+        """Say something useful to a person: on a terminal, or with -v."""
+        if self.flags.quiet < 1 and (self.flags.verbose or is_terminal(2)):
+            self._say("note", text)
+
+    def warn(self, text: str) -> None:
+        """Say something that may be wrong; only -qq silences it."""
+        if self.flags.quiet < 2:
+            self._say("warning", text)
+
+    def stopped(self, exit: int, text: str, facts: Mapping[str, object]) -> None:
+        """Say how far a command came that a signal ends; only -qq silences it.
+
+        With --json it is one object on stderr, as errors are (CLI.md 5); no error, so no TXL code.
+        """
+        if self.flags.quiet >= 2:
+            return
+        text = printable(f"{'interrupted' if exit == 130 else 'terminated'}: {text}")
+        if self.report.json or self.flags.log_format == "json":
+            told: dict[str, object] = {"exit": exit, "message": text}
+            for name, value in facts.items():
+                told[name] = str(value) if isinstance(value, TxnId) else value
+            saying.say(tables.as_json({"interrupted": told}) + "\n")
+        else:
+            self._say("info", text)
+
+    def store_path(self) -> str:
+        """Return the path of the store (CLI.md 3).
+
+        raises: StoreNotFound (301)
+        """
+        return self.found_store()[0]
+
+    def found_store(self) -> tuple[str, str]:
+        """The path of the store and what named it.
+
+        raises: StoreNotFound (301)
+        """
+        return find_store(self.flags, self.user)
+
+    def settings_in_force(self) -> list[dict[str, Any]]:
+        """What holds of the user's settings but the store; {name, value, origin}."""
+        variables = {"format": "TXLOG_FORMAT", "color": "NO_COLOR", "no_input": "TXLOG_NO_INPUT",
+                     "no_progress": "TXLOG_NO_PROGRESS",
+                     "lock_timeout": "TXLOG_LOCK_TIMEOUT"}  # fmt: skip
+        rows: list[dict[str, Any]] = []
+        for name, usual in _USUAL.items():
+            given = getattr(self.flags, name)
+            value, origin = self.user.get(name, (usual, "built in"))
+            variable = variables.get(name, "")
+            if os.environ.get(variable):
+                value, origin = ("never" if name == "color" else os.environ[variable]), variable
+            if given and name not in self.taken:
+                value, origin = given, f"--{name.replace('_', '-')}"
+            shown = str(value).lower() if isinstance(value, bool) else str(value or "")
+            rows.append({"name": name, "value": shown, "origin": origin})
+        return rows
+
+    def _take_user_settings(self) -> None:
+        """Put what config.toml says where no flag and no variable says anything."""
+        self.taken: set[str] = set()
+        named = ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR")
+        for name, (value, _) in self.user.items():
+            if name in ("store", "format", "lock_timeout") or getattr(self.flags, name):
+                continue
+            if name == "color" and any(os.environ.get(each) for each in named):
+                continue
+            setattr(self.flags, name, value)
+            self.taken.add(name)
+        if truthy("TXLOG_NO_INPUT"):
+            self.flags.no_input = True
+            self.taken.add("no_input")
+        level = os.environ.get("TXLOG_LOG")
+        if level and not self.flags.quiet and not self.flags.verbose:
+            self.check_choice("TXLOG_LOG", level, tuple(_LEVELS))
+            self.flags.quiet, self.flags.verbose = _LEVELS[level]
+
+    def _with_user_format(self) -> Mapping[str, str]:
+        """The environment; the format of config.toml as TXLOG_FORMAT, so it holds where it fits."""
+        if "format" not in self.user or os.environ.get("TXLOG_FORMAT"):
+            return os.environ
+        return {**os.environ, "TXLOG_FORMAT": str(self.user["format"][0])}
+
+    def _make_clock(self) -> Clock:
+        system = SystemClock()
+        text = self.flags.now or os.environ.get("TXLOG_NOW")
+        if not text:
+            return system
+        real = system.now()
+        if self.flags.now:
+            wall_ms = parse_time(text, real.wall_ms)
+        else:
+            wall_ms = of_variable("TXLOG_NOW", lambda word: parse_time(word, real.wall_ms))
+        # The boot clock stands at the same distance from the wall clock as the machine's, so that
+        # deadlines of calls with and without --now agree; whole seconds, so that they repeat.
+        distance_s = (real.wall_ms - real.boot_ms + 500) // 1000
+        return ManualClock(wall_ms, real.boot_id, wall_ms - distance_s * 1000)
+
+    def _lock_timeout(self) -> int | None:
+        if self.flags.lock_timeout:
+            return parse_duration(self.flags.lock_timeout)
+        if not os.environ.get("TXLOG_LOCK_TIMEOUT"):
+            return None
+        return of_variable("TXLOG_LOCK_TIMEOUT", parse_duration)
+
+    def usual_lock_timeout_ms(self) -> int:
+        """How long to wait for a lock where neither a flag, a variable nor the store says it."""
+        if "lock_timeout" in self.user:
+            return parse_duration(str(self.user["lock_timeout"][0]))
+        return Settings().lock_timeout_ms
+
+    def _settle_lock_timeout(self, client: RelationReader) -> None:
+        """Take what the user's config says of the lock, unless somebody says it who comes first."""
+        if self.lock_timeout_ms is None and "lock_timeout" in self.user:
+            usual_ms = self.usual_lock_timeout_ms()
+            if client.lock_timeout_ms == Settings().lock_timeout_ms:
+                client._wait_for_locks(usual_ms)
+
+    def _say(self, level: str, text: str, before: str = "") -> None:
+        text = printable(text)
+        line = f"{before}{text}"
+        if level != "info":
+            choice = "never" if self.flags.log_file is not None else self.flags.color or "auto"
+            line = f"{saying.marked(level, choice, os.environ)}{text}"
+        if self.flags.log_format == "json" and level != "info":
+            line = json.dumps({"level": level, "message": text}, ensure_ascii=False)
+        with nullcontext() if self.line is None else self.line.aside():
+            self._write(line, level)
+
+    def _write(self, line: str, level: str) -> None:
+        if self.flags.log_file is not None and level != "info":
+            saying.log(self.flags.log_file, line)
+            return
+        if is_terminal(1) and is_terminal(2):
+            self.output.out.flush()  # on one screen what is said of data stands behind it
+        saying.say(line + "\n")
+
+
+def of_variable(name: str, read: Callable[[str], T]) -> T:
+    """Read what an environment variable says.
+
+    raises: what read raises, with the name of the variable: nobody sees it in the command line
+    """
+    try:
+        return read(os.environ[name])
+    except InvalidArgument as error:
+        error.message = f"{name}: {error.message}"
+        raise
+
+
+def split_key(text: str | None) -> tuple[str | None, str | None]:
+    """Return owner and key of a transaction key: KEY is the caller's, OWNER&KEY another's."""
+    if text is None or "&" not in text:
+        return None, text
+    owner, _, key = text.partition("&")
+    if not owner:
+        raise InvalidArgument("OWNER&KEY begins with an owner", code=202)
+    return owner, key
+
+
+def utf8(word: str, what: str) -> str:
+    """Return an argument as text, whatever the locale: its bytes are UTF-8.
+
+    raises: InvalidArgument (201)
+    """
+    try:
+        return os.fsencode(word).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{what} is not UTF-8") from error
+
+
+def truthy(name: str) -> bool:
+    """Tell whether an environment switch is set."""
+    return os.environ.get(name, "") not in ("", "0", "false", "no")
+
+
+def is_terminal(number: int) -> bool:
+    """Tell whether a standard stream is a terminal."""
+    try:
+        return os.isatty(number)
+    except OSError:
+        return False

@@ -1,0 +1,71 @@
+"""Owns what a call finds by itself: the user's settings, and the store that is meant (CLI.md 3)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from txlog.errors import InvalidArgument, NotFound, StoreNotFound
+
+STORE_FILE: Final = "txlog.toml"
+STORE_DEFAULT: Final = "txlog-store"
+UserSettings = Mapping[str, tuple[str | bool, str]]
+
+
+class _Flags(Protocol):
+    store: str | None
+    profile: str | None
+
+
+def profile_of(flags: _Flags) -> str | None:
+    """The profile that is named, by a flag or else by a variable."""
+    return flags.profile or os.environ.get("TXLOG_PROFILE") or None
+
+
+def user_settings(profile: str | None) -> UserSettings:
+    """What config.toml says, name -> (value, where); its reader is loaded only if there is one.
+
+    raises: InvalidArgument (201) for a bad file; NotFound (308) for a profile that is not there
+    """
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    if profile is None and not os.path.exists(os.path.join(home, "txlog", "config.toml")):
+        return {}
+    reader = importlib.import_module("txlog.cli.call.user_config")
+    found: UserSettings = reader.read(os.environ, profile)
+    return found
+
+
+def find_store(flags: _Flags, user: UserSettings) -> tuple[str, str]:
+    """The path of the store and what named it.
+
+    raises: StoreNotFound (301); NotFound (308) for a profile without a store
+    """
+    if flags.store:
+        return flags.store, "-S"
+    if os.environ.get("TXLOG_STORE"):
+        return os.environ["TXLOG_STORE"], "TXLOG_STORE"
+    if flags.store == "":
+        raise InvalidArgument("the path of the store is empty")
+    try:
+        directory = here = os.getcwd()
+    except FileNotFoundError as error:
+        raise StoreNotFound(
+            "no store here: the working directory was deleted", hint="-S PATH names one"
+        ) from error
+    while not os.path.isfile(os.path.join(directory, STORE_FILE)):
+        above = os.path.dirname(directory)
+        if above == directory:
+            break
+        directory = above
+    else:
+        return directory, "directory"
+    if "store" in user:
+        value, origin = user["store"]
+        return str(value), origin
+    if profile_of(flags) is not None:
+        raise NotFound(f"profile {profile_of(flags)} names no store", setting="store")
+    if os.path.isfile(os.path.join(here, STORE_DEFAULT, STORE_FILE)):
+        return os.path.join(here, STORE_DEFAULT), "built in"
+    raise StoreNotFound("no store here", hint="txlog init makes one; -S PATH names one")

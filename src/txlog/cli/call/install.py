@@ -1,0 +1,32 @@
+"""Owns files that txlog writes outside of a store because it was told to: man pages, completions.
+
+They go where the user's programs look for them, and only bytes that differ are written.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from txlog.cli.call.call import Call
+from txlog.errors import DiskFailed
+
+
+def install(call: Call, path: Path, text: str) -> bool:
+    """Write a file unless it is so already; print its result object; tell whether it changed.
+
+    raises: DiskFailed
+    """
+    data = text.encode("utf-8")
+    try:
+        changed = not path.is_file() or path.read_bytes() != data
+        if changed:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Renamed so that no reader sees half of it; not flushed, since it can be made again.
+            beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            beside.write_bytes(data)
+            os.replace(beside, path)
+    except OSError as error:
+        raise DiskFailed(f"{path}: {error.strerror or error}", path=str(path)) from error
+    call.output.result({"path": str(path), "changed": changed})
+    return changed

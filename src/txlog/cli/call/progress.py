@@ -1,0 +1,231 @@
+"""Owns bars: what a command is at, on the last line of a terminal's stderr, gone when it ends.
+
+    files   orders ━━━━━━━━━━━━━━━━━━───────────── 58% 15.7 MiB of 27.0 MiB, 3.1 MiB/s, 4s left
+    pipes   orders 1,204,000 messages, 12.3 MiB, 2.1 MiB/s
+    words   orders: writing, 12s
+
+A bar comes after half a second. The work only puts down how far it is; a thread draws, so that a
+bar comes also while one long call runs. What else is said on stderr stands `aside`, so that no line
+begins in a bar. The cursor is never hidden, and a second signal, which ends the process at once,
+takes the bar away as well.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, Self
+
+from txlog.cli.call.call import is_terminal, truthy
+from txlog.cli.terminal import signals
+from txlog.cli.terminal.tables import counted, cut, duration, size, width_of
+from txlog.errors import printable
+
+if TYPE_CHECKING:
+    from txlog.cli.call.call import Call
+
+AFTER_S: Final = 0.5
+EVERY_S: Final = 0.1
+ERASE: Final = "\r\x1b[K"
+_CELLS_MAX, _CELLS_MIN, _WORDS_MIN = 40, 8, 46
+_FULL, _REST = "━", "─"
+
+
+class Line:
+    """The last line of stderr: what is drawn there, and what must not run into it.
+
+    prints: the command writes to stdout meanwhile: then there is a bar beside a file only, for what
+            reads a pipe may be on the same screen
+    """
+
+    def __init__(self, call: Call, *, prints: bool = False) -> None:
+        flags = call.flags
+        silent = flags.no_progress or truthy("TXLOG_NO_PROGRESS") or flags.quiet
+        self.shows = not silent and not call.output.as_json and is_terminal(2)
+        if prints and not _is_file(1):
+            self.shows = False
+        self._lock = threading.Lock()
+        self._drawn = ""
+
+    def draw(self, text: str, columns: int) -> None:
+        """Have this there instead of what is there now, cut to the width."""
+        shown = cut(printable(text), columns - 1)
+        with self._lock:
+            if shown != self._drawn:
+                self._drawn = shown
+                _write(f"{ERASE}{shown}")
+                signals.parting(ERASE)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Take the line away and keep it away for the length of the block."""
+        with signals.shielded(), self._lock:
+            if self._drawn:
+                self._drawn = ""
+                signals.parting("")
+                _write(ERASE)
+            yield
+
+
+class Bar(Line):
+    """A line that is drawn by itself, as long as the context.
+
+    text: what it says, for so many columns; asked for by a thread
+    """
+
+    def __init__(self, call: Call, text: Callable[[int], str], *, prints: bool = False) -> None:
+        super().__init__(call, prints=prints)
+        self._call = call
+        self._text = text
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self.shows:
+            self._call.line = self
+            self._thread = threading.Thread(target=self._keep_drawing, name="bar", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            with signals.shielded():
+                self._ended.set()
+                self._thread.join()
+                self._thread = self._call.line = None
+                with self.aside():
+                    pass
+
+    def _keep_drawing(self) -> None:
+        wait_s = AFTER_S
+        while not self._ended.wait(wait_s):
+            wait_s = EVERY_S
+            columns = columns_of()
+            self.draw(self._text(columns), columns)
+
+
+class Words(Bar):
+    """A bar of words: what the work is at, and for how long.
+
+    It is called with them; said: the first ones
+    """
+
+    def __init__(self, call: Call, said: str = "", *, prints: bool = False) -> None:
+        super().__init__(call, self._words, prints=prints)
+        self._said = said
+        self._since = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Say what it is at."""
+        self._said = text
+
+    def _words(self, columns: int) -> str:
+        elapsed_s = int(time.monotonic() - self._since)
+        if not self._said or not elapsed_s:
+            return self._said
+        took = duration(elapsed_s * 1000)
+        return f"{cut(self._said, columns - len(took) - 3)}, {took}"
+
+
+class Amount(Bar):
+    """A bar of an amount: bytes of files whose sizes are known, else a counter.
+
+    total:   bytes in all, as far as is known
+    read:    bytes that were read
+    records: messages that are made of them
+    done:    messages of those that are where they belong; read counts by their share
+    """
+
+    def __init__(self, call: Call, name: str, total: int | None, *, prints: bool = False) -> None:
+        super().__init__(call, self._amount, prints=prints)
+        self._name, self.total = name, total
+        self._since = time.monotonic()
+        self.read = self.records = self.done = 0
+
+    def count(self, size_bytes: int) -> None:
+        """Bytes were read."""
+        self.read += size_bytes
+
+    def _amount(self, columns: int) -> str:
+        records, done = self.records, self.done
+        share = min(1.0, done / records) if records else 1.0
+        elapsed_s = time.monotonic() - self._since
+        return line(self._name, int(self.read * share), self.total, done, elapsed_s, columns)
+
+
+def line(
+    name: str, done_bytes: int, total: int | None, messages: int, elapsed_s: float, columns: int
+) -> str:
+    """What a bar of an amount says.
+
+    total: None when nobody knows; more may come than there were
+    """
+    rate = done_bytes / elapsed_s if elapsed_s > 0 else 0.0
+    if not total:
+        said = [] if not messages else [counted(messages, "message")]
+        if done_bytes:
+            said += [size(done_bytes), f"{size(int(rate))}/s"]
+        return f"{name} {', '.join(said)}" if said else name
+    share = min(1.0, done_bytes / total)
+    words = f"{int(share * 100):3}% {size(done_bytes)} of {size(total)}, {size(int(rate))}/s"
+    if rate and share < 1:
+        words += f", {duration(int((total - done_bytes) / rate + 0.5) * 1000)} left"
+    return drawn(name, share, words, columns)
+
+
+def drawn(name: str, share: float, words: str, columns: int) -> str:
+    """Name, bar and words; without a bar where there is no room for one."""
+    words_width = max(width_of(words), _WORDS_MIN)  # so that the bar does not change its length
+    room = min(columns - width_of(name) - words_width - 3, _CELLS_MAX)
+    if room < _CELLS_MIN:
+        return f"{name} {words.strip()}"
+    full = int(room * share)
+    return f"{name} {_FULL * full}{_REST * (room - full)} {words}"
+
+
+def size_of(paths: Sequence[str]) -> int | None:
+    """The bytes that are to be read from files, or from stdin without any; None: nobody knows."""
+    total = 0
+    try:
+        for path in paths or ["-"]:
+            if path == "-":
+                if not _is_file(0):
+                    return None
+                total += max(0, os.fstat(0).st_size - os.lseek(0, 0, os.SEEK_CUR))
+                continue
+            found = os.stat(path)
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            total += found.st_size
+    except OSError:
+        return None
+    return total or None
+
+
+def _is_file(number: int) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(number).st_mode)
+    except OSError:
+        return False
+
+
+def columns_of() -> int:
+    """How wide the terminal of stderr is."""
+    named = os.environ.get("TERMINAL_WIDTH") or os.environ.get("COLUMNS") or ""
+    try:
+        return (
+            int(named) if named.isdecimal() and len(named) < 10 else os.get_terminal_size(2).columns
+        ) or 80
+    except OSError:
+        return 80
+
+
+def _write(text: str) -> None:
+    """Write at once and whole; a terminal that is gone is no error of the work."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.write(sys.stderr.fileno(), text.encode("utf-8", "backslashreplace"))

@@ -1,0 +1,159 @@
+"""Owns the user's config.toml: its settings and profiles, read and changed.
+
+Keys at the top hold always; those of a section [NAME] hold for the profile NAME and go before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from txlog.cli.call.environment import SWITCHES, USER_SETTINGS, config_home
+from txlog.engine.storage.user_files import replace_file
+from txlog.errors import DiskFailed, InvalidArgument, NotFound
+from txlog.ranges import parse_duration
+
+_WORDS: Final = {"color": ("auto", "always", "never"), "log_format": ("text", "json")}
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def path(environ: Mapping[str, str]) -> str:
+    """Where the file is, or would be."""
+    return str(config_home(environ) / "txlog" / "config.toml")
+
+
+def read(environ: Mapping[str, str], profile: str | None) -> dict[str, tuple[str | bool, str]]:
+    """The settings that hold: name -> (value, `config.toml` or `profile NAME`).
+
+    raises: InvalidArgument (201) when the file is no TOML or a value is not what it may be;
+            NotFound (308) when there is no such profile
+    """
+    where = path(environ)
+    text = _text(where)
+    levels: list[tuple[Mapping[str, Any], str]] = [(_parsed(text or "", where), "config.toml")]
+    if profile is not None:
+        section = levels[0][0].get(profile)
+        if not isinstance(section, dict):
+            told = f"there is no {where}" if text is None else f"{where} has no [{profile[:40]}]"
+            raise NotFound(f"no profile {profile[:40]}: {told}", path=where)
+        levels.append((section, f"profile {profile}"))
+    found: dict[str, tuple[str | bool, str]] = {}
+    for level, origin in levels:
+        for name, value in level.items():
+            if not isinstance(value, dict):
+                found[name] = (_checked(name, value, where), origin)
+    if "store" in found:
+        found["store"] = (os.path.expanduser(str(found["store"][0])), found["store"][1])
+    return found
+
+
+def profiles(environ: Mapping[str, str]) -> list[str]:
+    """The names of the profiles."""
+    where = path(environ)
+    parsed = _parsed(_text(where) or "", where)
+    return [name for name, value in parsed.items() if isinstance(value, dict)]
+
+
+def change(
+    environ: Mapping[str, str], profile: str | None, name: str, word: str, *, dry_run: bool
+) -> str | None:
+    """Set one setting in the file, at the top or in a profile; return what it was before.
+
+    The rest of the file stays as it was written, remarks too.
+    raises: NotFound (308) for another name; InvalidArgument; DiskFailed
+    """
+    if name not in USER_SETTINGS:
+        raise NotFound(
+            f"no setting {name[:60]} of a user", hint=" ".join(USER_SETTINGS), setting=name
+        )
+    if profile is not None and not _BARE.fullmatch(profile):
+        raise InvalidArgument(f'not a name of a profile: "{profile[:40]}"', code=202)
+    value = _checked(name, _switch(word) if name in SWITCHES else word, "")
+    where = path(environ)
+    text = _text(where) or ""
+    before = _parsed(text, where)
+    level = before if profile is None else before.get(profile, {})
+    was = level.get(name)
+    answer = None if was is None else _word(was)
+    wanted = {**level, name: value}
+    if profile is not None:
+        wanted = {**before, profile: wanted}
+    if dry_run or was == value:
+        return answer
+    new = _edited(text, profile, name, value)
+    if _parsed(new, where) != wanted:
+        raise InvalidArgument(f"{where} is written in a way that is not changed here", path=where)
+    try:
+        os.makedirs(os.path.dirname(where), exist_ok=True)
+    except OSError as error:
+        raise DiskFailed(f"{where}: {error.strerror or error}", path=where) from error
+    replace_file(where, new.encode())
+    return answer
+
+
+def _edited(text: str, profile: str | None, name: str, value: str | bool) -> str:
+    """The text with one line put in place of another, or added to its section."""
+    line = f"{name} = {json.dumps(value, ensure_ascii=False)}"
+    lines = text.splitlines()
+    begin = 0
+    if profile is not None:
+        heads = [n for n, one in enumerate(lines) if one.strip() == f"[{profile}]"]
+        if not heads:
+            return "\n".join([*lines, *([""] if lines else []), f"[{profile}]", line, ""])
+        begin = heads[0] + 1
+    end = next((n for n in range(begin, len(lines)) if lines[n].startswith("[")), len(lines))
+    for number in range(begin, end):
+        if re.match(rf"\s*{re.escape(name)}\s*=", lines[number]):
+            return "\n".join([*lines[:number], line, *lines[number + 1 :], ""])
+    while end > begin and not lines[end - 1].strip():
+        end -= 1
+    return "\n".join([*lines[:end], line, *lines[end:], ""])
+
+
+def _text(where: str) -> str | None:
+    try:
+        with open(where, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{where} cannot be read: {error}", path=where) from error
+
+
+def _parsed(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"{where} is not TOML: {error}", path=where) from error
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _switch(word: str) -> bool:
+    if word not in ("true", "false"):
+        raise InvalidArgument(f'true or false, not "{word[:40]}"')
+    return word == "true"
+
+
+def _checked(name: str, value: object, where: str) -> str | bool:
+    before = f"{where}: " if where else ""
+    if name not in USER_SETTINGS:
+        raise InvalidArgument(
+            f"{before}no setting {name[:60]}", hint=" ".join(USER_SETTINGS), path=where or None
+        )
+    if isinstance(value, bool) and name in SWITCHES:
+        return value
+    if isinstance(value, str) and value and name not in SWITCHES:
+        if name == "lock_timeout":
+            parse_duration(value)
+        if value in _WORDS.get(name, (value,)):
+            return value
+        raise InvalidArgument(f"{before}{name} is {'|'.join(_WORDS[name])}, not {value[:40]}")
+    kind = "true or false" if name in SWITCHES else "a text"
+    raise InvalidArgument(f"{before}{name} must be {kind}", path=where or None)

@@ -1,0 +1,201 @@
+"""Owns the commands that give space back: compact, offload, trim, gc; and accept-clock."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from txlog.cli.call.ask import confirm
+from txlog.cli.call.call import Call
+from txlog.cli.call.progress import Words
+from txlog.cli.line.command import command, exclusive
+from txlog.cli.line.declared import Argument, Option
+from txlog.cli.terminal.tables import counted, duration, size
+from txlog.errors import Usage
+from txlog.ranges import parse_bound
+from txlog.settings import HOUR_MS
+
+
+@command(
+    "admin compact",
+    examples=("txlog admin compact orders", "txlog admin compact orders -p 0 --dry-run"),
+    fields=(
+        "topic transactions messages aborted_dropped size_before_bytes size_after_bytes "
+        "ledgers_before ledgers_after dry_run"
+    ),
+    changes=True,
+)
+def compact(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    partition: Annotated[int | None, Option("--partition", "-p", metavar="N")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
+) -> None:
+    """Rewrite the sidecar in commit order, without rows of aborted transactions."""
+    client = call.client(write=not dry_run)
+    with Words(call, f"compacting {topic}"):
+        answer = client.admin.compact(topic, partition, dry_run=dry_run)
+    before, after = int(answer["size_before_bytes"]), int(answer["size_after_bytes"])
+    call.summary(
+        f"{_tense(dry_run, 'compact')} {answer['topic']}: "
+        f"{counted(int(answer['messages']), 'message')} of "
+        f"{counted(int(answer['transactions']), 'transaction')} kept, "
+        f"{answer['aborted_dropped']:,} dropped, {size(before)} before, {size(after)} after"
+    )
+    call.output.result(answer)
+
+
+@command(
+    "admin compact-changes",
+    examples=("txlog admin compact-changes", "txlog admin compact-changes --json"),
+    fields=(
+        "log rows_before rows_after files_before files_after size_before_bytes size_after_bytes"
+    ),
+    changes=True,
+)
+def compact_changes(call: Call) -> None:
+    """Reduce the logs of changes to the newest row of each key, cursor and thing of the catalog.
+
+    The logs are system/__transaction_key, the cursors' and system/catalog: what DuckDB and Spark
+    read as Parquet, and query as transaction_key_log, cursor_log, catalog_log. What came before the
+    newest rows is gone, as by a compaction of a topic. Each cursor gets a file of its own, in
+    _cursors/SUBSCRIPTION of its partition.
+    """
+    client = call.client(write=True)
+    with Words(call, "compacting the logs of changes"):
+        rows = client.admin.compact_changes()
+    before, after = (sum(int(row[f"rows_{when}"]) for row in rows) for when in ("before", "after"))
+    call.summary(f"{counted(before, 'change')} before, {after:,} after")
+    call.output.rows(rows)
+
+
+@command(
+    "admin offload",
+    examples=(
+        "txlog admin offload orders --to /mnt/archive",
+        "txlog admin offload orders --to 's3://bucket/txlog?region=eu-central-1' --dry-run",
+    ),
+    fields="topic place files size_bytes ledgers_left dry_run",
+    changes=True,
+)
+def offload(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    to: Annotated[
+        str | None, Option("--to", metavar="DIR|URI", help="a directory, s3://bucket/prefix")
+    ] = None,
+    partition: Annotated[int | None, Option("--partition", "-p", metavar="N")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
+) -> None:
+    """Move sealed files out of the store; readers, queries and Spark find them there.
+
+    What is copied is read back and compared before the ledger changes its place. The files here go
+    after reader_grace_ms, those there when a trim or a deletion lets them go and `txlog admin
+    checkpoint` or `txlog admin gc --apply` runs. Credentials for S3 come from the environment.
+    """
+    if to is None:
+        raise Usage("say where to: --to DIR or --to s3://bucket/prefix")
+    client = call.client(write=not dry_run)
+    with Words(call, f"offloading {topic}"):
+        answer = client.admin.offload(topic, to, partition, dry_run=dry_run)
+    left = answer["ledgers_left"]
+    stay = "stays" if left == 1 else "stay"
+    call.summary(
+        f"{_tense(dry_run, 'offload')} {counted(answer['files'], 'file')} of {answer['topic']}, "
+        f"{size(answer['size_bytes'])}; {counted(left, 'ledger')} {stay}"
+        " (open, in parts, or not clean)"
+    )
+    call.output.result(answer)
+
+
+@command(
+    "admin trim",
+    examples=(
+        "txlog admin trim orders --to @-7d",
+        "txlog admin trim orders --to sub=billing --dry-run",
+        "txlog admin trim orders --by-policy --yes",
+    ),
+    fields="topic ledgers messages size_bytes partition_list dry_run",
+    changes=True,
+)
+def trim(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    to: Annotated[str | None, Option("--to", metavar="BOUND", help="what lies before it")] = None,
+    by_policy: Annotated[
+        bool, Option("--by-policy", help="what the retention of the topic lets go")
+    ] = False,
+    force: Annotated[bool, Option("--force-unacked", help="what is not acknowledged, too")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
+) -> None:
+    """Let the oldest messages go, by whole ledgers."""
+    exclusive(to=to, by_policy=by_policy)
+    if to is None and not by_policy:
+        raise Usage("say what to trim: --to BOUND or --by-policy")
+    bound = None if to is None else parse_bound(to, call.now_ms())
+    client = call.client(write=not dry_run)
+    plan = client.admin.trim(topic, bound, by_policy=by_policy, force_unacked=force, dry_run=True)
+    if not dry_run and plan["ledgers"]:
+        confirm(call, f"trim {_amount(plan)}")
+        plan = client.admin.trim(topic, bound, by_policy=by_policy, force_unacked=force)
+    if plan["ledgers"]:
+        call.summary(f"{_tense(dry_run, 'trim')} {_amount(plan)}")
+    else:
+        call.summary(f"nothing to trim in {plan['topic']}: whole ledgers go, and none lies before")
+    call.output.result({**plan, "dry_run": dry_run})
+
+
+@command(
+    "admin gc",
+    examples=("txlog admin gc", "txlog admin gc --apply --keep 10m"),
+    fields="applied files size_bytes file_list",
+    changes=True,
+)
+def gc(
+    call: Call,
+    apply: Annotated[bool, Option("--apply", help="unlink them")] = False,
+    keep: Annotated[str, Option("--keep", metavar="DUR", help="for readers that began before")] = (
+        "1h"
+    ),
+) -> None:
+    """Find files that no manifest names; --apply unlinks them."""
+    keep_ms = call.duration(keep)
+    client = call.client(write=apply)
+    answer = client.admin.gc(apply, HOUR_MS if keep_ms is None else keep_ms)
+    done = "unlinked" if apply else "found"
+    call.summary(f"{done} {counted(answer['files'], 'file')}, {size(answer['size_bytes'])}")
+    call.output.result(answer)
+
+
+@command(
+    "admin accept-clock",
+    examples=("txlog admin accept-clock", "txlog admin accept-clock --json"),
+    fields="ahead_ms was_believed",
+    changes=True,
+)
+def accept_clock(call: Call) -> None:
+    """Say that the wall clock is right, so that what is old by it expires again.
+
+    A clock that was set forward by more than clock_jump_max_ms is not believed: nothing is deleted,
+    acknowledged or forgotten by it, and `status` and `check` say so. Behind a reboot it is believed
+    by itself once it has run for an hour; so is one that was set back.
+    """
+    answer = call.client(write=True).admin.accept_clock()
+    ahead = duration(max(0, int(answer["ahead_ms"])))
+    if answer["was_believed"]:
+        call.summary("the clock was believed already")
+    else:
+        call.summary(f"the clock is believed, {ahead} ahead of what was expected")
+    call.output.result(answer)
+
+
+def _amount(plan: dict[str, object]) -> str:
+    messages, ledgers = plan["messages"], plan["ledgers"]
+    assert isinstance(messages, int)
+    assert isinstance(ledgers, int)
+    return f"{plan['topic']}: {counted(messages, 'message')} in {counted(ledgers, 'ledger')}"
+
+
+def _tense(dry_run: bool, verb: str) -> str:
+    if dry_run:
+        return f"would {verb}"
+    return f"{verb}med" if verb == "trim" else f"{verb}ed"

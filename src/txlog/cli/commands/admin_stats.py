@@ -1,0 +1,172 @@
+"""Owns the commands that look at coordinators, sidecars, pending acknowledgements and locks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from txlog.cli.call.call import Call
+from txlog.cli.commands.txn import LIST_FIELDS
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Argument, Option
+from txlog.ids import MessageId, TxnId
+from txlog.ranges import parse_duration
+
+_Coordinator = Annotated[int | None, Option("--coordinator", "-c", metavar="ID")]
+_Partition = Annotated[int | None, Option("--partition", "-p", metavar="N")]
+_Txn = Annotated[str | None, Option("--txn", metavar="ID", help="what it has there")]
+_Internal = Annotated[bool, Option("--internal", help="the ledger behind it, too")]
+
+
+@command(
+    "admin coordinators",
+    examples=("txlog admin coordinators", "txlog admin coordinators -f names"),
+    fields="coordinator state ongoing_txn_size keys",
+)
+def coordinators(call: Call) -> None:
+    """List the transaction coordinators."""
+    call.output.rows(call.client().admin.coordinators())
+
+
+@command(
+    "admin coordinator-stats",
+    examples=("txlog admin coordinator-stats -c 3", "txlog admin coordinator-stats --json"),
+    fields=(
+        "coordinator state least_sig_bits low_water_mark ongoing_txn_size next_sequence "
+        "committing_size aborting_size ended_size "
+        "| oldest_open_time recover_start_time recover_end_time log_stats"
+    ),
+)
+def coordinator_stats(
+    call: Call, coordinator: _Coordinator = None, internal: _Internal = False
+) -> None:
+    """Show the figures of one coordinator, or of all."""
+    call.output.rows(call.client().admin.coordinator_stats(coordinator, internal=internal))
+
+
+@command(
+    "admin transaction-metadata",
+    examples=(
+        "txlog admin transaction-metadata 0:42 --json",
+        "txlog admin transaction-metadata 0:42",
+    ),
+    fields=(
+        "txn status open_time timeout_at timeout_ms owner owner_uid transaction_key epoch reason "
+        "overdue end_time decision_lsn waiting_list skipped_list produced_partitions "
+        "acked_partitions"
+    ),
+)
+def transaction_metadata(
+    call: Call, txn: Annotated[str, Argument(metavar="ID", show_default=False)]
+) -> None:
+    """Show everything known of a transaction."""
+    call.output.single(call.client().admin.transaction_metadata(TxnId.parse(txn)))
+
+
+@command(
+    "admin slow-transactions",
+    examples=(
+        "txlog admin slow-transactions --time 10m",
+        "txlog admin slow-transactions --time 1h -c 3 --json",
+    ),
+    fields=LIST_FIELDS,
+)
+def slow_transactions(
+    call: Call,
+    time: Annotated[str, Option("--time", metavar="DUR", show_default=False, help="older than")],
+    coordinator: _Coordinator = None,
+) -> None:
+    """List unfinished transactions older than a time, oldest first."""
+    found = call.client().admin.slow_transactions(parse_duration(time), coordinator)
+    call.output.rows(found)
+
+
+@command(
+    "admin transaction-buffer-stats",
+    examples=(
+        "txlog admin transaction-buffer-stats orders",
+        "txlog admin transaction-buffer-stats orders --txn 0:42",
+    ),
+    fields=(
+        "topic partition state ongoing_txn_size total_aborted_transactions sidecar_live_bytes "
+        "sidecar_garbage_bytes | max_read_position low_water_marks last_snapshot_time "
+        "recover_start_time recover_end_time start_position aborted messages marker"
+    ),
+)
+def transaction_buffer_stats(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="T", show_default=False)],
+    partition: _Partition = None,
+    txn: _Txn = None,
+) -> None:
+    """Show the sidecars of a topic; with --txn what a transaction has in them."""
+    txn_id = _only_with(call, txn, 4)
+    call.output.rows(call.client().admin.transaction_buffer_stats(topic, partition, txn=txn_id))
+
+
+@command(
+    "admin pending-ack-stats",
+    examples=(
+        "txlog admin pending-ack-stats orders billing",
+        "txlog admin pending-ack-stats orders billing -p 0 --json",
+    ),
+    fields=(
+        "topic partition subscription state ongoing_txn_size pending_messages | low_water_marks "
+        "recover_start_time recover_end_time log_stats cumulative_ack_position individual_acks"
+    ),
+)
+def pending_ack_stats(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="T", show_default=False)],
+    subscription: Annotated[str, Argument(metavar="SUB", show_default=False)],
+    partition: _Partition = None,
+    txn: _Txn = None,
+    internal: _Internal = False,
+) -> None:
+    """Show what open transactions hold of a subscription; with --txn what one holds."""
+    txn_id = _only_with(call, txn, 2)
+    call.output.rows(
+        call.client().admin.pending_ack_stats(
+            topic, subscription, partition, txn=txn_id, internal=internal
+        )
+    )
+
+
+@command(
+    "admin position-in-pending-ack",
+    examples=(
+        "txlog admin position-in-pending-ack orders billing 17:4",
+        "txlog admin position-in-pending-ack orders billing 17:4 --json",
+    ),
+    fields="topic subscription position state txn",
+)
+def position_in_pending_ack(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="T", show_default=False)],
+    subscription: Annotated[str, Argument(metavar="SUB", show_default=False)],
+    message: Annotated[str, Argument(metavar="ID", show_default=False)],
+) -> None:
+    """Show what state a message has on a subscription.
+
+    PendingAck, MarkDelete (acknowledged), NotInPendingAck, PendingAckNotReady or InvalidPosition.
+    """
+    position = MessageId.parse(message)
+    call.output.single(call.client().admin.position_in_pending_ack(topic, subscription, position))
+
+
+@command(
+    "admin locks",
+    examples=("txlog admin locks", "txlog admin locks --json"),
+    fields="name path held pid command since_time subscription",
+)
+def locks(call: Call) -> None:
+    """Show who holds which lock; a lock dies with its process, so there is no unlock."""
+    call.output.rows(call.client().admin.locks())
+
+
+def _only_with(call: Call, txn: str | None, last: int) -> TxnId | None:
+    """Return the transaction; without one the last fields of the command are left out."""
+    if txn is not None:
+        return TxnId.parse(txn)
+    if call.flags.columns is None:
+        call.output.fields = call.output.fields[:-last]
+    return None

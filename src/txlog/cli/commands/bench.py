@@ -1,0 +1,91 @@
+"""Owns the command `bench`: how fast a store is on the disk that it would lie on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from txlog.cli.call.call import Call
+from txlog.cli.call.progress import Words
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Option
+from txlog.errors import InvalidArgument, NotFound, StoreNotFound
+from txlog.ranges import parse_size
+
+_MODES = ("produce", "consume", "txn", "mixed")
+
+
+@command(
+    "bench",
+    examples=(
+        "txlog bench",
+        "txlog bench --mode produce --duration 3s --size 1KiB",
+        "txlog bench --json > before.json   # and later: txlog bench --compare before.json",
+    ),
+    fields="mode operations per_second p50_us p99_us max_us size_bytes "
+    "| messages before_per_second ratio",
+)
+def bench(
+    call: Call,
+    mode: Annotated[
+        str, Option("--mode", metavar="produce|consume|txn|mixed", help="what an operation is")
+    ] = "mixed",
+    size: Annotated[str, Option("--size", metavar="SIZE", help="of a message")] = "100",
+    lasting: Annotated[str, Option("--duration", metavar="DUR", help="for so long")] = "10s",
+    txn_size: Annotated[
+        int, Option("--txn-size", metavar="N", help="messages of a batch or transaction")
+    ] = 100,
+    compare: Annotated[
+        str | None, Option("--compare", metavar="FILE", help="with what --json printed before")
+    ] = None,
+) -> None:
+    """Measure how many operations a store does in a second, and how long each takes.
+
+    produce: one durable message. consume: so many received and acknowledged. txn: so many sent in
+    a transaction. mixed: a transaction that receives and sends. The store measured is one of its
+    own beside the store that is named, else in the working directory; nothing is left of it.
+    """
+    call.check_choice("--mode", mode, _MODES)
+    duration_ms = call.duration(lasting)
+    assert duration_ms is not None
+    if not duration_ms:
+        raise InvalidArgument("--duration needs a time above 0", code=203)
+    before = None if compare is None else _before(compare, mode)
+    try:
+        folder = os.path.dirname(os.path.abspath(call.store_path()))
+    except StoreNotFound:
+        folder = os.getcwd()
+    if not os.path.isdir(folder):
+        raise NotFound(f"there is no directory {folder}", path=folder)
+    work = importlib.import_module("txlog.benchmark")
+    with Words(call) as told:
+        told(f"{mode}, {lasting}")
+        row = work.bench(
+            folder, mode, message_bytes=parse_size(size), duration_ms=duration_ms,
+            txn_size=txn_size, durability=call.durability() or "sync",
+        )  # fmt: skip
+    if before:
+        row = {**row, "before_per_second": before, "ratio": round(row["per_second"] / before, 3)}
+        if call.flags.columns is None:
+            call.output.shown = [*call.command.table_fields, "before_per_second", "ratio"]
+    call.output.rows([row])
+
+
+def _before(path: str, mode: str) -> float:
+    """How many a second there were before. Raises NotFound, InvalidArgument."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            rows = json.load(file)
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no {path}", path=path) from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} is not what bench --json prints", path=path) from error
+    for row in rows if isinstance(rows, list) else [rows]:
+        if isinstance(row, Mapping) and row.get("mode") == mode:
+            found: Any = row.get("per_second")
+            if isinstance(found, int | float) and found > 0:
+                return float(found)
+    raise InvalidArgument(f"{path} has no figure of mode {mode}", path=path)

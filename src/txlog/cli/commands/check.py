@@ -1,0 +1,180 @@
+"""Owns the command `check`: whether a store is well, in the words and exit codes of monitors."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from txlog.cli.call.call import Call
+from txlog.cli.line.command import command, exclusive
+from txlog.cli.line.declared import Option
+from txlog.cli.terminal import fields, tables
+from txlog.engine.storage.user_files import replace_file
+from txlog.errors import Corruption, TxlogError, Usage
+
+EXITS: Final = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
+_STYLES: Final = ("text", "nagios", "prometheus", "json")
+# Of the values of a check: the unit that monitors know, and how many of it one of ours is.
+_UNITS: Final = {"txn-age": ("s", 0.001), "lag": ("s", 0.001), "space": ("B", 1)}
+Answer = Mapping[str, Any]
+
+
+@command(
+    "check",
+    examples=(
+        "txlog check --backlog-warn 10000 --backlog-crit 100000",
+        "txlog check --style nagios --txn-age-warn 5m --txn-age-crit 1h",
+        "txlog check --style prometheus --outfile /var/lib/node_exporter/txlog_check.prom",
+        "txlog check --topic orders --lag-crit 10m --json",
+    ),
+    fields="status check_list",
+)
+def check(
+    call: Call,
+    topics: Annotated[
+        list[str] | None, Option("--topic", "-t", metavar="T", help="these only; may be repeated")
+    ] = None,
+    backlog_warn: Annotated[
+        int | None, Option("--backlog-warn", metavar="N", help="messages of a subscription")
+    ] = None,
+    backlog_crit: Annotated[
+        int | None, Option("--backlog-crit", metavar="N", help="the same, critical")
+    ] = None,
+    txn_age_warn: Annotated[
+        str | None, Option("--txn-age-warn", metavar="DUR", help="of an unfinished transaction")
+    ] = None,
+    txn_age_crit: Annotated[
+        str | None, Option("--txn-age-crit", metavar="DUR", help="the same, critical")
+    ] = None,
+    lag_warn: Annotated[
+        str | None, Option("--lag-warn", metavar="DUR", help="of a watermark behind the clock")
+    ] = None,
+    lag_crit: Annotated[
+        str | None, Option("--lag-crit", metavar="DUR", help="the same, critical")
+    ] = None,
+    style: Annotated[
+        str, Option("--style", metavar="text|nagios|prometheus|json", help="how it is said")
+    ] = "text",
+    outfile: Annotated[
+        str | None, Option("--outfile", metavar="PATH", help="write it there, replaced at once")
+    ] = None,
+) -> None:
+    """Tell whether a store is well: 0 ok, 1 warning, 2 critical, 3 unknown or an error.
+
+    A value above a bound is told. Always looked at: partitions that are away, room on the disk,
+    transactions that hang. Of backlog, age and lag the values are shown without bounds, too.
+    """
+    call.check_choice("--style", style, _STYLES)
+    as_json = call.output.as_json
+    exclusive(style=style not in ("text", "json") and style, json=as_json)
+    bounds = {
+        "backlog": _bounds("backlog", backlog_warn, backlog_crit),
+        "txn_age_ms": _bounds("txn-age", call.duration(txn_age_warn), call.duration(txn_age_crit)),
+        "lag_ms": _bounds("lag", call.duration(lag_warn), call.duration(lag_crit)),
+    }
+    answer: Answer
+    try:
+        answer = call.client().admin.check(topics or [], **bounds)
+    except TxlogError as error:
+        answer = _failed(error)
+    call.exit = EXITS[answer["status"]]
+    form = "json" if as_json else style
+    text = _PRINTED[form](call, answer)
+    if outfile is not None:
+        replace_file(os.path.abspath(outfile), text.encode())
+        call.summary(f"{answer['status']}: wrote {outfile}")
+    else:
+        call.output.text(text)
+
+
+def _bounds(name: str, warn: int | None, crit: int | None) -> tuple[int | None, int | None]:
+    if warn is not None and crit is not None and warn > crit:
+        raise Usage(f"--{name}-warn is above --{name}-crit")
+    return warn, crit
+
+
+def _failed(error: TxlogError) -> Answer:
+    """What there is to say of a store that cannot be looked at."""
+    status = "critical" if isinstance(error, Corruption) else "unknown"
+    detail = error.message if error.hint is None else f"{error.message} ({error.hint})"
+    row = {"name": "store", "status": status, "value": error.exit, "warn": None, "crit": None,
+           "detail": detail}  # fmt: skip
+    return {"status": status, "check_list": [row]}
+
+
+def _json(call: Call, answer: Answer) -> str:
+    picked = fields.select(answer, call.command.fields)
+    return json.dumps(picked, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _text(call: Call, answer: Answer) -> str:
+    rows = answer["check_list"]
+    width = max(len(row["name"]) for row in rows)
+    lines = [
+        f"{row['status']:<8}  {row['name']:<{width}}  {_shown(row)}  {row['detail']}".rstrip()
+        for row in rows
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _shown(row: Answer) -> str:
+    name = str(row["name"]).split(" ")[0]
+    if name == "space":
+        return tables.size(row["value"])
+    return tables.duration(row["value"]) if name in _UNITS else f"{row['value']:,}"
+
+
+def _nagios(call: Call, answer: Answer) -> str:
+    rows: Sequence[Answer] = answer["check_list"]
+    wrong = [row for row in rows if row["status"] != "ok"]
+    said = "; ".join(f"{row['name']}: {_said(row)}" for row in wrong[:3])
+    figures = " ".join(_perfdata(row) for row in rows if row["name"] != "store")
+    first = f"TXLOG {answer['status'].upper()} - {said or f'{len(rows)} checks'}"
+    more = [f"{row['status'].upper()} {row['name']}: {row['detail']}" for row in wrong[3:]]
+    # One line is read by every monitor; a bar would begin the figures.
+    lines = [line.replace("|", "/").replace("\n", " ") for line in (first, *more)]
+    lines[0] += f" | {figures}" if figures else ""
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _said(row: Answer) -> str:
+    return str(row["detail"]) if row["name"] == "store" else f"{_shown(row)}, {row['detail']}"
+
+
+def _perfdata(row: Answer) -> str:
+    """'label'=value[unit];warn;crit; a range N: warns below."""
+    kind = str(row["name"]).split(" ")[0]
+    unit, factor = _UNITS.get(kind, ("", 1))
+    below = ":" if kind == "space" else ""
+    warn, crit = ("" if row[name] is None else f"{_number(row[name] * factor)}{below}"
+                  for name in ("warn", "crit"))  # fmt: skip
+    label = str(row["name"]).replace("'", "''").replace("=", "_")
+    return f"'{label}'={_number(row['value'] * factor)}{unit};{warn};{crit};;".rstrip(";")
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def _prometheus(call: Call, answer: Answer) -> str:
+    family = importlib.import_module("txlog.answers.metric_family").Family
+    said = "0 ok, 1 warning, 2 critical, 3 unknown"
+    rows: Sequence[Answer] = answer["check_list"]
+    statuses = [("", {"check": row["name"]}, EXITS[row["status"]]) for row in rows]
+    values = [("", {"check": row["name"]}, row["value"]) for row in rows if row["name"] != "store"]
+    made = [
+        family("txlog_check", "gauge", f"Worst of all checks: {said}.",
+               [("", {}, EXITS[answer["status"]])]),
+        family("txlog_check_status", "gauge", f"Of one check: {said}.", statuses),
+        family("txlog_check_value", "gauge", "What it looks at: messages, ms or bytes.", values),
+    ]  # fmt: skip
+    text: str = importlib.import_module("txlog.answers.metrics_text").exposition(made)
+    return text
+
+
+_PRINTED: Final[dict[str, Callable[[Call, Answer], str]]] = {
+    "text": _text, "json": _json, "nagios": _nagios, "prometheus": _prometheus,
+}  # fmt: skip

@@ -1,0 +1,73 @@
+"""Owns the commands of completion: the scripts of bash, zsh and fish, shown or installed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Final
+
+from txlog.cli.call.call import Call
+from txlog.cli.call.environment import config_home, data_home
+from txlog.cli.call.install import install as install_file
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Argument
+from txlog.errors import Usage
+
+SHELLS: Final = ("bash", "zsh", "fish")
+_FOLDER: Final = Path(__file__).with_name("shells")
+Shell = Annotated[
+    str | None, Argument(metavar="bash|zsh|fish", show_default=False, help="none: that of SHELL")
+]
+
+
+@command(
+    "completion show",
+    examples=("txlog completion show bash", "source <(txlog completion show bash)"),
+)
+def show(call: Call, shell: Shell = None) -> None:
+    """Print the script that completes txlog: verbs, flags and their words, names of the store.
+
+    Names of topics, subscriptions, keys and transactions are read from the store that the line
+    means, without a lock.
+    """
+    call.output.text(script(_shell(shell)))
+
+
+@command(
+    "completion install",
+    examples=("txlog completion install bash", "txlog completion install fish --json"),
+    fields="path changed",
+    changes=True,
+)
+def install(call: Call, shell: Shell = None) -> None:
+    """Write it where the shell looks for it; it may be repeated.
+
+    For bash that takes the package bash-completion, for zsh a line in .zshrc that it names.
+    """
+    name = _shell(shell)
+    path = place(name)
+    changed = install_file(call, path, script(name))
+    call.summary(f"{path} {'is written' if changed else 'was so already'}; open a new shell")
+    if name == "zsh":
+        call.summary(f"before compinit in .zshrc: fpath=({path.parent} $fpath)")
+
+
+def script(shell: str) -> str:
+    """The script of a shell."""
+    return (_FOLDER / f"txlog.{shell}").read_text(encoding="utf-8")
+
+
+def place(shell: str) -> Path:
+    """Where a shell looks for completions of a user."""
+    if shell == "bash":
+        return data_home(os.environ) / "bash-completion" / "completions" / "txlog"
+    if shell == "zsh":
+        return data_home(os.environ) / "zsh" / "site-functions" / "_txlog"
+    return config_home(os.environ) / "fish" / "completions" / "txlog.fish"
+
+
+def _shell(given: str | None) -> str:
+    name = given or os.path.basename(os.environ.get("SHELL", ""))
+    if name not in SHELLS:
+        raise Usage(f'a shell is {"|".join(SHELLS)}, not "{name[:40]}"')
+    return name

@@ -1,0 +1,181 @@
+"""Owns the commands of settings: config show, get, set, path."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from typing import Annotated, Any
+
+from txlog.cli.call import user_config
+from txlog.cli.call.call import Call
+from txlog.cli.call.environment import USER_SETTINGS
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Argument, Option
+from txlog.errors import InvalidArgument, NotFound, StoreNotFound
+from txlog.ranges import parse_duration, parse_size
+from txlog.settings import SHARES, SWITCHES
+
+Row = dict[str, Any]
+Key = Annotated[str, Argument(metavar="KEY", show_default=False)]
+
+
+@command(
+    "config show",
+    examples=("txlog config show", "txlog config show --origin", "txlog config show --json"),
+    fields="name value | origin",
+)
+def show(
+    call: Call,
+    origin: Annotated[bool, Option("--origin", help="say where each value is from")] = False,
+) -> None:
+    """List settings: those of this user and call, then those of the store.
+
+    A flag goes before a variable, that before the store, config.toml and what is built in. Without
+    a store only the first are listed.
+    """
+    if origin and call.flags.columns is None:
+        call.output.shown = ["name", "value", "origin"]
+    call.output.rows(_rows(call))
+
+
+@command(
+    "config get",
+    examples=("txlog config get txn_timeout_default_ms", "txlog config get store"),
+    fields="name value origin",
+)
+def get(call: Call, key: Key) -> None:
+    """Print the value of a setting, with --json its origin as well."""
+    rows = _rows(call)
+    row = next((each for each in rows if each["name"] == key), None)
+    if row is None:
+        raise _unknown(key, [each["name"] for each in rows])
+    if call.output.form in ("json", "ndjson", "table", "wide", "md", "tsv", "csv") and (
+        call.flags.format or call.flags.json
+    ):
+        call.output.single(row)
+    else:
+        call.output.text(f"{row['value'] or ''}\n")
+
+
+@command(
+    "config set",
+    examples=(
+        "txlog config set txn_timeout_default_ms 5m",
+        "txlog config set checkpoint_bytes 128MiB --dry-run",
+        "txlog config set --user color never",
+        "txlog config set --user shop.store /data/shop   # --profile shop",
+    ),
+    fields="name value was changed",
+    changes=True,
+    dry_run=True,
+)
+def set_(
+    call: Call,
+    key: Key,
+    value: Annotated[str, Argument(metavar="VALUE", show_default=False)],
+    user: Annotated[
+        bool, Option("--user", help="in config.toml of this user; NAME.KEY: of the profile NAME")
+    ] = False,
+) -> None:
+    """Set a setting of the store, for all who use it, or with --user one of this user.
+
+    A setting in …_ms takes 5m, one in …_bytes takes 64MiB. A process that has the store open takes
+    it with its next look at the store.
+    """
+    if user:
+        _set_user(call, key, value)
+        return
+    if key in USER_SETTINGS:
+        raise InvalidArgument(f"{key} is a setting of a user", hint="--user sets it")
+    admin = call.client(write=True).admin
+    known = {row["name"]: row for row in admin.settings()}
+    if key not in known:
+        raise _unknown(key, list(known))
+    answer = admin.set_setting(key, _parsed(key, value, known[key]["value"]))
+    now, was = _shown(key, answer["value"]), _shown(key, answer["before"])
+    if answer["changed"]:
+        undo = f"; undo: txlog config set {key} {was}" if key != "coordinators" else ""
+        call.summary(f"{key} is {now}, it was {was}{'' if call.dry_run else undo}")
+    else:
+        call.summary(f"{key} was {now} already")
+    shown = {"value": now, "was": was}
+    call.output.result({"name": key, "changed": answer["changed"], **shown})
+
+
+@command(
+    "config path",
+    examples=("txlog config path", "cat $(txlog config path)"),
+)
+def path(call: Call) -> None:
+    """Print where the user's config.toml is, or would be."""
+    call.output.text(f"{user_config.path(os.environ)}\n")
+
+
+def _rows(call: Call) -> list[Row]:
+    """Settings of the user and this call, then of the store if there is one."""
+    rows = call.settings_in_force()
+    try:
+        store, origin = call.found_store()
+    except StoreNotFound:
+        return [{"name": "store", "value": "", "origin": "none found"}, *rows]
+    rows = [{"name": "store", "value": os.path.abspath(store), "origin": origin}, *rows]
+    listed = call.client().admin.settings()
+    durability = os.environ.get("TXLOG_DURABILITY")
+    for row in listed:
+        if row["name"] == "durability" and durability:
+            row.update(value=durability, origin="TXLOG_DURABILITY")
+        if row["name"] == "lock_timeout_ms":
+            _lock_timeout(call, row)
+        rows.append({**row, "value": _shown(row["name"], row["value"])})
+    return rows
+
+
+def _lock_timeout(call: Call, row: Row) -> None:
+    """Say how long this call waits for a lock, and who says so."""
+    if call.lock_timeout_ms is not None:
+        origin = "--lock-timeout" if call.flags.lock_timeout else "TXLOG_LOCK_TIMEOUT"
+        row.update(value=call.lock_timeout_ms, origin=origin)
+    elif row["origin"] == "built in" and "lock_timeout" in call.user:
+        row.update(value=call.usual_lock_timeout_ms(), origin=call.user["lock_timeout"][1])
+
+
+def _set_user(call: Call, key: str, value: str) -> None:
+    profile, _, name = key.rpartition(".")
+    where = user_config.path(os.environ)
+    before = user_config.change(os.environ, profile or None, name, value, dry_run=call.dry_run)
+    changed = before != value
+    said = "is set" if changed else "was so already"
+    call.summary(f"{key} {said} in {where}")
+    call.output.result({"name": key, "value": value, "was": before, "changed": changed})
+
+
+def _parsed(name: str, text: str, now: object) -> int | str | float:
+    """The value that text writes, by the name and the value it has now.
+
+    raises: InvalidArgument (201, 203)
+    """
+    if name in SWITCHES:
+        if text not in ("true", "false", "0", "1"):
+            raise InvalidArgument(f'{name} is true or false, not "{text[:40]}"')
+        return int(text in ("true", "1"))
+    if isinstance(now, str):
+        return text
+    try:
+        return float(text) if name in SHARES else int(text)
+    except ValueError:
+        if name.endswith("_ms"):
+            return parse_duration(text)
+        if name.endswith(("_bytes", "_bytes_max", "_bytes_min")):
+            return parse_size(text)
+        raise InvalidArgument(f'{name} is a number, not "{text[:40]}"', setting=name) from None
+
+
+def _shown(name: str, value: object) -> str:
+    """A value as it is written; switches are kept as 0 and 1."""
+    return ("true" if value else "false") if name in SWITCHES else str(value)
+
+
+def _unknown(key: str, names: list[str]) -> NotFound:
+    near = difflib.get_close_matches(key, [*names, *USER_SETTINGS], n=1, cutoff=0.5)
+    hint = f"did you mean: {near[0]}" if near else "txlog config show lists them"
+    return NotFound(f"no setting {key[:60]}", hint=hint, setting=key)

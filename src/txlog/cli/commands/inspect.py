@@ -1,0 +1,214 @@
+"""Owns how `inspect` looks: what a word means in the store, or a file, and what is asked of it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from txlog.cli.call.call import Call
+from txlog.cli.line.command import exclusive
+from txlog.cli.output.output import check_columns
+from txlog.cli.output.records import json_record, rows_of
+from txlog.cli.terminal.fields import select
+from txlog.engine.upkeep.checkpoint.dump import inspect_file
+from txlog.errors import InvalidArgument, MessageNotFound, StoreNotFound, Usage
+from txlog.ranges import Range, parse_bound
+from txlog.startup import json as orjson
+
+_FILE: Final = "file:"
+_SCHEMA: Final = "SELECT column_name AS name, column_type AS type FROM (DESCRIBE FROM this)"
+_STATS: Final = (
+    "SELECT column_name AS name, column_type AS type, min, max, approx_unique, count AS values,"
+    " null_percentage FROM (SUMMARIZE FROM this)"
+)
+_SAMPLE: Final = "FROM this USING SAMPLE reservoir({rows} ROWS) REPEATABLE (1)"
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What is asked of the thing; nothing: what it is."""
+
+    sql: str | None
+    at: str | None
+    isolation: str
+    schema: bool
+    stats: bool
+    row_groups: bool
+    frames: bool
+    hexdump: str | None
+    sample: int | None
+    explain: bool
+
+    def check(self) -> None:
+        """Refuse what does not go together. Raises Usage."""
+        exclusive(sql=self.sql, schema=self.schema, stats=self.stats, row_groups=self.row_groups,
+                  frames=self.frames, hexdump=self.hexdump, sample=self.sample)  # fmt: skip
+        if self.explain and (self.row_groups or self.hexdump is not None):
+            raise Usage("--explain goes with what SQL answers")
+
+    def statement(self) -> str | None:
+        """What is asked as SQL over `this`."""
+        if self.sample is not None:
+            return _SAMPLE.format(rows=self.sample)
+        if self.schema or self.stats:
+            return _SCHEMA if self.schema else _STATS
+        return self.sql or ("FROM this" if self.explain or self.frames else None)
+
+
+def show(call: Call, what: str | None, looks: Looks) -> None:
+    """Print what a word means in the store, or what was asked of it."""
+    looks.check()
+    answer, path = _found(call, what, looks)
+    if looks.hexdump is not None:
+        _hexdump(call, answer, path, looks.hexdump)
+    elif looks.row_groups or (looks.stats and path is not None and _is_parquet(path)):
+        if path is None or not _is_parquet(path):
+            raise Usage("--row-groups goes with a Parquet file, or a ledger that is sealed")
+        files = importlib.import_module("txlog.answers.filerows")
+        rows = files.groups_of(path) if looks.row_groups else files.columns_of(path)
+        _print(call, pa.Table.from_pylist([_plain(row) for row in rows]))
+    elif looks.statement() is not None:
+        _ask(call, answer, path, looks)
+    else:
+        _single(call, answer, path)
+
+
+def _found(call: Call, what: str | None, looks: Looks) -> tuple[dict[str, Any], str | None]:
+    """(what the word means, the path of the one file that holds it)."""
+    if what is not None and what.startswith(_FILE):
+        return _file(what.removeprefix(_FILE), looks)
+    try:
+        client = call.client()
+    except StoreNotFound:
+        if what is None or not os.path.isfile(what):
+            raise
+        return _file(what, looks)
+    answer: dict[str, Any] = dict(client.inspect(what))
+    if answer["kind"] == "file":
+        return _file(str(answer["path"]), looks)
+    if looks.at is not None and looks.statement() is None:
+        answer = dict(client.inspect(f"msg:{_first_at(call, answer, looks.at)}"))
+    files = [row["file"] for row in answer.get("file_list", ())] or [answer.get("file")]
+    here = os.path.join(client.path, files[0]) if len(files) == 1 and files[0] else None
+    return answer, here
+
+
+def _file(path: str, looks: Looks) -> tuple[dict[str, Any], str]:
+    if looks.at is not None:
+        raise Usage("--at is a place in a topic")
+    return inspect_file(path), path
+
+
+def _starts(call: Call, answer: Mapping[str, Any], at: str) -> list[tuple[int, int, int, int]]:
+    """(partition, ledger, entry, index) of the first message of each partition there or behind."""
+    if answer["kind"] not in ("topic", "partition"):
+        raise Usage("--at is a place in a topic")
+    topic, client = str(answer["topic"]), call.client()
+    bound = parse_bound(at, call.now_ms())
+    one = answer.get("partition")
+    found: list[tuple[int, int, int, int]] = []
+    for number in range(client.describe_topic(topic)["partitions"]) if one is None else [one]:
+        for table in client.read(topic, range=Range(start=bound), partitions=[number], limit=1):
+            found += [(number, row["ledger"], row["entry"], row["index"] or 0)
+                      for row in table.to_pylist()]  # fmt: skip
+    return found
+
+
+def _first_at(call: Call, answer: Mapping[str, Any], at: str) -> str:
+    """The id of the message there, of the first partition that has one."""
+    for _, ledger, entry, index in _starts(call, answer, at):
+        return f"{ledger}:{entry}:{index}" if index else f"{ledger}:{entry}"
+    raise MessageNotFound(f"there is no message at {at} or behind it")
+
+
+def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> None:
+    """Print what SQL says of the thing."""
+    views = importlib.import_module("txlog.sql.this")
+    sql = str(looks.statement())
+    if answer["kind"] == "file":
+        if looks.frames and answer["type"] != "journal":
+            raise Usage("--frames goes with a journal file, or the store")
+        asked = views.FileQuery(path, sql)
+    else:
+        if looks.frames and answer["kind"] != "store":
+            raise Usage("--frames goes with a journal file, or the store")
+        starts = () if looks.at is None else _starts(call, answer, looks.at)
+        if looks.at is not None and not starts:
+            raise MessageNotFound(f"there is no message at {looks.at} or behind it")
+        this = "FROM frames" if looks.frames else views.select_of(answer, starts)
+        asked = importlib.import_module("txlog.sql.client_query").Query(
+            call.client(), sql, None, looks.isolation, this=this
+        )
+    with asked:
+        if looks.explain:
+            call.output.text(asked.plan())
+            return
+        rows = asked.rows()
+        importlib.import_module("txlog.cli.output.query_rows").Printed(
+            call.output, call.output.fields
+        ).print((rows.schema, iter(rows)))
+
+
+def _hexdump(call: Call, answer: Mapping[str, Any], path: str | None, words: str) -> None:
+    """Print bytes of a file, or of a frame from its first on."""
+    offset, colon, length = words.partition(":")
+    if not (colon and offset.isdecimal() and length.isdecimal() and len(words) < 40):
+        raise InvalidArgument(f"--hexdump is OFFSET:LEN, not {words[:40]}", code=203)
+    if path is None or answer["kind"] == "message":
+        raise Usage("--hexdump goes with a file, a frame or a ledger that is one file")
+    start = int(answer["offset"]) if answer["kind"] == "frame" else 0
+    count = int(length)
+    if answer["kind"] == "frame":
+        count = min(count, max(0, int(answer["size_bytes"]) - int(offset)))
+    files = importlib.import_module("txlog.answers.filerows")
+    for line in files.hexdump(path, start + int(offset), count):
+        call.output.text(line)
+
+
+def _single(call: Call, answer: dict[str, Any], path: str | None) -> None:
+    """Print what the thing is; for people also how DuckDB reads its file."""
+    record = answer.pop("record", None)
+    embedded = None
+    if isinstance(record, pa.Table):
+        as_json = call.output.as_json
+        rows = [json_record(row, embed=as_json) for row in rows_of(record)]
+        answer = {**(rows[0] if rows else {}), **answer}
+        embedded = answer["value"] if as_json and answer["value_encoding"] == "json" else None
+    if call.flags.columns is not None:
+        check_columns(call.output.fields, list(answer))
+    if embedded is not None:  # a value that is JSON stands as it is, as in a record of consume
+        row = select({**answer, "value": None}, call.output.fields or list(answer))
+        if "value" in row:
+            row["value"] = embedded
+        call.output.out.write(orjson.dumps(row) + b"\n")
+        return
+    call.output.single(answer)
+    if call.output.form in ("table", "wide") and path is not None and _is_parquet(path):
+        sql = f"FROM read_parquet('{os.path.abspath(path).replace(chr(39), chr(39) * 2)}')"
+        call.output.text(f"duckdb -c {shlex.quote(sql)}\n")
+
+
+def _is_parquet(path: str) -> bool:
+    if not Path(path).is_file():
+        return False
+    found: bool = importlib.import_module("txlog.answers.filerows").is_parquet(path)
+    return found
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose bounds are text: a column has one type, they have many."""
+    return {name: str(value) if name in ("min", "max") and value is not None else value
+            for name, value in row.items()}  # fmt: skip
+
+
+def _print(call: Call, table: pa.Table) -> None:
+    importlib.import_module("txlog.cli.output.query_rows").Printed(
+        call.output, call.output.fields
+    ).print((table.schema, iter(table.to_batches())))

@@ -1,0 +1,79 @@
+"""Owns the commands of manual pages: install, show, path."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from txlog.cli.call.call import Call
+from txlog.cli.call.environment import data_home
+from txlog.cli.call.install import install as install_file
+from txlog.cli.call.page import show_text
+from txlog.cli.help import man_pages, markup
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Argument
+from txlog.cli.terminal.tables import counted
+from txlog.errors import NotFound
+
+Pages = Annotated[list[str] | None, Argument(metavar="PAGE", show_default=False)]
+
+
+@command(
+    "man install",
+    examples=("txlog man install", "txlog man install --json"),
+    fields="path changed",
+    changes=True,
+)
+def install(call: Call) -> None:
+    """Write the man pages below $XDG_DATA_HOME/man, where `man` finds them.
+
+    It may be repeated: only pages that changed are written.
+    """
+    top = data_home(os.environ) / "man"
+    names = man_pages.page_names()
+    changed = sum(
+        install_file(call, top / f"man{name[-1]}" / name, man_pages.mdoc(name)) for name in names
+    )
+    call.summary(f"{counted(len(names), 'page')} in {top}, {changed} written; try: man txlog")
+
+
+@command(
+    "man show",
+    examples=("txlog man show produce", "txlog man show txn commit", "txlog man show offsets"),
+)
+def show(call: Call, page: Pages = None) -> None:
+    """Print a man page as text: of a command, a noun, or txlog without PAGE."""
+    show_text(call, markup.as_text(man_pages.page(_named(page))))
+
+
+@command(
+    "man path",
+    examples=("txlog man path", "txlog man path produce"),
+)
+def path(call: Call, page: Pages = None) -> None:
+    """Print the directory of the man pages, or the file of one.
+
+    That is where `man install` put them, else where they came with txlog.
+    """
+    name = _named(page)
+    for top in (data_home(os.environ) / "man", Path(sys.prefix) / "share" / "man"):
+        file = top / f"man{name[-1]}" / name
+        if file.is_file():
+            call.output.text(f"{file if page else top}\n")
+            return
+    raise NotFound("no man pages are installed", hint="txlog man install")
+
+
+def _named(page: list[str] | None) -> str:
+    """The page that was asked for.
+
+    raises: NotFound (308)
+    """
+    word = " ".join(page or ["txlog"])
+    name = man_pages.find(word)
+    if name is None:
+        shown = word if len(word) <= 40 else f"{word[:37]}..."
+        raise NotFound(f'no page "{shown}"', hint="txlog man show lists the commands", name=shown)
+    return name

@@ -1,0 +1,40 @@
+"""Owns the command `metrics`: the text for Prometheus, or the textfile of its node exporter."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Annotated
+
+from txlog.cli.call.call import Call
+from txlog.cli.line.command import command, exclusive
+from txlog.cli.line.declared import Option
+from txlog.engine.storage.user_files import replace_file
+
+
+@command(
+    "metrics",
+    examples=(
+        "txlog metrics",
+        "txlog metrics --textfile /var/lib/node_exporter/txlog.prom   # from cron",
+    ),
+    fields="name type labels value",
+)
+def metrics(
+    call: Call,
+    textfile: Annotated[
+        str | None, Option("--textfile", metavar="PATH", help="replaced at once")
+    ] = None,
+) -> None:
+    """Print the metrics of the store as Prometheus text, or as JSON."""
+    as_json = call.output.as_json
+    exclusive(textfile=textfile, json=as_json)
+    found = call.client().admin.metrics()
+    if as_json:
+        call.output.rows(importlib.import_module("txlog.answers.metric_family").rows(found))
+        return
+    text: str = importlib.import_module("txlog.answers.metrics_text").exposition(found)
+    if textfile is None:
+        call.output.text(text)
+    else:
+        replace_file(textfile, text.encode())
+        call.summary(f"wrote {textfile}")

@@ -1,0 +1,127 @@
+"""Owns the command `query`: SQL over the messages of a store."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from txlog.cli.call.call import Call, is_terminal, utf8
+from txlog.cli.call.progress import Words
+from txlog.cli.help import fields
+from txlog.cli.line.command import command, exclusive
+from txlog.cli.line.declared import Argument, Option
+from txlog.cli.terminal.tables import counted, duration
+from txlog.errors import InvalidArgument, NotFound, Usage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txlog.engine.store.store import Store
+    from txlog.engine.view.view import View
+
+
+@command(
+    "query",
+    examples=(
+        'txlog query "SELECT text(key), count(*) FROM orders GROUP BY 1"',
+        "txlog query \"SELECT * FROM messages WHERE topic = 'orders' LIMIT 5\" --json",
+        'txlog query "FROM orders" --out orders.parquet',
+        "txlog query --file report.sql --param day=2026-11-20",
+    ),
+    more=lambda: fields.relations(),
+)
+def query(
+    call: Call,
+    sql: Annotated[str | None, Argument(metavar="SQL|-", show_default=False)] = None,
+    file: Annotated[str | None, Option("--file", metavar="F", help="the SQL is there")] = None,
+    param: Annotated[
+        list[str] | None, Option("--param", metavar="K=V", help="the value of $K")
+    ] = None,
+    isolation: Annotated[
+        str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
+    ] = "committed",
+    skip_unavailable: Annotated[
+        bool, Option("--skip-unavailable", help="without partitions that are away")
+    ] = False,
+    limit: Annotated[int | None, Option("--limit", metavar="N", help="rows at most")] = None,
+    show_sql: Annotated[bool, Option("--show-sql", help="print the views, run nothing")] = False,
+    out: Annotated[
+        str | None, Option("--out", metavar="F.parquet|.csv|.arrow", help="write the rows there")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="replace the file of --out")] = False,
+) -> None:
+    """Run one SELECT of DuckDB over committed messages and over lists, all of one moment.
+
+    Relations: messages, one a topic by its name; messages_all, with rows of all kinds; topics
+    subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets watermarks
+    segments frames; a row a change have transaction_key_log cursor_log catalog_log.
+    text(key) and json(value) read bytes.
+    There is no order but by ORDER BY partition, ledger, entry, txn_index.
+    """
+    exclusive(SQL=sql, file=file)
+    exclusive(show_sql=show_sql, out=out)
+    if limit is not None and limit < 0:
+        raise InvalidArgument(f"--limit is {limit}, it must not be negative", code=203)
+    if force and out is None:
+        raise Usage("--force goes with --out")
+    shapes = importlib.import_module("txlog.cli.output.query_rows")
+    if out is not None:
+        shapes.check_out(out, force)
+    text = utf8(_sql(sql, file), "the SQL")
+    parameters = _parameters(param or [])
+    with importlib.import_module("txlog.sql.query").SqlQuery(
+        call.relations(), _listed, text, parameters, isolation,
+        skip_unavailable=skip_unavailable,
+    ) as asked:  # fmt: skip
+        if show_sql:
+            call.output.text("".join(f"{line};\n" for line in [*asked.statements, text.strip()]))
+            return
+        for partition in asked.left_out:
+            call.warn(f"without {partition}, which is not available")
+        says = call.flags.quiet < 1 and not call.output.as_json and out is None
+        pruned = asked.pruned() if says else 0
+        with Words(call, "running the query", prints=out is None and not is_terminal(1)):
+            batches = shapes.begun(shapes.limited(asked.rows(), limit))
+            rows = 0 if out is None else shapes.write_out(out, batches, force=force)
+        if out is not None:
+            call.summary(f"wrote {counted(rows, 'row')} to {out}")
+            return
+        rows = shapes.Printed(call.output, call.output.fields).print(batches)
+    some = f"{asked.files - pruned} of " if pruned else ""
+    call.summary(
+        f"{counted(rows, 'row')} ({some}{counted(asked.files, 'file')} read, "
+        f"{duration(call.elapsed_ms())})"
+    )
+
+
+def _listed(view: View, store: Store, name: str) -> pa.Table:
+    """A relation that is no messages: only these need the code of reports."""
+    return importlib.import_module("txlog.sql.lists").listed(view, store, name)
+
+
+def _sql(text: str | None, path: str | None) -> str:
+    """The statement, from where it was named."""
+    if path is not None:
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError as error:
+            raise NotFound(f"there is no {path}", path=os.path.abspath(path)) from error
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"{path} is not UTF-8", path=path) from error
+    if text is None:
+        raise Usage("the SQL is missing", hint="txlog query SQL, or - for stdin, or --file F")
+    return sys.stdin.read() if text == "-" and sys.stdin is not None else text
+
+
+def _parameters(given: list[str]) -> dict[str, str]:
+    """K=V as a mapping."""
+    found: dict[str, str] = {}
+    for word in given:
+        name, equals, value = utf8(word, "--param").partition("=")
+        if not name or not equals or name in found:
+            raise Usage(f'--param is K=V, each K once, not "{word[:40]}"')
+        found[name] = value
+    return found

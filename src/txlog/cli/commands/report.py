@@ -1,0 +1,93 @@
+"""Owns the command `report`: a page of HTML about the store."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Annotated
+
+from txlog.cli.call.call import Call
+from txlog.cli.call.progress import Words
+from txlog.cli.line.command import command, exclusive
+from txlog.cli.line.declared import Argument, Option
+from txlog.cli.terminal.tables import counted
+from txlog.engine.storage.user_files import replacing
+from txlog.errors import AlreadyExists, InvalidArgument, TxlogError
+from txlog.ranges import parse_time
+
+_FILE = "txlog-report.html"
+
+
+@command(
+    "report",
+    examples=(
+        "txlog report",
+        "txlog report --out shop.html --force   # from cron",
+        "txlog report --since -7d --by 1h today.html",
+        "txlog report - | gzip > shop.html.gz",
+    ),
+    fields="path topics messages problems size_bytes",
+    changes=True,
+    times=True,
+)
+def report(
+    call: Call,
+    path: Annotated[str | None, Argument(metavar="PATH", show_default=False)] = None,
+    out: Annotated[str | None, Option("--out", metavar="PATH", help="the same")] = None,
+    since: Annotated[
+        str | None, Option("--since", metavar="TIME", help="messages visible since then")
+    ] = None,
+    by: Annotated[
+        str | None, Option("--by", metavar="DUR", help="span of a column, above a second")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="replace the file")] = False,
+) -> None:
+    """Write one file of HTML about the store: charts that need no network and no script.
+
+    PATH is ./txlog-report.html, or - for stdout. It shows messages by hour (or what suits them),
+    transactions by state and duration, backlogs, delayed messages, watermarks, segments, problems.
+    Of a store that is too damaged to be looked at it says what is wrong, and ends with 6.
+    """
+    exclusive(PATH=path, out=out)
+    given = path if path is not None else out
+    where = _FILE if given is None else given
+    is_text = where == "-"
+    exclusive(json=call.output.as_json, **{"PATH -": is_text})
+    if not where or "\0" in where:
+        raise InvalidArgument("the path of the report is empty or no path")
+    if not is_text and os.path.lexists(where) and not force:
+        raise AlreadyExists(f"{where} exists", hint="--force replaces it", path=where)
+    since_ms = None if since is None else parse_time(since, call.now_ms())
+    by_ms = call.duration(by)
+    work = importlib.import_module("txlog.report_html.figures")
+    pages = importlib.import_module("txlog.report_html.page")
+    with Words(call, "report: reading the store"):
+        try:
+            figures = work.figures(call.client(), since_ms, by_ms)
+            data: bytes = pages.page(figures).encode()
+        except TxlogError as error:
+            if error.exit != 6:
+                raise
+            call.exit = 6
+            figures = work.figures_of_damaged(call.store_path(), error, call.clock)
+            data = pages.page_of_damaged(figures).encode()
+    if is_text:
+        call.output.text(data.decode())
+        return
+    with replacing(where, only_new=not force) as file:
+        file.write(data)
+    topics = messages = None
+    problems = len(figures["problem_list"]) + len(figures["hanging_list"])
+    said = counted(problems, "problem") if problems else "no problem"
+    if call.exit:
+        call.summary(f"wrote {where}: the store cannot be looked at, {said}")
+    else:
+        topics = len(figures["topic_list"])
+        messages = sum(row["messages"] for row in figures["topic_list"])
+        call.summary(
+            f"wrote {where}: {counted(topics, 'topic')}, {counted(messages, 'message')}, {said}"
+        )
+    call.output.result({
+        "path": where, "topics": topics, "messages": messages, "problems": problems,
+        "size_bytes": len(data),
+    })  # fmt: skip

@@ -1,0 +1,107 @@
+"""Owns the commands about segments: the files that the rows of a topic are in."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Annotated
+
+from txlog.cli.call.call import Call
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Argument, Option
+from txlog.ranges import parse_range, parse_size
+
+_FIELDS = (
+    "topic partition ledger part state messages size_bytes first last | sidecar rows markers "
+    "first_time last_time crc32c file log"
+)
+
+
+@command(
+    "segment list",
+    examples=(
+        "txlog segment list orders",
+        "txlog segment list orders --small 1MiB --sort size -f wide",
+        "txlog segment list orders -p 0 --json",
+        "txlog segment list --columns log,rows,size_bytes,file",
+    ),
+    fields=_FIELDS,
+)
+def list_segments(
+    call: Call,
+    topic: Annotated[str | None, Argument(metavar="TOPIC", show_default=False)] = None,
+    partition: Annotated[int | None, Option("--partition", "-p", metavar="N")] = None,
+    small: Annotated[
+        str | None, Option("--small", metavar="SIZE", help="only files of less")
+    ] = None,
+    sort: Annotated[str, Option("--sort", metavar="ledger|rows|size", help="the order")] = "ledger",
+) -> None:
+    """List the files of a topic or of all, and what is in journal frames only.
+
+    Files with a log are of changes: of a cursor of the topic, and without a TOPIC also those of
+    transaction_key_log, cursor_log and catalog_log that no topic has. A ledger that was trimmed is
+    listed while its file is there: readers may be at it.
+    """
+    call.check_choice("--sort", sort, ("ledger", "rows", "size"))
+    api = importlib.import_module("txlog.sql.segments")
+    call.output.rows(
+        api.listed(
+            call.relations(), topic, partition,
+            small_bytes=None if small is None else parse_size(small), sort=sort,
+        )
+    )  # fmt: skip
+
+
+@command(
+    "segment show",
+    examples=("txlog segment show 1", "txlog segment show some.parquet --json"),
+    fields=f"{_FIELDS} column_list row_group_list",
+)
+def show(
+    call: Call,
+    what: Annotated[
+        str,
+        Argument(
+            metavar="LEDGER|FILE", show_default=False, help="a ledger, or a path in the store"
+        ),
+    ],
+) -> None:
+    """Show a ledger or a file, of changes too: its columns and row groups, codecs and sizes."""
+    api = importlib.import_module("txlog.sql.segments")
+    call.output.single(api.shown(call.relations(), what))
+
+
+@command(
+    "segment cat",
+    examples=("txlog segment cat 1", "txlog segment cat 1 -o -10 -f tsv --columns entry,value"),
+    fields=(
+        "kind entry lsn publish_time key value properties event_time deliver_at producer "
+        "sequence_id txn_most txn_least txn_index count marker_ledger marker_entry visible_time"
+    ),
+)
+def cat(
+    call: Call,
+    what: Annotated[
+        str,
+        Argument(
+            metavar="LEDGER|FILE", show_default=False, help="a ledger, or a path in the store"
+        ),
+    ],
+    row_group: Annotated[
+        int | None, Option("--row-group", metavar="N", help="only this one, from 0")
+    ] = None,
+    wanted: Annotated[
+        str | None, Option("--range", "-o", metavar="RANGE", help="entries: +N, -N, L:E..L:E")
+    ] = None,
+) -> None:
+    """Print stored rows as they are, markers too: a JSON object a line off a terminal."""
+    if call.output.form == "tsv" and call.flags.format is None:
+        call.output.form = "ndjson"
+    api = importlib.import_module("txlog.sql.segments")
+    asked = None if wanted is None else parse_range(wanted, call.now_ms())
+    schema, batches = api.stored(call.relations(), what, row_group, asked)
+    shapes = importlib.import_module("txlog.cli.output.query_rows")
+    if call.flags.columns is not None:
+        names = [name for name in call.output.fields if schema.get_field_index(name) >= 0]
+        batches = (batch.select(names) for batch in batches)
+        schema = importlib.import_module("pyarrow").schema([schema.field(n) for n in names])
+    shapes.Printed(call.output).print((schema, batches))

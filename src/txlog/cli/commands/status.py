@@ -1,0 +1,68 @@
+"""Owns how `status` looks: a paragraph and a table for people, one object otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from txlog.cli.call.call import Call
+from txlog.cli.terminal import fields, tables
+from txlog.errors import printable
+
+if TYPE_CHECKING:
+    from txlog.api.client import Client
+
+_TOPIC_FIELDS = (
+    "topic partitions messages size_bytes open_txns hidden_messages delayed backlog "
+    "watermark".split()
+)
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+def show(call: Call, client: Client, pause_ms: int | None) -> None:
+    """Print the status; with a pause again and again."""
+    form = call.output.form
+    while True:
+        answer = client.status()
+        if pause_ms is not None and not call.output.look.human:
+            call.output.form = "ndjson"
+        if form in ("table", "wide"):
+            if pause_ms is not None and call.output.look.human:
+                call.output.text(_CLEAR)
+            call.output.text(_text(call, answer))
+        else:
+            call.output.single(answer)
+        if pause_ms is None:
+            return
+        call.output.out.flush()
+        time.sleep(pause_ms / 1000)
+
+
+def _checkpoint(call: Call, checkpoint: Mapping[str, Any]) -> str:
+    """Which one is the newest, and on a terminal its age."""
+    if not checkpoint["generation"]:
+        return "no checkpoint"
+    said, at_ms = f"checkpoint {checkpoint['generation']}", checkpoint["written_time"]
+    if at_ms is None or not call.output.look.human:
+        return said
+    return f"{said}, {tables.duration(max(0, call.now_ms() - at_ms))} ago"
+
+
+def _text(call: Call, answer: Mapping[str, Any]) -> str:
+    look = call.output.look
+    store, journal, txns = answer["store"], answer["journal"], answer["txns"]
+    messages = sum(row["messages"] for row in answer["topic_list"])
+    said = [
+        tables.size(store["size_bytes"]), tables.counted(messages, "message"),
+        f"durable to LSN {journal['durable_lsn']:,}", _checkpoint(call, answer["checkpoint"]),
+    ]  # fmt: skip
+    lines = ["   ".join([printable(store["path"]), *said])]
+    if look.width and len(lines[0]) > look.width:
+        lines = [printable(store["path"]), "   ".join(said)]
+    open_txns = [f"{txns[name]} {name}" for name in ("open", "overdue", "committing", "aborting")]
+    lines.append(f"transactions: {', '.join(open_txns)}")
+    lines += [f"problem: {p['message']}" for p in answer["problem_list"]]
+    rows = [fields.select(row, _TOPIC_FIELDS) for row in answer["topic_list"]]
+    text = "".join(f"{line}\n" for line in lines)
+    return text + (tables.table(_TOPIC_FIELDS, rows, look) if rows else "")

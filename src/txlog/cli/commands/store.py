@@ -1,0 +1,168 @@
+"""Owns the commands of the store itself: init, copy, status, inspect."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Annotated
+
+from txlog.cli.call.call import Call
+from txlog.cli.call.find import STORE_DEFAULT
+from txlog.cli.help import fields
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Argument, Option
+from txlog.errors import InvalidArgument, ReadOnlyStore
+from txlog.ranges import parse_duration, parse_size
+
+
+@command(
+    "init",
+    examples=("txlog init /data/shop", "txlog init --if-not-exists --coordinators 4"),
+    fields="path uuid format created",
+    changes=True,
+)
+def init(
+    call: Call,
+    path: Annotated[str | None, Argument(metavar="PATH", show_default=False)] = None,
+    if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
+    coordinators: Annotated[int | None, Option("--coordinators", metavar="N")] = None,
+    durability: Annotated[str | None, Option("--durability", metavar="sync|os")] = None,
+    timeout: Annotated[str | None, Option("--transaction-timeout", metavar="DUR")] = None,
+    timeout_max: Annotated[str | None, Option("--transaction-timeout-max", metavar="DUR")] = None,
+    checkpoint_bytes: Annotated[str | None, Option("--checkpoint-bytes", metavar="SIZE")] = None,
+    ledger_entries: Annotated[int | None, Option("--ledger-entries-max", metavar="N")] = None,
+    ledger_bytes: Annotated[str | None, Option("--ledger-bytes-max", metavar="SIZE")] = None,
+    ledger_age: Annotated[str | None, Option("--ledger-age-max", metavar="DUR")] = None,
+    shared: Annotated[
+        str | None, Option("--shared", metavar="GROUP", help="who may use it")
+    ] = None,
+    allow_unsafe: Annotated[
+        bool, Option("--allow-unsafe-fs", help="a network file system")
+    ] = False,
+) -> None:
+    """Make a store in PATH (default: -S, TXLOG_STORE, else ./txlog-store)."""
+    where = path if path is not None else call.flags.store or os.environ.get("TXLOG_STORE")
+    where = STORE_DEFAULT if where is None else where
+    if not where or "\0" in where:
+        raise InvalidArgument("the path of the store is empty or no path")
+    if call.read_only:
+        raise ReadOnlyStore("init makes a store, and --read-only writes nothing")
+    settings: dict[str, object] = {
+        "coordinators": coordinators,
+        "durability": call.durability(durability) if durability else None,
+        "txn_timeout_default_ms": call.duration(timeout),
+        "txn_timeout_max_ms": call.duration(timeout_max),
+        "checkpoint_bytes": None if checkpoint_bytes is None else parse_size(checkpoint_bytes),
+        "ledger_entries_max": ledger_entries,
+        "ledger_bytes_max": None if ledger_bytes is None else parse_size(ledger_bytes),
+        "ledger_age_max_ms": call.duration(ledger_age),
+    }
+    given = {name: value for name, value in settings.items() if value is not None}
+    call.report.store = os.path.abspath(where)
+    api = importlib.import_module("txlog.api.open")
+    result = api.init(
+        where,
+        if_not_exists=if_not_exists,
+        shared_group=shared,
+        allow_unsafe=allow_unsafe,
+        clock=call.clock,
+        **given,
+    )
+    made = "made a store in" if result["created"] else "a store is already in"
+    call.summary(f"{made} {result['path']}")
+    call.output.result(result)
+
+
+@command(
+    "copy",
+    examples=("txlog copy /backup/shop", "txlog copy /backup/shop --verify --json"),
+    fields="path uuid lsn files size_bytes offloaded verified",
+    changes=True,
+)
+def copy(
+    call: Call,
+    dest: Annotated[str, Argument(metavar="DEST", show_default=False)],
+    verify: Annotated[bool, Option("--verify", help="then read all of the copy, deep")] = False,
+) -> None:
+    """Copy the store as it is now to DEST, a new or empty directory, while others write to it.
+
+    The copy is the same store with the same uuid: a backup. Do not let both live on and exchange
+    files. Of offloaded files it has the names; they are removed by the first store only, until the
+    file DEST/copied is removed. What is cut short is no store: copy to the same DEST again.
+    """
+    client = call.client(write=True)
+    bars = importlib.import_module("txlog.cli.call.progress")
+    bar = bars.Amount(call, "copy", None)
+
+    def tell(done_bytes: int, total_bytes: int) -> None:
+        bar.total = total_bytes
+        bar.count(done_bytes - bar.read)
+
+    with bar:
+        answer = client.copy(dest, verify=verify, tell=tell)
+    size = importlib.import_module("txlog.cli.terminal.tables").size(int(answer["size_bytes"]))
+    call.summary(f"copied {answer['files']:,} files, {size}, to {answer['path']}")
+    if answer["offloaded"]:
+        call.note(f"{answer['offloaded']:,} offloaded files are named and not copied")
+    call.output.result(answer)
+
+
+@command(
+    "status",
+    examples=("txlog status", "txlog status --json"),
+    fields="store journal checkpoint change_logs writer txns topic_list problem_list",
+)
+def status(
+    call: Call,
+    watch: Annotated[str | None, Option("--watch", metavar="DUR", help="again every DUR")] = None,
+) -> None:
+    """Show what is in the store, and whether it is well."""
+    pause_ms = None if watch is None else parse_duration(watch)
+    if pause_ms == 0:
+        raise InvalidArgument("--watch needs a time above 0", code=203)
+    client = call.client()
+    view = importlib.import_module("txlog.cli.commands.status")
+    view.show(call, client, pause_ms)
+
+
+@command(
+    "inspect",
+    examples=(
+        "txlog inspect orders --sample 5",
+        "txlog inspect txn:0:42",
+        "txlog inspect 17:4",
+        'txlog inspect some.parquet --sql "SELECT count(*) FROM this"',
+    ),
+    more=lambda: fields.inspected(),
+)
+def inspect(
+    call: Call,
+    what: Annotated[str | None, Argument(metavar="WHAT", show_default=False)] = None,
+    sql: Annotated[str | None, Option("--sql", metavar="SQL", help="a SELECT over `this`")] = None,
+    at: Annotated[str | None, Option("--at", metavar="BOUND", help="from there on")] = None,
+    isolation: Annotated[
+        str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
+    ] = "committed",
+    schema: Annotated[bool, Option("--schema", help="its columns")] = False,
+    stats: Annotated[bool, Option("--stats", help="sizes and bounds of its columns")] = False,
+    row_groups: Annotated[bool, Option("--row-groups", help="those of a Parquet file")] = False,
+    frames: Annotated[bool, Option("--frames", help="those of a journal or the store")] = False,
+    hexdump: Annotated[
+        str | None, Option("--hexdump", metavar="OFFSET:LEN", help="bytes of a file or frame")
+    ] = None,
+    sample: Annotated[int | None, Option("--sample", min=0, metavar="N", help="N rows")] = None,
+    explain: Annotated[bool, Option("--explain", help="how DuckDB would run it")] = False,
+) -> None:
+    """Look at a topic, subscription, key, transaction, message, ledger, frame or file.
+
+    WHAT is topic:N sub:N key:K txn:0:42 msg:17:4 ledger:17 lsn:N file:PATH, or is guessed; nothing
+    is the store. A file may be Parquet, Arrow, journal or manifest, of any store or none.
+
+    `this` is the messages of a store, topic or partition, a subscription's backlog, all rows of a
+    transaction or ledger; of a file its rows, frames or files.
+    """
+    view = importlib.import_module("txlog.cli.commands.inspect")
+    looks = view.Looks(
+        sql, at, isolation, schema, stats, row_groups, frames, hexdump, sample, explain
+    )
+    view.show(call, what, looks)

@@ -1,0 +1,150 @@
+"""Owns the commands of topics: create, list, describe, stats."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Annotated
+
+from txlog.cli.call.call import Call
+from txlog.cli.call.targets import each_target
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Argument, Option
+from txlog.errors import InvalidArgument
+from txlog.ids import TopicName
+from txlog.ranges import parse_size, parse_time
+
+LIST_FIELDS = (
+    "topic partitions messages size_bytes open_txns delayed subscriptions "
+    "| backlog internal created_time last_publish_time"
+)
+
+
+@command(
+    "topic create",
+    examples=(
+        "txlog topic create orders",
+        "txlog topic create orders --partitions 4",
+        "txlog topic create audit --retention 7d",
+    ),
+    fields="topic partitions created",
+    changes=True,
+    dry_run=True,
+)
+def create(
+    call: Call,
+    names: Annotated[list[str], Argument(metavar="NAME", show_default=False)],
+    partitions: Annotated[int, Option("--partitions", metavar="N")] = 1,
+    retention: Annotated[
+        str | None, Option("--retention", metavar="DUR", help="how long messages are kept")
+    ] = None,
+    retention_bytes: Annotated[
+        str | None, Option("--retention-bytes", metavar="SIZE", help="how much is kept")
+    ] = None,
+    ttl: Annotated[
+        str | None, Option("--ttl", metavar="DUR", help="older messages are acknowledged")
+    ] = None,
+    if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
+) -> None:
+    """Create topics."""
+    given = {
+        "ttl_ms": call.duration(ttl),
+        "retention_ms": call.duration(retention),
+        "retention_bytes": None if retention_bytes is None else parse_size(retention_bytes),
+    }
+    policies = {policy: value for policy, value in given.items() if value is not None}
+    client = call.client(write=True)
+
+    def one(name: str) -> None:
+        topic = TopicName.parse(name).short
+        made = client.create_topic(name, partitions, if_not_exists=if_not_exists, **policies)
+        counted = f"{partitions} partition{'s' if partitions != 1 else ''}"
+        call.summary(f"created topic {topic}, {counted}" if made else f"topic {topic} was there")
+        if not made:
+            found = client.describe_topic(name)["partitions"]
+            call.output.result({"topic": topic, "partitions": found, "created": False})
+        else:
+            call.output.result({"topic": topic, "partitions": partitions, "created": True})
+
+    each_target(names, one)
+
+
+@command(
+    "topic list",
+    examples=("txlog topic list", "txlog topic list --regex '^in-' -f names"),
+    fields=LIST_FIELDS,
+)
+def list_topics(
+    call: Call,
+    regex: Annotated[str | None, Option("--regex", metavar="RE", help="names that match")] = None,
+    internal: Annotated[bool, Option("--internal", help="those of the system too")] = False,
+    sort: Annotated[str, Option("--sort", metavar="name|size|backlog")] = "name",
+) -> None:
+    """List topics."""
+    call.check_choice("--sort", sort, ("name", "size", "backlog"))
+    pattern = compile_regex(regex)
+    rows = [
+        row
+        for row in call.client().topics(internal=internal)
+        if pattern is None or pattern.search(str(row["topic"]))
+    ]
+
+    def order(row: Mapping[str, object]) -> tuple[int, str]:
+        measure = {"size": "size_bytes", "backlog": "backlog"}.get(sort, "")
+        value = row.get(measure)
+        return (-value if isinstance(value, int) else 0, str(row["topic"]))
+
+    call.output.rows(sorted(rows, key=order))
+
+
+@command(
+    "topic describe",
+    examples=("txlog topic describe orders", "txlog topic describe orders --json"),
+    fields=f"{LIST_FIELDS} policies subscription_list partition_list",
+)
+def describe(
+    call: Call, name: Annotated[str, Argument(metavar="NAME", show_default=False)]
+) -> None:
+    """Describe one topic: its partitions and subscriptions."""
+    call.output.single(call.client().describe_topic(name))
+
+
+@command(
+    "topic stats",
+    examples=(
+        "txlog topic stats orders",
+        "txlog topic stats orders --by 1m --since -2h --json",
+        "txlog topic stats orders/0 --by 1d --since 2026-11-01",
+    ),
+    fields="topic from_time messages size_bytes transactions",
+    times=True,
+)
+def stats(
+    call: Call,
+    name: Annotated[str, Argument(metavar="NAME", show_default=False)],
+    by: Annotated[str, Option("--by", metavar="DUR", help="how long a row counts")] = "1h",
+    since: Annotated[
+        str, Option("--since", metavar="TIME", help="from the span with this time on")
+    ] = "-1d",
+) -> None:
+    """Show how much became visible in a topic, or a partition, a row for each span of time."""
+    by_ms = call.duration(by)
+    assert by_ms is not None
+    since_ms = parse_time(since, call.now_ms())
+    call.output.rows(call.client().topic(name).stats(by_ms, since_ms))
+
+
+def compile_regex(text: str | None) -> re.Pattern[str] | None:
+    """Return the compiled pattern.
+
+    raises: InvalidArgument (201)
+    """
+    if text is None:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what other versions of Python may read in it
+            return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidArgument(f"not a regular expression: {error}") from error

@@ -1,0 +1,208 @@
+"""Owns the commands `import` and `export`: messages from files and into files."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+from typing import Annotated
+
+from txlog.cli.call.call import Call
+from txlog.cli.call.progress import Words
+from txlog.cli.line.command import command, exclusive
+from txlog.cli.line.declared import Argument, Option
+from txlog.cli.terminal.tables import counted, duration, size
+from txlog.errors import Usage
+from txlog.ids import TopicName
+from txlog.ranges import parse_range, parse_size
+
+_FORMS = ("parquet", "arrow", "csv", "ndjson")
+Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
+
+
+class _Sink(io.RawIOBase):
+    """Standard output as a file."""
+
+    def __init__(self, call: Call) -> None:
+        self._out = call.output.out
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object, /) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]  # what has a buffer
+        self._out.write(view)
+        return view.nbytes
+
+
+@command(
+    "export",
+    examples=(
+        "txlog export orders",
+        "txlog export orders - --to ndjson -o @-1h.. | txlog produce again --in envelope",
+        "txlog export orders /data/orders --append",
+        "txlog export orders /data/days --to csv --partition-by publish_date --resume",
+    ),
+    fields="topic path files messages size_bytes elapsed_ms",
+    changes=True,
+)
+def export(
+    call: Call,
+    topic: Topic,
+    path: Annotated[
+        str | None,
+        Argument(metavar="PATH|-", show_default=False, help="a file, a directory, or stdout"),
+    ] = None,
+    to: Annotated[
+        str, Option("--to", metavar="parquet|arrow|csv|ndjson", help="what it is written as")
+    ] = "parquet",
+    range_: Annotated[
+        str | None, Option("--offset", "-o", metavar="RANGE", help="else all of it")
+    ] = None,
+    partition_by: Annotated[
+        str | None,
+        Option("--partition-by", metavar="C,…", help="directories by partition, key, producer, "
+               "publish_date, event_date"),
+    ] = None,
+    resume: Annotated[
+        bool, Option("--resume", help="a directory: begin, or finish what was killed")
+    ] = False,
+    append: Annotated[
+        bool, Option("--append", help="a directory: and add what came since it was finished")
+    ] = False,
+    force: Annotated[bool, Option("--force", help="replace the file, or a former export")] = False,
+) -> None:  # fmt: skip
+    """Write the committed messages of a topic to a file (TOPIC.parquet), or into a directory.
+
+    A file is there when all of it is in it. A directory (one that exists, ends in /, or with
+    --partition-by, --resume, --append) is written piece by piece and knows itself how far it is: an
+    export that was killed, or is repeated, gives each message once. Of ndjson a line is the
+    envelope. - is standard output.
+    """
+    call.check_choice("--to", to, _FORMS)
+    exclusive(resume=resume, append=append, force=force)
+    wanted = None if range_ is None else parse_range(range_, call.now_ms())
+    name = TopicName.parse(topic, allow_partition=True).short
+    places = [one.strip() for one in (partition_by or "").split(",") if one.strip()]
+    grows = bool(resume or append or places)
+    where = path if path is not None else name.replace("/", ".") + ("" if grows else f".{to}")
+    if where == "-" and (grows or call.output.as_json or force):
+        raise Usage("- is one stream: without --partition-by, --resume, --append, --force, --json")
+    made = importlib.import_module("txlog.jobs.export_files")
+    client = call.client()
+    with Words(call, prints=where == "-") as told:
+        if where == "-":
+            sink = io.BufferedWriter(_Sink(call), 1 << 16)
+            answer = made.export_stream(client, topic, sink, form=to, wanted=wanted, tell=told)
+            sink.flush()
+        elif grows or where.endswith("/") or os.path.isdir(where):
+            answer = made.export_directory(
+                client, topic, where, form=to, wanted=wanted, partition_by=places, resume=resume,
+                append=append, force=force, tell=told,
+            )  # fmt: skip
+        else:
+            answer = made.export_file(
+                client, topic, where, form=to, wanted=wanted, force=force, tell=told
+            )
+    took = call.elapsed_ms()
+    call.summary(
+        f"exported {counted(answer['messages'], 'message')} of {answer['topic']} to {where}"
+        f" ({counted(answer['files'], 'file')}, {size(answer['size_bytes'])}, {duration(took)})"
+    )
+    call.output.result({**answer, "elapsed_ms": took})
+
+
+@command(
+    "import",
+    examples=(
+        "txlog import orders.csv orders --key-column id --create",
+        "txlog import part-*.parquet orders --event-time-column at --transaction-key nightly",
+        "txlog import /data/orders.ndjson again --in envelope   # what export wrote",
+        "txlog import days/*.csv.gz orders --value-columns id,amount --resume",
+    ),
+    fields="topic files messages size_bytes txn already elapsed_ms",
+    changes=True,
+    dry_run=True,
+)
+def import_(
+    call: Call,
+    words: Annotated[
+        list[str],
+        Argument(
+            metavar="FILE… TOPIC", show_default=False, help="files or directories; the topic last"
+        ),
+    ],
+    form: Annotated[
+        str | None,
+        Option("--in", metavar="parquet|csv|ndjson|arrow|envelope", help="else by the suffixes"),
+    ] = None,
+    key_column: Annotated[
+        str | None, Option("--key-column", metavar="C", help="else the column key")
+    ] = None,
+    value_columns: Annotated[
+        str | None,
+        Option("--value-columns", metavar="C,…", help="one as it is, several as a JSON object; "
+               "else value, or the row as JSON"),
+    ] = None,
+    event_time_column: Annotated[
+        str | None, Option("--event-time-column", metavar="C", help="else event_time")
+    ] = None,
+    key: Annotated[
+        str | None,
+        Option("--transaction-key", "--key", metavar="KEY", help="whose batch; else import-TOPIC"),
+    ] = None,
+    resume: Annotated[
+        bool, Option("--resume", help="each file by itself; those that are stored are left out")
+    ] = False,
+    create: Annotated[bool, Option("--create", help="make the topic, with one partition")] = False,
+    max_decoded: Annotated[
+        str, Option("--max-decoded", metavar="SIZE", help="of a row group of Parquet")
+    ] = "1GiB",
+) -> None:  # fmt: skip
+    """Store the rows of files, and of all files below directories, as messages: all or none, once.
+
+    The same files again change nothing, and answer as the first time; with another key they are
+    stored again. Lines may be packed, as .csv.gz or .ndjson.zst. An integer is an event time in
+    milliseconds. - is standard input, with --in.
+    """
+    *files, topic = words
+    if not files:
+        raise Usage("a file and the topic are needed", hint="txlog import FILE… TOPIC")
+    reading = importlib.import_module("txlog.jobs.loads")
+    chosen = [one.strip() for one in (value_columns or "").split(",") if one.strip()]
+    columns = reading.Columns(
+        key_column, chosen[0] if len(chosen) == 1 else None, event_time_column,
+        tuple(chosen) if len(chosen) > 1 else (),
+    )  # fmt: skip
+    most = parse_size(max_decoded)
+    source = reading.files_of(_spooled(call, files, form), form, columns, reading.OF_IMPORT)
+    client = call.client(write=True)
+    made = importlib.import_module("txlog.jobs.import_files")
+    with Words(call) as told:
+        answer = made.import_files(
+            client, source, topic, key=key, resume=resume, create=create, decoded_bytes_max=most,
+            dry_run=call.dry_run, tell=told,
+        )  # fmt: skip
+    took = call.elapsed_ms()
+    some, done = counted(answer["files"], "file"), counted(answer["messages"], "message")
+    if answer["already"]:
+        call.summary(f"{done} of {some} are in {answer['topic']} already")
+    else:
+        call.summary(f"imported {done} into {answer['topic']} ({some}, {duration(took)})")
+    call.output.result({**answer, "elapsed_ms": took})
+
+
+def _spooled(call: Call, files: list[str], form: str | None) -> list[str]:
+    """The files, with what stands in for - : what is read twice cannot be a pipe."""
+    if "-" not in files:
+        return files
+    if form is None or files.count("-") > 1:
+        raise Usage("- is standard input, once, and --in says what it is")
+    spool = os.path.join(call.enter(tempfile.TemporaryDirectory(prefix="txlog-")), "stdin")
+    with open(spool, "wb") as file:
+        if sys.stdin is not None:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+    return [spool if one == "-" else one for one in files]

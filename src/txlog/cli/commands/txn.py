@@ -1,0 +1,280 @@
+"""Owns the commands of transactions: connect, begin, commit, abort, list, show, run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from txlog.cli.call.call import Call, of_variable, split_key
+from txlog.cli.call.inputlines import words_or_stdin
+from txlog.cli.call.targets import each_target
+from txlog.cli.commands.txnrun import run_in_transaction
+from txlog.cli.line.command import command, exclusive
+from txlog.cli.line.declared import Argument, Option
+from txlog.cli.terminal.tables import counted, duration
+from txlog.errors import ConditionNotMet, InvalidArgument, Refused, Usage
+from txlog.ids import TopicName, TxnId
+from txlog.ranges import parse_duration, parse_time
+
+if TYPE_CHECKING:
+    from txlog.api.client import Client
+
+STATES = ("open", "committing", "committed", "aborting", "aborted")
+LIST_FIELDS = (
+    "txn state transaction_key age_ms expires_in_ms topic_list messages acks owner "
+    "| owner_uid epoch coordinator overdue reason subscription_list size_bytes begin_time "
+    "timeout_at end_time waiting_list"
+)
+KeyOption = Annotated[
+    str | None, Option("--transaction-key", "--key", metavar="KEY", help="of a series")
+]
+
+
+@command(
+    "txn connect",
+    examples=("EPOCH=$(txlog txn connect nightly)", "txlog txn connect nightly --epoch 3"),
+    fields="transaction_key owner owner_uid epoch coordinator fenced_txn",
+    changes=True,
+)
+def connect(
+    call: Call,
+    key: Annotated[str, Argument(metavar="KEY", show_default=False)],
+    epoch: Annotated[int, Option("--epoch", metavar="N", help="the epoch held so far")] = -1,
+) -> None:
+    """Take a transaction key and print the new epoch; its open transaction is aborted."""
+    owner, bare = split_key(key)
+    answer = call.client(write=True).connect(bare or "", epoch, owner=owner)
+    if answer["fenced_txn"] is not None:
+        call.note(f"transaction {answer['fenced_txn']} was aborted: it is fenced")
+    if call.output.as_json:
+        call.output.result(answer)
+    else:
+        call.output.answer(f"{answer['epoch']}\n")
+
+
+@command(
+    "txn begin",
+    examples=(
+        "export TXLOG_TXN=$(txlog txn begin --timeout 10m)",
+        "eval $(txlog txn begin --print env)",
+        "txlog txn begin --transaction-key nightly",
+    ),
+    fields=(
+        "txn coordinator transaction_key owner owner_uid epoch timeout_ms begin_time timeout_at "
+        "fenced_txn"
+    ),
+    changes=True,
+)
+def begin(
+    call: Call,
+    timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
+    key: KeyOption = None,
+    epoch: Annotated[int | None, Option("--epoch", metavar="N", help="of txn connect")] = None,
+    coordinator: Annotated[int | None, Option("--coordinator", "-c", metavar="N")] = None,
+    print_: Annotated[str, Option("--print", metavar="id|env")] = "id",
+) -> None:
+    """Begin a transaction and print its id."""
+    call.check_choice("--print", print_, ("id", "env"))
+    exclusive(transaction_key=key is not None, coordinator=coordinator is not None)
+    if epoch is not None and key is None:
+        raise Usage("--epoch needs --transaction-key")
+    owner, key = split_key(key)
+    timeout_ms = call.duration(timeout)
+    client = call.client(write=True)
+    answer = client.begin(timeout_ms, coordinator, key=key, epoch=epoch, owner=owner)
+    if answer["fenced_txn"] is not None:
+        call.note(f"transaction {answer['fenced_txn']} was aborted: it is fenced")
+    if call.output.as_json:
+        call.output.result(answer)
+    else:
+        call.output.answer(
+            f"export TXLOG_TXN={answer['txn']}\n" if print_ == "env" else f"{answer['txn']}\n"
+        )
+
+
+@command(
+    "txn commit",
+    examples=("txlog txn commit 0:42", "txlog txn commit   # the one in TXLOG_TXN"),
+    fields="txn state already reason messages acks marker_list waiting_list skipped_list",
+    changes=True,
+    dry_run=True,
+)
+def commit(
+    call: Call,
+    ids: Annotated[list[str] | None, Argument(metavar="ID", show_default=False)] = None,
+    wait: Annotated[str, Option("--wait", metavar="DUR", help="for waiting partitions")] = "0s",
+) -> None:
+    """Commit transactions; without ID the one in TXLOG_TXN."""
+    wait_ms = parse_duration(wait)
+    targets = _targets(ids)
+    client = call.client(write=True)
+
+    def one(text: str) -> None:
+        answer = client.commit(TxnId.parse(text), wait_ms)
+        _say_end(call, client, answer)
+        call.output.result(answer)
+        if answer["state"] == "committing" and wait_ms:
+            raise ConditionNotMet(f"transaction {text} is decided, but still committing", txn=text)
+
+    each_target(targets, one)
+
+
+@command(
+    "txn abort",
+    examples=("txlog txn abort 0:42", "txlog txn abort --all-stuck --yes"),
+    fields="txn state already reason messages acks waiting_list skipped_list",
+    changes=True,
+    dry_run=True,
+)
+def abort(
+    call: Call,
+    ids: Annotated[list[str] | None, Argument(metavar="ID", show_default=False)] = None,
+    all_stuck: Annotated[bool, Option("--all-stuck", help="overdue or waiting ones")] = False,
+) -> None:
+    """Abort transactions; without ID the one in TXLOG_TXN."""
+    if all_stuck and ids:
+        raise Usage("--all-stuck takes no ids")
+    client = call.client(write=True)
+    if all_stuck:
+        rows = [row for row in client.transactions() if _is_stuck(row)]
+        decided = [str(row["txn"]) for row in rows if row["state"] == "committing"]
+        targets = [str(row["txn"]) for row in rows if row["state"] != "committing"]
+        if decided:
+            call.warn(f"decided to commit, and only waiting: {', '.join(decided[:10])}")
+        if not rows:
+            call.summary("nothing to abort: no transaction is overdue or waits for a partition")
+        if targets and not call.flags.yes and not call.dry_run:
+            raise Refused(
+                f"{len(targets)} transactions would be aborted: {', '.join(targets[:10])}",
+                hint="--yes aborts them",
+            )
+    else:
+        targets = _targets(ids)
+
+    def one(text: str) -> None:
+        answer = client.abort(TxnId.parse(text))
+        _say_end(call, client, answer)
+        call.output.result(answer)
+
+    each_target(targets, one)
+
+
+@command(
+    "txn list",
+    examples=("txlog txn list", "txlog txn list --all --json"),
+    fields=LIST_FIELDS,
+)
+def list_transactions(
+    call: Call,
+    state: Annotated[list[str] | None, Option("--state", metavar="S…")] = None,
+    all_: Annotated[bool, Option("--all", help="those that have ended too")] = False,
+    stuck: Annotated[bool, Option("--stuck", help="overdue, or waiting")] = False,
+    older_than: Annotated[str | None, Option("--older-than", metavar="DUR")] = None,
+    key: KeyOption = None,
+    owner: Annotated[str | None, Option("--owner", metavar="O")] = None,
+    topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+    since: Annotated[str | None, Option("--since", metavar="TIME")] = None,
+    sort: Annotated[str, Option("--sort", metavar="age|id")] = "age",
+    limit: Annotated[int | None, Option("--limit", min=0, metavar="N")] = None,
+) -> None:
+    """List transactions: unfinished ones, or with --all also what is remembered."""
+    call.check_choice("--sort", sort, ("age", "id"))
+    for word in state or []:
+        call.check_choice("--state", word, STATES)
+    named, key = split_key(key)
+    owner = owner or named
+    age_ms = call.duration(older_than)
+    since_ms = None if since is None else parse_time(since, call.now_ms())
+    short = None if topic is None else TopicName.parse(topic).short
+    rows = call.client().transactions(all=all_ or bool(state), states=state or None)
+    kept = [
+        row
+        for row in rows
+        if (not stuck or _is_stuck(row))
+        and (age_ms is None or row["age_ms"] > age_ms)
+        and (key is None or row["transaction_key"] == key)
+        and (owner is None or owner in (str(row["owner"]), str(row["owner_uid"])))
+        and (short is None or short in row["topic_list"])
+        and (since_ms is None or row["begin_time"] >= since_ms)
+    ]
+
+    def order(row: Mapping[str, Any]) -> tuple[int, int, int]:
+        txn = TxnId.parse(str(row["txn"]))
+        return (-row["age_ms"] if sort == "age" else 0, txn.coordinator, txn.sequence)
+
+    call.output.rows(sorted(kept, key=order)[:limit])
+
+
+@command(
+    "txn show",
+    examples=("txlog txn show 0:42", "txlog txn show --json"),
+    fields=(f"{LIST_FIELDS} timeout_ms decision_lsn partition_list ack_list skipped_list key_list"),
+)
+def show(
+    call: Call,
+    txn: Annotated[str | None, Argument(metavar="ID", show_default=False)] = None,
+    keys: Annotated[bool, Option("--keys", help="the keys of its messages, too")] = False,
+) -> None:
+    """Show one transaction; without ID the one in TXLOG_TXN."""
+    [target] = _targets(None if txn is None else [txn])
+    client, txn_id = call.client(), TxnId.parse(target)
+    row = client.show_transaction(txn_id)
+    call.output.single({**row, "key_list": client.admin.message_keys(txn_id) if keys else None})
+
+
+@command(
+    "txn run",
+    examples=(
+        "txlog txn run -- bash -c 'txlog produce a < a.txt && txlog produce b < b.txt'",
+        "txlog txn run --timeout 10m -- bash -c 'seq 3 | txlog produce a'",
+    ),
+)
+def run(
+    call: Call,
+    words: Annotated[list[str], Argument(metavar="CMD", show_default=False)],
+    timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
+    key: KeyOption = None,
+) -> None:
+    """Run CMD with TXLOG_TXN set: commit after 0, abort after anything else."""
+    if os.environ.get("TXLOG_TXN"):
+        raise Usage("TXLOG_TXN is set: one transaction cannot run inside another")
+    timeout_ms = call.duration(timeout)
+    call.exit = run_in_transaction(call, call.client(write=True), words, timeout_ms, key)
+
+
+def _targets(ids: list[str] | None) -> list[str]:
+    """Return the ids to act on, TXLOG_TXN when none are given, each id once."""
+    if ids:
+        words = words_or_stdin(ids)
+        if not words:
+            raise InvalidArgument("no transaction id was given", code=203)
+        return list(dict.fromkeys(words))
+    named = os.environ.get("TXLOG_TXN")
+    if not named:
+        raise Usage("no transaction: give an ID or set TXLOG_TXN")
+    return [str(of_variable("TXLOG_TXN", TxnId.parse))]
+
+
+def _is_stuck(row: Mapping[str, object]) -> bool:
+    return bool(row.get("overdue")) or bool(row.get("waiting_list"))
+
+
+def _say_end(call: Call, client: Client, answer: Mapping[str, Any]) -> None:
+    """Print the summary line of an end: what was committed, or discarded and given back."""
+    messages, acks = answer["messages"], answer["acks"]
+    text = f"{answer['state']} {answer['txn']}: {counted(messages, 'message')}"
+    topics = {str(row["topic"]) for row in answer.get("marker_list") or []}
+    if topics:
+        where = min(topics) if len(topics) == 1 else f"{len(topics)} topics"
+        text += f" in {where}"
+    text += f", {counted(acks, 'acknowledgement')}"
+    if answer.get("already"):
+        text += ", already"
+    elif not call.flags.quiet and not call.output.as_json:
+        row = client.show_transaction(answer["txn"])
+        if row.get("end_time") is not None and row.get("begin_time") is not None:
+            text += f", open {duration(row['end_time'] - row['begin_time'])}"
+    call.summary(text)
+    if answer.get("waiting_list"):
+        call.warn(f"waiting for {', '.join(map(str, answer['waiting_list']))}")

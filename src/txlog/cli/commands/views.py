@@ -1,0 +1,228 @@
+"""Owns the command `views`: a script that shows the messages of a store to a stock duckdb."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from txlog.cli.call.call import Call
+from txlog.cli.help import fields
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Option
+from txlog.cli.terminal.tables import counted
+from txlog.engine.storage.user_files import replacing
+from txlog.errors import AlreadyExists, MissingFile, SnapshotExpired, TopicNotFound, Usage
+from txlog.ids import TopicName
+
+if TYPE_CHECKING:
+    from txlog.api.client import Client
+    from txlog.engine.view.view import View
+    from txlog.relation.relation import Content
+
+_TRIES = 5
+
+
+@command(
+    "views",
+    examples=(
+        "duckdb -init <(txlog views)",
+        "txlog views --complete rest > shop.sql",
+        "txlog views --topic orders --relative --out orders.duckdb",
+        "txlog views --spark --complete rest > shop.py",
+    ),
+    more=lambda: fields.views(),
+)
+def views(
+    call: Call,
+    topic: Annotated[
+        list[str] | None, Option("--topic", metavar="T", help="only this; may be repeated")
+    ] = None,
+    isolation: Annotated[
+        str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
+    ] = "committed",
+    spark: Annotated[bool, Option("--spark", help="a program of PySpark instead")] = False,
+    complete: Annotated[
+        str | None, Option("--complete", metavar="DIR", help="write what is in no Parquet file")
+    ] = None,
+    relative: Annotated[
+        bool, Option("--relative", help="paths from the store, where duckdb is started then")
+    ] = False,
+    out: Annotated[
+        str | None, Option("--out", metavar="FILE.duckdb", help="a database of the views")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="replace files that are there")] = False,
+) -> None:
+    """Print SQL that shows committed messages to DuckDB, without txlog.
+
+    Views: messages, one a topic by its name, segments. They stand on the Parquet files there are
+    now; the first lines say how many committed messages are not in them. With --complete these are
+    written, a Parquet file a topic, and read too; with uncommitted also what is open or aborted.
+    """
+    importlib.import_module("txlog.engine.plan.reading.uncommitted").check_isolation(isolation)
+    if force and complete is None and out is None:
+        raise Usage("--force goes with --out or --complete")
+    if spark and (relative or out is not None):
+        raise Usage("--spark has whole paths, and goes to stdout")
+    if out is not None:
+        _check_new(out, force)
+    client = call.client()
+    made: set[str] = set()
+    for _ in range(_TRIES):
+        contents, segments = _contents(client, topic or [], isolation)
+        files: list[str] = []
+        try:
+            contents = [client.without_far(content) for content in contents]
+            if complete is not None:
+                files = _complete(
+                    call, client, contents, complete, isolation == "uncommitted", force, made
+                )
+            if spark:
+                text = _program(call, client, contents, isolation, complete, files)
+            else:
+                text = _script(
+                    call, client, contents, segments, isolation, complete, files, relative, out,
+                    force,
+                )  # fmt: skip
+        except MissingFile:
+            continue  # R21: a checkpoint has removed files since
+        if out is None:
+            call.output.text(text)
+        return
+    raise SnapshotExpired("the store moved on faster than it could be read")
+
+
+def _contents(
+    client: Client, topics: list[str], isolation: str
+) -> tuple[list[Content], list[dict[str, object]]]:
+    """What the topics hold, and all segments, of one moment. Raises TopicNotFound."""
+    makes = importlib.import_module("txlog.relation.build")
+    names = [TopicName.parse(topic) for topic in topics]
+    words = [name.full for name in names] if topics else None
+
+    def look(view: View) -> tuple[list[Content], list[dict[str, object]]]:
+        return makes.contents(view, words, isolation), makes.segments(view)
+
+    found, segments = client._ask(look)
+    if not topics:
+        return found, segments
+    wanted = {name.full for name in names}
+    found = [content for content in found if content.name in wanted]
+    for name in names:
+        if name.full not in {content.name for content in found}:
+            raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
+    return found, segments
+
+
+def _script(
+    call: Call, client: Client, contents: Sequence[Content], segments: list[dict[str, object]],
+    isolation: str, complete: str | None, files: list[str], relative: bool, out: str | None,
+    force: bool,
+) -> str:  # fmt: skip
+    """The script as text; the database, if one is wanted."""
+    scripts = importlib.import_module("txlog.sql.views_script")
+    place = _from_store(client.path) if relative else os.path.abspath
+    lacking = 0
+    if complete is None:
+        lacking = sum(scripts.count_not_covered(client, content) for content in contents)
+    statements: list[str] = scripts.statements(
+        contents, segments, lambda source: place(os.path.join(client.path, source.ref.path)),
+        [place(file) for file in files], uncommitted=isolation == "uncommitted",
+        temporary=out is None,
+    )  # fmt: skip
+    said = scripts.comments(client, contents, lacking, call.now_ms())
+    if out is not None:
+        _database(client, out, statements, relative, force)
+        call.summary(f"wrote {out}; {said[1]}")
+    return "".join([*(f"-- {line}\n" for line in said), *(f"{line};\n" for line in statements)])
+
+
+def _program(
+    call: Call, client: Client, contents: Sequence[Content], isolation: str, complete: str | None,
+    files: list[str],
+) -> str:  # fmt: skip
+    """The same as a program of PySpark."""
+    scripts = importlib.import_module("txlog.sql.views_script")
+    programs = importlib.import_module("txlog.sql.spark_script")
+    lacking = 0
+    if complete is None:
+        lacking = sum(scripts.count_not_covered(client, content) for content in contents)
+    named = {scripts.file_of(content): content.name for content in contents}
+    said = scripts.comments(client, contents, lacking, call.now_ms())
+    program: str = programs.program(
+        contents, lambda source: os.path.join(client.path, source.ref.path),
+        [(named[os.path.basename(file)], os.path.abspath(file)) for file in files],
+        uncommitted=isolation == "uncommitted",
+    )  # fmt: skip
+    return "".join(f"# {line}\n" for line in said) + program
+
+
+def _from_store(root: str) -> Callable[[str], str]:
+    return lambda path: os.path.relpath(os.path.abspath(path), root)
+
+
+def _complete(
+    call: Call, client: Client, contents: Sequence[Content], folder: str, uncommitted: bool,
+    force: bool, made: set[str],
+) -> list[str]:  # fmt: skip
+    """Write what is in no Parquet file, a file a topic; their paths.
+
+    made: what earlier tries have written, and this one will
+    """
+    completing = importlib.import_module("txlog.sql.views_complete")
+    scripts = importlib.import_module("txlog.sql.views_script")
+    parquet = importlib.import_module("txlog.engine.storage.segment").arrow_module(
+        "pyarrow.parquet"
+    )
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    paths: list[str] = []
+    count = 0
+    for content in contents:
+        path = os.path.join(folder, scripts.file_of(content))
+        again = force or path in made
+        _check_new(path, again)
+        batches = completing.resolved(client, content, uncommitted=uncommitted)
+        first: Any = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            continue
+        with (
+            replacing(path, only_new=not again) as file,
+            parquet.ParquetWriter(file, first.schema, version="2.6", compression="zstd") as writer,
+        ):
+            for batch in (first, *batches):
+                writer.write_batch(batch)
+                count += batch.num_rows
+        paths.append(path)
+        made.add(path)
+    call.summary(f"wrote {counted(count, 'message')} to {folder}")
+    return paths
+
+
+def _database(
+    client: Client, path: str, statements: list[str], relative: bool, force: bool
+) -> None:
+    """Make the database beside its place, then put it there."""
+    made = os.path.abspath(f"{path}.{os.getpid()}.tmp")
+    here = os.getcwd()
+    try:
+        if relative:
+            os.chdir(client.path)  # DuckDB looks at the files when a view is made
+        try:
+            importlib.import_module("txlog.sql.views_complete").write_database(made, statements)
+        finally:
+            os.chdir(here)
+        if force:
+            os.replace(made, path)
+        else:
+            os.link(made, path)
+    except FileExistsError as error:
+        raise AlreadyExists(f"{path} exists", path=path) from error
+    finally:
+        Path(made).unlink(missing_ok=True)
+
+
+def _check_new(path: str, force: bool) -> None:
+    if os.path.lexists(path) and not force:
+        raise AlreadyExists(f"{path} exists", hint="--force replaces it", path=path)

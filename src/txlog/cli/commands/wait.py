@@ -1,0 +1,93 @@
+"""Owns `wait`: until a store is as somebody needs it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from txlog.cli.call.call import Call
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Option
+from txlog.errors import InvalidArgument, Usage
+from txlog.ids import TxnId, check_name
+from txlog.ranges import parse_instant
+from txlog.settings import EVENT_TIME_MAX
+
+_UNMET: Final = 8
+
+
+@command(
+    "wait",
+    examples=(
+        "txlog wait --topic orders --messages 1000 --timeout 5m",
+        "txlog wait --topic orders --watermark 2026-11-20T09:00:00Z -s billing",
+        "txlog wait --backlog billing=0 --txn 0:42=committed",
+    ),
+    fields="met elapsed_ms condition_list",
+)
+def wait(
+    call: Call,
+    topic: Annotated[list[str] | None, Option("--topic", "-t", metavar="T…")] = None,
+    messages: Annotated[
+        int | None, Option("--messages", min=0, metavar="N", help="each has so many, or more")
+    ] = None,
+    watermark: Annotated[
+        str | None, Option("--watermark", metavar="TIME", help="each is so far in event time")
+    ] = None,
+    subscription: Annotated[
+        str | None, Option("--subscription", "-s", metavar="SUB", help="the watermark where it is")
+    ] = None,
+    backlog: Annotated[
+        list[str] | None, Option("--backlog", metavar="SUB=N…", help="so many are left, or less")
+    ] = None,
+    txn: Annotated[
+        list[str] | None,
+        Option("--txn", metavar="ID=STATE…", help="committed, aborted, ended, open, …"),
+    ] = None,
+    timeout: Annotated[str | None, Option("--timeout", metavar="DUR", help="not longer")] = None,
+) -> None:
+    """Wait until all conditions hold at once; 8 when time ran out, or when one never will.
+
+    Where a subscription is, what its consumers were handed as a watermark counts, too. TIME "end"
+    is the end of all streams.
+    """
+    topics = list(topic or [])
+    asks_topics = messages is not None or watermark is not None
+    if asks_topics and not topics:
+        raise Usage("--messages and --watermark need --topic")
+    if subscription is not None and watermark is None:
+        raise Usage("-s needs --watermark: where is the subscription to be?")
+    if topics and not asks_topics and not backlog:
+        raise Usage("--topic needs --messages, --watermark or --backlog")
+    if not (asks_topics or backlog or txn):
+        raise Usage("there is nothing to wait for", hint="--messages --watermark --backlog --txn")
+    if subscription is not None:
+        check_name("subscription", subscription)
+    backlogs = {name: _count(text) for name, text in _pairs("--backlog", "SUB=N", backlog)}
+    txns = {TxnId.parse(name): text for name, text in _pairs("--txn", "ID=STATE", txn)}
+    time_ms = None
+    if watermark is not None:
+        time_ms = EVENT_TIME_MAX if watermark == "end" else parse_instant(watermark, call.now_ms())
+    timeout_ms = call.duration(timeout)
+    answer = call.client().wait(
+        topics, messages=messages, watermark=time_ms, subscription=subscription,
+        backlogs=backlogs, txns=txns, timeout_ms=timeout_ms,
+    )  # fmt: skip
+    call.exit = 0 if answer["met"] else _UNMET
+    call.output.single(answer)
+
+
+def _pairs(flag: str, form: str, words: list[str] | None) -> list[tuple[str, str]]:
+    """NAME=VALUE words; the last of a name counts."""
+    out: list[tuple[str, str]] = []
+    for word in words or []:
+        name, equals, value = word.rpartition("=")
+        if not (name and equals and value):
+            raise InvalidArgument(f"{flag} is {form}")
+        out.append((name, value))
+    return out
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise InvalidArgument(f'--backlog is SUB=N, "{text[:40]}" is no number', code=203)
+    return int(text)

@@ -1,0 +1,199 @@
+"""Owns the commands of event-time watermarks: watermark set, idle, show, history, …"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from txlog.cli.call.call import Call
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Argument, Option
+from txlog.cli.terminal.tables import counted
+from txlog.errors import InvalidArgument, Usage
+from txlog.ids import MessageId, check_name
+from txlog.ranges import format_time, parse_instant, parse_time
+from txlog.settings import EVENT_TIME_MAX
+
+Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
+Producer = Annotated[
+    str, Option("--producer", metavar="NAME", help="whose it is", show_default=False)
+]
+TxnOption = Annotated[str | None, Option("--txn-id", metavar="ID", help="join it")]
+NoJoin = Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")]
+Subscription = Annotated[
+    str | None, Option("--subscription", "-s", metavar="SUB", help="where it is, not at the end")
+]
+Partition = Annotated[int | None, Option("--partition", "-p", min=0, metavar="N")]
+
+
+@command(
+    "watermark set",
+    examples=(
+        "txlog watermark set orders 2026-11-20T09:00:00Z --producer till-7",
+        "txlog watermark set orders -5m --producer till-7 --txn-id 0:42",
+    ),
+    fields="topic producer event_time regressed txn partition_list",
+    changes=True,
+    times=True,
+)
+def set_watermark(
+    call: Call,
+    topic: Topic,
+    time: Annotated[str, Argument(metavar="TIME", show_default=False)],
+    producer: Producer,
+    txn_id: TxnOption = None,
+    no_join: NoJoin = False,
+) -> None:
+    """Assert that nothing of a producer is older than TIME from here on, in all partitions.
+
+    In a transaction it takes effect with the commit. The producer itself is not fenced. TIME "end"
+    is the end of its stream.
+    """
+    event_time = EVENT_TIME_MAX if time == "end" else parse_instant(time, call.now_ms())
+    if event_time <= 0:
+        raise Usage(f"TIME is {time}, it must be after 1970")
+    txn = call.txn_of(txn_id, no_join=no_join)
+    answer = call.client(write=True).topic(topic).watermarks.set(event_time, producer, txn=txn)
+    if answer["regressed"]:
+        call.warn(f"{producer} had asserted a later time: this one is stored without effect")
+        call.output.result(answer)
+        return
+    _said(call, answer, f"{producer} is at {format_time(event_time)}")
+
+
+@command(
+    "watermark idle",
+    examples=(
+        "txlog watermark idle orders --producer till-7",
+        "txlog watermark idle orders --producer '(unnamed)'",
+    ),
+    fields="topic producer was_active txn partition_list",
+    changes=True,
+)
+def idle(
+    call: Call,
+    topic: Topic,
+    producer: Producer,
+    txn_id: TxnOption = None,
+    no_join: NoJoin = False,
+) -> None:
+    """Wait no longer for a producer, until it asserts a time again; for one that is gone.
+
+    What it sends then may be late. Producers without a name are together "(unnamed)".
+    """
+    txn = call.txn_of(txn_id, no_join=no_join)
+    answer = call.client(write=True).topic(topic).watermarks.idle(producer, txn=txn)
+    if not answer["was_active"]:
+        call.note(f"{producer} was not active")
+    _said(call, answer, f"{producer} is idle")
+
+
+@command(
+    "watermark show",
+    examples=(
+        "txlog watermark show orders",
+        "txlog watermark show orders -s billing --json --columns watermark,emitted,holder",
+        "txlog watermark show orders --at 17:4",
+    ),
+    fields=(
+        "topic subscription status watermark emitted lag_ms holder first_unacked max_event_time "
+        "late_messages pending_txns partition_list"
+    ),
+)
+def show(
+    call: Call,
+    topic: Topic,
+    subscription: Subscription = None,
+    partition: Partition = None,
+    at: Annotated[str | None, Option("--at", metavar="L:E", help="at this row instead")] = None,
+) -> None:
+    """Show how far event time is: at the end of the log, or where a subscription is.
+
+    watermark is the least time of an active producer there; emitted the highest one that was handed
+    to a consumer. Acknowledge to advance: it waits for first_unacked, then for holder.
+
+    late_messages are those up to there that were older than the watermark of their partition just
+    before them. For it and max_event_time all event times are read: --columns can leave both out.
+    """
+    if subscription is not None:
+        check_name("subscription", subscription)
+    place = None if at is None else MessageId.parse(at)
+    if place is not None and place.index:
+        raise InvalidArgument(f"--at is {at}, a row is L:E", code=203)
+    lateness = not {"max_event_time", "late_messages"}.isdisjoint(call.output.fields)
+    watermarks = call.client().topic(topic).watermarks
+    call.output.single(
+        watermarks.show(subscription, partition=partition, at=place, lateness=lateness)
+    )
+
+
+@command(
+    "watermark history",
+    examples=(
+        "txlog watermark history orders --limit 20",
+        "txlog watermark history orders -p 0 --producer till-7 --since -1h",
+    ),
+    fields=(
+        "topic partition position marker_type producer event_time "
+        "| txn txn_state regressed publish_time by"
+    ),
+)
+def history(
+    call: Call,
+    topic: Topic,
+    partition: Partition = None,
+    producer: Annotated[
+        str | None, Option("--producer", metavar="NAME", help="only what it asserted")
+    ] = None,
+    since: Annotated[str | None, Option("--since", metavar="TIME", help="written since")] = None,
+    limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="the last N")] = None,
+) -> None:
+    """List what moved the watermark, in the order of the journal, as far as the log reaches.
+
+    What a transaction asserted stands at its commit marker. regressed: it was below the producer's
+    last time, so without effect.
+    """
+    since_ms = None if since is None else parse_time(since, call.now_ms())
+    call.output.rows(
+        call.client().topic(topic).watermarks.history(
+            partition=partition, producer=producer, since=since_ms, limit=limit
+        )
+    )  # fmt: skip
+
+
+@command(
+    "watermark producers",
+    examples=("txlog watermark producers orders", "txlog watermark producers orders -s billing"),
+    fields="topic partition producer event_time holds idle | position pending_txns",
+)
+def producers(call: Call, topic: Topic, subscription: Subscription = None) -> None:
+    """List the producers that are waited for, and which of them holds the watermark.
+
+    idle: not waited for, but in an open transaction.
+    """
+    if subscription is not None:
+        check_name("subscription", subscription)
+    call.output.rows(call.client().topic(topic).watermarks.producers(subscription))
+
+
+@command(
+    "watermark snapshot",
+    examples=("txlog watermark snapshot orders", "txlog watermark snapshot orders --json"),
+    fields="topic written partition_list",
+    changes=True,
+)
+def snapshot(call: Call, topic: Topic) -> None:
+    """Write the whole state into each partition, so that less is read to find an old one.
+
+    It is written by itself, too, as the policies watermark_snapshot_… say.
+    """
+    answer = call.client(write=True).topic(topic).watermarks.snapshot()
+    call.summary(f"{counted(answer['written'], 'snapshot')} in {answer['topic']}")
+    call.output.result(answer)
+
+
+def _said(call: Call, answer: Mapping[str, Any], done: str) -> None:
+    where = f"in {counted(len(answer['partition_list']), 'partition')} of {answer['topic']}"
+    when = "" if answer["txn"] is None else f", when {answer['txn']} commits"
+    call.summary(f"{done} {where}{when}")
+    call.output.result(answer)

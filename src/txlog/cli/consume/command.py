@@ -1,0 +1,202 @@
+"""Owns the options of `consume` and `peek`; the work is in consuming.py and peeking.py."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Annotated
+
+from txlog.cli.call.call import Call, utf8
+from txlog.cli.consume.request import Request, Target
+from txlog.cli.help import fields
+from txlog.cli.line.command import command, exclusive
+from txlog.cli.line.declared import Argument, Option
+from txlog.cli.output.percent import Format
+from txlog.cli.produce.command import encode, properties
+from txlog.cli.terminal.fields import RECORD_FIELDS
+from txlog.errors import InvalidArgument, Usage
+from txlog.ids import MessageId, TopicName, check_name
+from txlog.ranges import Range, parse_bound, parse_duration, parse_range
+
+TYPES = ("exclusive", "shared", "failover", "key-shared")
+_RECORD = " ".join(RECORD_FIELDS)
+
+
+@command(
+    "consume",
+    examples=(
+        "txlog consume orders",
+        "txlog consume orders -o -10 --json",
+        "txlog consume orders -s billing -n 100",
+        "txlog consume orders -F -f '%o %k %v\\n'",
+    ),
+    fields=_RECORD,
+    records=True,
+    more=lambda: fields.verbs(),
+)
+def consume(
+    call: Call,
+    topics: Annotated[list[str], Argument(metavar="TOPIC", show_default=False)],
+    subscription: Annotated[str | None, Option("--subscription", "-s", metavar="SUB")] = None,
+    create: Annotated[bool, Option("--create", help="make the subscription if need be")] = False,
+    position: Annotated[str | None, Option("--position", metavar="BOUND")] = None,
+    type: Annotated[str | None, Option("--type", metavar="|".join(TYPES))] = None,
+    ack: Annotated[str, Option("--ack", metavar="auto|none|on-exit")] = "auto",
+    txn_id: Annotated[
+        str | None, Option("--txn-id", metavar="ID", help="acknowledge in it")
+    ] = None,
+    no_join: Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")] = False,
+    consumer: Annotated[str | None, Option("--consumer", metavar="NAME")] = None,
+    watermarks: Annotated[
+        bool, Option("--watermarks", help="also tell of watermarks: JSON records of their own")
+    ] = False,
+    range_: Annotated[str | None, Option("--offset", "-o", metavar="RANGE")] = None,
+    n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N")] = None,
+    follow: Annotated[bool, Option("--follow", "-F", help="go on at the end")] = False,
+    until: Annotated[str | None, Option("--until", metavar="BOUND")] = None,
+    max_wait: Annotated[
+        str, Option("--max-wait", metavar="DUR", help="for a next one, at the end")
+    ] = "0s",
+    fail_empty: Annotated[bool, Option("--fail-empty", help="8 when there is nothing")] = False,
+    stats: Annotated[bool, Option("--stats", help="say on stderr what was read")] = False,
+    partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
+    unbuffered: Annotated[bool, Option("--unbuffered", "-u")] = False,
+    raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False,
+    isolation: Annotated[str | None, Option("--isolation", metavar="committed|uncommitted")] = None,
+    include_delayed: Annotated[
+        bool, Option("--include-delayed", help="also what is not yet due")
+    ] = False,
+    key: Annotated[list[str] | None, Option("--key", "-k", metavar="K…")] = None,
+    prop: Annotated[list[str] | None, Option("--prop", "-H", metavar="K=V…")] = None,
+    grep: Annotated[str | None, Option("--grep", metavar="RE")] = None,
+    where: Annotated[
+        str | None, Option("--where", metavar="SQL", help="a condition on the fields of a record")
+    ] = None,
+) -> None:
+    """Read messages; with -s take what a subscription may get next, and acknowledge it.
+
+    Without -s all topics are read as they are at one moment: a transaction that commits later is
+    in none of them. With -F they are read from moment to moment, each transaction whole in one.
+
+    With --watermarks JSON has a record of kind "watermark" for each new one, where it stands
+    between the messages: {kind, topic, subscription, partition, watermark, status}; topic is null
+    for the least over several, partition for the least over those read. Messages say by `late`
+    whether they are older; %w is the last one. Who acknowledges nothing does not advance it.
+    """
+    call.check_choice("--ack", ack, ("auto", "none", "on-exit"))
+    call.check_choice("--type", type, TYPES)
+    call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
+    exclusive(follow=follow, until=until)
+    _check_format(call, watermarks=watermarks)
+    if subscription is None:
+        _refuse("needs -s", create=create, position=position, type=type, consumer=consumer)
+        _refuse("needs -s", txn_id=txn_id, ack=ack != "auto", watermarks=watermarks)
+    else:
+        check_name("subscription", subscription)
+        _refuse("does not go with -s", offset=range_, key=key, prop=prop, grep=grep, where=where)
+        _refuse("does not go with -s", until=until, include_delayed=include_delayed)
+    if position is not None and not create:
+        raise Usage("--position needs --create", hint="txlog sub seek moves a subscription")
+    now = call.now_ms()
+    chosen = Range() if range_ is None else parse_range(range_, now)
+    if until is not None:
+        if chosen.kind != "range" or chosen.stop is not None:
+            raise Usage("-o names an end already, --until another")
+        chosen = Range(chosen.start, parse_bound(until, now))
+    if follow and (chosen.kind != "range" or chosen.stop is not None):
+        raise Usage("-F goes on for ever, and -o names an end")
+    request = Request(
+        targets=targets(topics, partition),
+        subscription=subscription,
+        create=create,
+        position=None if position is None else parse_bound(position, now),
+        type=type,
+        ack=ack,
+        join=None if subscription is None else call.txn_of(txn_id, no_join=no_join),
+        consumer=None if consumer is None else check_name("consumer", consumer),
+        watermarks=watermarks,
+        range=chosen,
+        limit=n,
+        follow=follow,
+        max_wait_ms=parse_duration(max_wait),
+        fail_empty=fail_empty,
+        stats=stats,
+        unbuffered=unbuffered or follow,
+        raw_strings=raw_strings,
+        isolation=isolation,
+        include_delayed=include_delayed,
+        keys=[encode(text) for text in key or []],
+        properties=properties(prop),
+        grep=None if grep is None else encode(grep),
+        where=None if where is None else utf8(where, "--where"),
+    )
+    importlib.import_module("txlog.cli.consume.work").run(call, request)
+
+
+@command(
+    "peek",
+    examples=("txlog peek orders", "txlog peek orders --at 17:4", "txlog peek orders -s billing"),
+    fields=_RECORD,
+    records=True,
+    more=lambda: fields.verbs(),
+)
+def peek(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    last: Annotated[int | None, Option("--last", min=0, metavar="N")] = None,
+    first: Annotated[int | None, Option("--first", min=0, metavar="N")] = None,
+    at: Annotated[str | None, Option("--at", metavar="ID")] = None,
+    around: Annotated[str | None, Option("--around", metavar="ID")] = None,
+    random: Annotated[int | None, Option("--random", min=0, metavar="N")] = None,
+    context: Annotated[int, Option("--context", "-C", min=0, metavar="N")] = 3,
+    subscription: Annotated[str | None, Option("--subscription", "-s", metavar="SUB")] = None,
+    partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
+    raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False,
+) -> None:
+    """Look at messages: the last 10, or others; with -s what the subscription has not acknowledged.
+
+    --random picks messages by chance, each as likely as any other, and shows them in order.
+
+    Nothing is changed, and messages not yet due are shown too.
+    """
+    _check_format(call)
+    counts = {"last": last, "first": first, "random": random}
+    exclusive(**{name: n is not None for name, n in counts.items()}, at=at, around=around)
+    if subscription is not None:
+        check_name("subscription", subscription)
+    [target] = targets([topic], partition)
+    work = importlib.import_module("txlog.cli.consume.peek")
+    if at is not None or around is not None:
+        place = MessageId.parse(at if at is not None else around or "")
+        work.around(call, target, place, context if around is not None else None, raw_strings)
+    else:
+        which, count = next(((k, n) for k, n in counts.items() if n is not None), ("last", 10))
+        work.some(call, target, which, count, subscription, raw_strings)
+
+
+def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:
+    """Return what to read; `orders/2` names a partition.
+
+    raises: Usage (201), InvalidArgument (202)
+    """
+    out = []
+    for text in dict.fromkeys(topics):
+        name = TopicName.parse(text, allow_partition=True)
+        if name.partition is not None and partitions:
+            raise Usage(f"{text} names a partition already, --partition another")
+        wanted = [name.partition] if name.partition is not None else partitions
+        out.append(Target(name.short, sorted(set(wanted)) if wanted else None))
+    if not out:
+        raise InvalidArgument("no topic was given")
+    return out
+
+
+def _check_format(call: Call, *, watermarks: bool = False) -> None:
+    """Refuse %w where there are no watermarks, before a store is opened."""
+    if "%" in call.output.form:
+        Format(call.output.form, watermarks=watermarks, stored=True)
+
+
+def _refuse(why: str, **given: object) -> None:
+    for name, value in given.items():
+        if value:
+            raise Usage(f"--{name.replace('_', '-')} {why}")

@@ -1,0 +1,178 @@
+"""Owns the work of `peek`: the ends of a topic, or what is around a message; changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from txlog.cli.call.call import Call
+from txlog.cli.consume.request import Target
+from txlog.cli.output import beside
+from txlog.cli.output.records import Records
+from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.errors import Corruption, MessageNotFound
+from txlog.ids import MessageId
+from txlog.ranges import END, START, Bound, Range
+from txlog.startup import compute as pc
+
+if TYPE_CHECKING:
+    from txlog.api.client import Client
+
+_STRETCH = 1000  # messages read at once, where several that are wanted lie together
+
+
+def some(
+    call: Call, target: Target, which: str, count: int, subscription: str | None, raw: bool
+) -> None:
+    """Print the first, the last or random messages.
+
+    which: `first` and `last` by the time messages became visible; ids order a partition
+    """
+    client = call.client()
+    if subscription is not None:
+        chosen = Range(kind="unacked", subscription=subscription)
+    elif which == "random":
+        _print(call, client, _random(client, target, count), raw)
+        return
+    else:
+        chosen = Range(START if which == "first" else Bound("last", count), END)
+    failed: list[Corruption] = []
+    held = [table for table in _read(client, target, chosen, failed) if len(table)]
+    whole = pa.concat_tables(held) if held else None
+    if whole is not None and which == "random":
+        whole = whole.take(pa.array(_sample(len(whole), count), pa.int64()))
+    elif whole is not None and len(whole) > count:
+        order = pc.sort_indices(whole["visible_time"])  # stable: ids keep their order
+        picked = order[:count] if which == "first" else order[len(order) - count :]
+        whole = whole.take(picked.take(pc.sort_indices(picked)))
+    _print(call, client, whole, raw, failed)
+
+
+def _random(client: Client, target: Target, count: int) -> pa.Table | None:
+    """Return random messages; only stretches around them are read."""
+    rows = client.describe_topic(target.topic)["partition_list"]
+    sizes = [
+        (row["partition"], row["messages"]) for row in rows
+        if target.partitions is None or row["partition"] in target.partitions
+    ]  # fmt: skip
+    picked = _sample(sum(size for _, size in sizes), count)
+    held: list[pa.Table] = []
+    base = 0
+    for partition, size in sizes:
+        inside = [number - base for number in picked if base <= number < base + size]
+        base += size
+        while inside:
+            near = [number for number in inside if number < inside[0] + _STRETCH]
+            inside = inside[len(near) :]
+            part = client.read(
+                target.topic, range=Range(Bound("skip", near[0]), END), partitions=[partition],
+                limit=near[-1] - near[0] + 1,
+            )  # fmt: skip
+            found = pa.concat_tables([RECEIVED.empty_table(), *part])
+            wanted = [number - near[0] for number in near if number - near[0] < len(found)]
+            held.append(found.take(pa.array(wanted, pa.int64())))
+    return pa.concat_tables(held) if held else None
+
+
+def _sample(total: int, count: int) -> list[int]:
+    """Return count different numbers below total, in order, or all of them (Floyd's algorithm)."""
+    picked: set[int] = set()
+    for top in range(max(0, total - count), total):
+        number = int.from_bytes(os.urandom(8), "big") % (top + 1)
+        picked.add(top if number in picked else number)
+    return sorted(picked)
+
+
+def around(call: Call, target: Target, place: MessageId, context: int | None, raw: bool) -> None:
+    """Print the message at place, or with context its neighbours too.
+
+    raises: MessageNotFound (307)
+    """
+    client = call.client()
+    found: list[pa.Table] = []
+    failed: list[Corruption] = []
+    more = context or 0
+    for table in _read(client, target, Range(Bound("id", place), END), failed):
+        rows = [_is_at(row, place) for row in _ids(table)]
+        stop = len(rows) if all(rows) else rows.index(False)
+        if stop == len(rows):
+            found.append(table)
+            continue
+        found.append(table.slice(0, stop + more))
+        more -= max(0, len(table) - stop)
+        if more <= 0:
+            break
+    whole = pa.concat_tables(found) if found else None
+    if whole is None or not len(whole) or not _is_at(next(_ids(whole)), place):
+        if failed:
+            raise failed[0]
+        raise MessageNotFound(f"no message {place} in {target.topic}", message_id=place)
+    if context:
+        partition = whole["partition"][0].as_py()
+        before = _before(client, target, place, context, partition, failed)
+        whole = pa.concat_tables([*before, whole])
+    _print(call, client, whole, raw, failed)
+
+
+def _before(
+    client: Client,
+    target: Target,
+    place: MessageId,
+    context: int,
+    partition: int,
+    failed: list[Corruption],
+) -> list[pa.Table]:
+    """Return the messages before place. Cost: O(messages before it)."""
+    held: list[pa.Table] = []
+    count = 0
+    one = Target(target.topic, [partition])
+    for table in _read(client, one, Range(START, Bound("id", place)), failed):
+        held.append(table)
+        count += len(table)
+        while held and count - len(held[0]) >= context:
+            count -= len(held.pop(0))
+    if not held:
+        return []
+    whole = pa.concat_tables(held)
+    return [whole.slice(max(0, len(whole) - context))]
+
+
+def _read(
+    client: Client, target: Target, chosen: Range, failed: list[Corruption]
+) -> Iterator[pa.Table]:
+    """The tables of a range; what stops them goes to `failed`, and is raised behind the output."""
+    try:
+        yield from client.read(target.topic, range=chosen, partitions=target.partitions)
+    except Corruption as error:
+        failed.append(error)
+
+
+def _ids(table: pa.Table) -> Iterator[MessageId]:
+    columns = (table[name].to_pylist() for name in ("ledger", "entry", "index"))
+    for ledger, entry, index in zip(*columns, strict=True):
+        yield MessageId(ledger, entry, index or 0)
+
+
+def _is_at(found: MessageId, place: MessageId) -> bool:
+    """A marker's own id stands for all its messages."""
+    return found.position == place.position and place.index in (0, found.index)
+
+
+def _print(
+    call: Call, client: Client, table: pa.Table | None, raw: bool,
+    failed: Sequence[Corruption] = (),
+) -> None:  # fmt: skip
+    """Print messages, then raise what kept others from being read."""
+    columns = call.output.shown if call.flags.columns is not None else None
+    form = call.output.form
+    look_up = beside.beside_of(client, form) if "%" in form else None
+    records = Records(form, columns, raw_strings=raw, look=call.output.look, beside=look_up)
+    call.output.out.write(records.begin())
+    if table is not None:
+        call.output.out.write(records.encode(table))
+    if failed:
+        call.output.out.flush()
+        raise failed[0]

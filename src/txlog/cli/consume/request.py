@@ -1,0 +1,50 @@
+"""Owns what `consume` was asked to do, between its options and its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txlog.ids import TxnId
+from txlog.ranges import Bound, Range
+
+
+@dataclass
+class Target:
+    """A topic to read, with the partitions wanted; None means all."""
+
+    topic: str
+    partitions: list[int] | None = None
+
+
+@dataclass
+class Request:
+    """What `consume` was asked to do."""
+
+    targets: list[Target]
+    subscription: str | None = None
+    create: bool = False
+    position: Bound | None = None
+    type: str | None = None
+    ack: str = "auto"
+    join: TxnId | None = None
+    consumer: str | None = None
+    watermarks: bool = False
+    range: Range = field(default_factory=Range)
+    limit: int | None = None
+    follow: bool = False
+    max_wait_ms: int = 0
+    fail_empty: bool = False
+    stats: bool = False
+    unbuffered: bool = False
+    raw_strings: bool = False
+    isolation: str | None = None
+    include_delayed: bool = False
+    keys: list[bytes] = field(default_factory=list)
+    properties: dict[str, str] = field(default_factory=dict)
+    grep: bytes | None = None
+    where: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """The reading ends where the log does, so that more may come."""
+        return self.range.kind == "range" and self.range.stop is None

@@ -1,0 +1,432 @@
+"""Owns the work of `consume`: tables from a reader or a consumer, filtered, printed, acknowledged.
+
+An acknowledgement is made only after the bytes have left stdout, so a message that nobody saw comes
+again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from txlog.cli.call import progress
+from txlog.cli.call.call import Call, is_terminal
+from txlog.cli.consume.request import Request, Target
+from txlog.cli.output import beside
+from txlog.cli.output.records import Records
+from txlog.cli.terminal.signals import Interrupted, shielded
+from txlog.cli.terminal.tables import counted, duration, size
+from txlog.engine.decide.consuming.lease import UNACKED_MAX
+from txlog.engine.plan.lookup import check_open, transaction
+from txlog.errors import (
+    ConditionNotMet,
+    Corruption,
+    InvalidArgument,
+    LimitExceeded,
+    SubscriptionNotFound,
+    TxlogError,
+)
+from txlog.startup import compute as pc
+from txlog.suggest import meant
+
+if TYPE_CHECKING:
+    from txlog.api.client import Client
+    from txlog.api.consuming.consumer import Consumer
+    from txlog.api.consuming.many_topics import MultiTopicsConsumer
+    from txlog.api.consuming.open import ConsumerOptions
+    from txlog.api.topics.topic import TopicHandle
+    from txlog.ids import TxnId
+
+_BATCH_MESSAGES = 1000
+READ_MESSAGES = 10_000  # at once, when nothing says how many are wanted
+_WAIT_S = 0.05
+
+
+def run(call: Call, request: Request) -> None:
+    """Print what there is, as it was asked for.
+
+    raises: ConditionNotMet (802) with --fail-empty and nothing to print
+    """
+    client = call.client(write=request.subscription is not None)
+    job = Job(call, request, client)
+    try:
+        with job.bar:
+            if request.subscription is not None:
+                job.take()
+            elif request.follow or (request.max_wait_ms and request.is_open):
+                job.follow()
+            else:
+                job.read()
+    except Interrupted as interrupted:
+        job.stopped(interrupted.exit)
+        raise
+    except TxlogError:
+        if job.records.count:  # what could be read stands, the error comes behind it
+            call.output.out.flush()
+        raise
+    call.output.out.flush()
+    job.notes()
+    if request.stats:
+        read = client.reading()
+        elapsed = duration(call.elapsed_ms())
+        call.say(f"{counted(job.records.count, 'message')}, {size(job.bytes)}, {elapsed}")
+        call.say(
+            f"{counted(read['rows_read'], 'row')} read for "
+            f"{counted(read['handed_out'], 'message')}, "
+            f"{counted(read['row_groups_decoded'], 'row group')} decoded"
+        )
+    if request.fail_empty and not job.records.count:
+        raise ConditionNotMet("no message", code=802)
+
+
+class Job:
+    """One run of consume."""
+
+    def __init__(self, call: Call, request: Request, client: Client) -> None:
+        self.call = call
+        self.request = request
+        self.client = client
+        self.bytes = 0
+        self.acknowledged = 0
+        self._ends: deque[tuple[int, int]] = deque()  # (bytes, messages) until there
+        self._written = 0
+        name = request.targets[0].topic if len(request.targets) == 1 else "consume"
+        self.bar = progress.Amount(call, name, None, prints=True)
+        self.out = call.output.out
+        self.out.each = request.unbuffered or is_terminal(1)
+        columns = call.output.shown if call.flags.columns is not None else None
+        form = call.output.form
+        look_up = beside.beside_of(client, form) if "%" in form else None
+        self.records = Records(
+            form, columns, raw_strings=request.raw_strings, look=call.output.look,
+            watermarks=request.watermarks, beside=look_up,
+        )  # fmt: skip
+        self.out.write(self.records.begin())
+        if request.grep is not None:
+            check_pattern(request.grep)
+        self.handles: dict[str, TopicHandle] = {}
+        self._cutoffs: dict[str, int | None] = {}
+        self.where: Any = None
+        if request.where is not None:  # only then DuckDB is imported
+            self.where = importlib.import_module("txlog.cli.consume.where").Where(request.where)
+
+    def read(self) -> None:
+        """Read to the end of the log as it is now: all topics as they are at one moment."""
+        topics = [target.topic for target in self.request.targets]
+        self._cutoffs = {topic: self.client.topic(topic).cutoff() for topic in topics}
+        if self.is_full():
+            return  # the topics exist all the same
+        left = None if self.has_filter() else self.left()
+        for table in self._tables(self._at_once(left), left):
+            self.print(self.filtered(table))
+            if self.is_full():
+                break
+
+    def _tables(
+        self, at_once: int, left: int | None = None, *, follow: bool = False
+    ) -> Iterator[pa.Table]:
+        request, targets = self.request, self.request.targets
+        several = next((one.partitions for one in targets if len(one.partitions or ()) > 1), None)
+        return self.client.read(
+            [_name_of(target) for target in targets],
+            range=request.range,
+            partitions=several,  # the same of every topic
+            limit=left if request.include_delayed else None,
+            batch_messages=at_once,
+            isolation=request.isolation or "committed",
+            follow=follow,
+        )
+
+    def _at_once(self, left: int | None) -> int:
+        """How many to read at once: no more than are wanted, unless some are left out."""
+        if left is None or left >= READ_MESSAGES:
+            return READ_MESSAGES
+        topics = [one.topic for one in self.request.targets]
+        try:
+            if self.request.include_delayed or all(
+                self.client.topic(topic).next_delayed() is None for topic in topics
+            ):
+                return left
+        except Corruption:
+            pass  # whoever reads raises it behind what can be read
+        return READ_MESSAGES
+
+    def follow(self) -> None:
+        """Read and go on at the end, for ever or until nothing came for --max-wait."""
+        idle_since = time.monotonic()
+        for table in self._tables(_BATCH_MESSAGES, follow=True):
+            self.print(self.filtered(table))
+            if self.is_full():
+                return
+            if len(table):
+                idle_since = time.monotonic()
+                continue
+            self.out.flush()
+            if not self._wait(idle_since):
+                return
+
+    def take(self) -> None:
+        """Take what the subscription may get next; acknowledge as asked."""
+        request = self.request
+        if request.join is not None:
+            self._check_open(request.join)
+        with shielded():
+            consumer = self._consumer()
+        done: list[pa.Table] = []
+        try:
+            for table in self._received(consumer):
+                self.print(table)
+                self.out.flush()
+                if request.ack == "auto":
+                    with shielded():
+                        consumer.acknowledge(table, txn=request.join)
+                        self.acknowledged += len(table)
+                elif request.ack == "on-exit":
+                    done.append(table)
+            if done:
+                with shielded():
+                    consumer.acknowledge(pa.concat_tables(done), txn=request.join)
+                    self.acknowledged = self.records.count
+            if self.records.count and request.ack != "none":
+                # One flush at the end, so that the next listing, a reader, sees the positions.
+                self.client.flush()
+        finally:
+            with shielded():
+                consumer.close()
+
+    def _check_open(self, txn_id: TxnId) -> None:
+        """Raises what an acknowledgement in it would meet, before anything is printed."""
+        count = self.client.settings.coordinators
+        self.client._ask(lambda view: check_open(transaction(view, txn_id, count)))
+
+    def _received(self, consumer: Consumer | MultiTopicsConsumer) -> Iterator[pa.Table]:
+        idle_since = time.monotonic()
+        while not self.is_full():
+            left = self.left()
+            wanted = _BATCH_MESSAGES if left is None else min(left, _BATCH_MESSAGES)
+            before = consumer.get_last_watermark()
+            with shielded():
+                table = consumer.receive_batch(wanted, 0)
+            now = consumer.get_last_watermark()
+            self.records.watermark = None if now is None else now.event_time
+            if len(table):
+                yield table
+                idle_since = time.monotonic()
+                continue
+            if consumer.blocked == UNACKED_MAX:
+                self._check_room()
+            if now is not None and now != before:
+                self._tell(consumer.watermark_status)
+            elif not self._wait(idle_since):
+                return
+
+    def _check_room(self) -> None:
+        """Refuse to end, or to wait, before messages that cannot come: too many are in hand.
+
+        raises: LimitExceeded (204); what was printed is not acknowledged, so it comes again
+        """
+        request, most = self.request, self.client.settings.unacked_max
+        assert request.subscription is not None
+        left = 0
+        for target in request.targets:
+            told = self.client.subscription(target.topic, request.subscription).describe()
+            for row in told["partition_list"]:
+                if target.partitions is None or row["partition"] in target.partitions:
+                    left += row["backlog"] - row["leased"] - row["pending_acks"] - row["delayed"]
+        if left > 0:
+            raise LimitExceeded(
+                f"{counted(self.records.count, 'message')} printed and none of them acknowledged: "
+                f"unacked_max is {most}, {left} more cannot come; those printed come again",
+                hint=f"--ack auto acknowledges as it goes; -n {most} stops in time; "
+                "txlog config set unacked_max N allows more",
+                setting=UNACKED_MAX, limit=most, value=self.records.count + left,
+                subscription=request.subscription,
+            )  # fmt: skip
+
+    def _tell(self, status: str | None) -> None:
+        """Print that there is a new watermark, where it stands between the messages."""
+        targets, subscription = self.request.targets, self.request.subscription
+        assert subscription is not None
+        topic = targets[0].topic if len(targets) == 1 else None
+        self.out.write(self.records.event(topic, subscription, status))
+        self.out.flush()
+
+    def _consumer(self) -> Consumer | MultiTopicsConsumer:
+        request, targets = self.request, self.request.targets
+        assert request.subscription is not None
+        options: ConsumerOptions = {
+            "type": request.type, "name": request.consumer, "isolation": request.isolation,
+            "create": request.create, "enable_watermarking": request.watermarks,
+        }  # fmt: skip
+        if request.create:
+            options["position"] = request.position
+        else:
+            for target in targets:
+                self._check_subscription(target.topic, request.subscription)
+        if len(targets) == 1:
+            options["partitions"] = targets[0].partitions
+            return self.client.consumer(targets[0].topic, request.subscription, **options)
+        if any(len(target.partitions or "1") > 1 for target in targets):
+            raise InvalidArgument(
+                "several partitions of several topics cannot be consumed at once",
+                hint="consume one topic after the other",
+            )
+        names = [
+            f"{one.topic}/{one.partitions[0]}" if one.partitions else one.topic for one in targets
+        ]
+        return self.client.consumer(names, request.subscription, **options)
+
+    def _check_subscription(self, topic: str, name: str) -> None:
+        names = [str(row["subscription"]) for row in self.client.subscriptions(topic)]
+        if name not in names:
+            raise SubscriptionNotFound(
+                f"no subscription {name} on {topic}", topic=topic, subscription=name,
+                hint=meant(name, names, "--create makes it"),
+            )  # fmt: skip
+
+    def _wait(self, idle_since: float) -> bool:
+        """Wait for a change; false when the waiting is over."""
+        left_s = self.request.max_wait_ms / 1000 - (time.monotonic() - idle_since)
+        if not self.request.follow and left_s <= 0:
+            return False
+        time.sleep(_WAIT_S if self.request.follow else min(left_s, _WAIT_S))
+        self.client.wait_for_change(0)
+        return True
+
+    def print(self, table: pa.Table) -> None:
+        """Print the rows of table that are still wanted."""
+        left = self.left()
+        if left is not None:
+            table = table.slice(0, left)
+        if len(table):
+            self.bytes += pc.sum(pc.binary_length(table["value"])).as_py() or 0
+            for piece in self.records.pieces(table):
+                self.out.write(piece)
+            self._ends.append((self.out.taken, self.records.count))
+            self.written()  # drops those that have left
+            self.bar.read, self.bar.done = self.bytes, self.records.count
+
+    def written(self) -> int:
+        """How many messages have left, as far as that is known: by batches."""
+        while self._ends and self._ends[0][0] <= self.out.gone:
+            _, self._written = self._ends.popleft()
+        return self._written
+
+    def stopped(self, exit: int) -> None:
+        """Say how far it came when a signal ends it, and what became of the acknowledgements."""
+        request, written = self.request, self.written()
+        least = "at least " if written < self.records.count else ""
+        text = f"{least}{counted(written, 'message')} written out"
+        facts: dict[str, object] = {
+            "topic": ",".join(target.topic for target in request.targets), "messages": written,
+        }  # fmt: skip
+        if request.subscription is not None:
+            facts |= {
+                "subscription": request.subscription, "acknowledged": self.acknowledged,
+                "txn": request.join, "txn_state": None if request.join is None else "open",
+            }  # fmt: skip
+            text += f", {self.acknowledged or 'none'} acknowledged"
+            if request.join is not None:
+                text += f" in transaction {request.join}, which is left open"
+            if self.acknowledged < self.records.count:
+                text += "; the others come again"
+        self.call.stopped(exit, text, facts)
+
+    def left(self) -> int | None:
+        """How many messages are still wanted; None without a limit."""
+        return None if self.request.limit is None else self.request.limit - self.records.count
+
+    def is_full(self) -> bool:
+        """Nothing more is wanted."""
+        return self.left() == 0
+
+    def has_filter(self) -> bool:
+        """Some messages are left out here."""
+        request = self.request
+        return bool(request.keys or request.properties) or (
+            request.grep is not None or request.where is not None
+        )
+
+    def due(self, table: pa.Table) -> pa.Table:
+        """Return the rows that are not delayed; a message without an id is none of these."""
+        at = table["deliver_at"]
+        if self.request.include_delayed or at.null_count == len(at):
+            return table
+        topic = table["topic"][0].as_py()
+        if topic in self._cutoffs:  # one moment for all that is read
+            cutoff = self._cutoffs[topic]
+        else:
+            if topic not in self.handles:
+                self.handles[topic] = self.client.topic(topic)
+            cutoff = self.handles[topic].cutoff()
+        if cutoff is None:
+            return table
+        is_due = pc.fill_null(pc.less_equal(at.cast(pa.int64()), cutoff), True)
+        return table.filter(pc.or_(is_due, pc.is_null(table["ledger"])))
+
+    def filtered(self, table: pa.Table) -> pa.Table:
+        """Return the rows that are due, and that --key, --prop, --grep and --where let through."""
+        request = self.request
+        table = self.due(table)
+        if request.keys:
+            table = table.filter(pc.is_in(table["key"], pa.array(request.keys, pa.binary())))
+        for name, value in request.properties.items():
+            found = pc.map_lookup(table["properties"], name, "last")
+            table = table.filter(pc.fill_null(pc.equal(found, value), False))
+        if request.grep is not None:
+            hits = pc.match_substring_regex(table["value"], request.grep)
+            table = table.filter(pc.fill_null(hits, False))
+        if self.where is not None:
+            table = self.where.filtered(table)
+        return table
+
+    def notes(self) -> None:
+        """Say what a reader does not see, and that a subscription does not wait."""
+        if self.call.flags.quiet or not (self.call.flags.verbose or is_terminal(2)):
+            return
+        for target in self.request.targets:
+            row = self.client.describe_topic(target.topic)
+            if self.request.subscription is not None:
+                self._note_type(row)
+                continue
+            if row.get("open_txns"):
+                said = counted(row["open_txns"], "open transaction")
+                self.call.note(f"{target.topic}: {said}")
+            if row.get("delayed") and not self.request.include_delayed:
+                self.call.note(f"{target.topic}: {counted(row['delayed'], 'message')} not yet due")
+
+    def _note_type(self, row: dict[str, Any]) -> None:
+        for held in row["subscription_list"]:
+            waits = held["type"] in ("shared", "key-shared")
+            if held["subscription"] == self.request.subscription and row["delayed"] and not waits:
+                self.call.note(
+                    f"{row['topic']}: messages not yet due came at once, as {held['type']} "
+                    "subscriptions get them; shared and key-shared ones wait"
+                )
+
+
+def _name_of(target: Target) -> str:
+    """A topic, or the one partition of it that is wanted."""
+    if target.partitions is not None and len(target.partitions) == 1:
+        return f"{target.topic}/{target.partitions[0]}"
+    return target.topic
+
+
+def check_pattern(pattern: bytes) -> None:
+    """Refuse what is no regular expression, before anything is read.
+
+    raises: InvalidArgument (201)
+    """
+    try:
+        pc.match_substring_regex(pa.array([b""], pa.binary()), pattern)
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        why = "it is not UTF-8"
+        if isinstance(error, pa.ArrowInvalid):
+            why = str(error).rpartition("regular expression: ")[2] or str(error)
+        reason = " ".join(why.split())[:80]
+        raise InvalidArgument(f"--grep is not a regular expression (RE2): {reason}") from error

@@ -1,0 +1,270 @@
+"""Owns `txlog shell`: many commands in one process, from a terminal or a script.
+
+A line is a command without `txlog`, a SELECT, a word of the shell itself, or `!` and a line for sh.
+What is loaded once stays loaded; each command opens the store anew, as it does outside.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import Annotated, Final
+
+from txlog.cli.call.call import Call, is_terminal
+from txlog.cli.call.find import STORE_FILE
+from txlog.cli.help.prompt import prompted
+from txlog.cli.line import dispatch
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import GLOBAL_FLAGS, Argument, Option
+from txlog.cli.terminal import signals
+from txlog.errors import NotFound, StoreNotFound, TxlogError, Usage
+
+_SQL: Final = re.compile(r"(select|from|with)\b", re.IGNORECASE)
+_OWN: Final = ("use", "set", "unset", "begin", "commit", "abort")
+_LEFT: Final = frozenset(("store", "format", "version"))  # told by variables, or not at all
+
+
+@command(
+    "shell",
+    examples=(
+        "txlog shell",
+        "txlog shell nightly.txlog",
+        "printf 'topic list\\nFROM orders LIMIT 3\\n' | txlog shell --keep-going",
+    ),
+)
+def shell(
+    call: Call,
+    file: Annotated[
+        str | None, Argument(metavar="FILE", show_default=False, help="a script; none: stdin")
+    ] = None,
+    keep_going: Annotated[
+        bool, Option("--keep-going", help="of a script: go on after an error")
+    ] = False,
+) -> None:
+    """Run many commands in one process, as they come from a terminal or a script.
+
+    A line is a command without txlog; or SELECT, FROM, WITH …, which is a query; or `!LINE` for sh;
+    or begin, commit, abort, which keep a transaction that the commands between them join; or
+    use STORE, set NAME=VALUE, unset NAME, exit. A `\\` at its end continues a line, # begins a
+    remark.
+
+    A script ends with its first error and that exit code. A transaction that is still open at the
+    end is aborted.
+    """
+    before = dict(os.environ)
+    session = _Session(call)
+    try:
+        if file is None and is_terminal(0):
+            _talk(call, session)
+        else:
+            _run_script(call, session, _lines_of(file), keep_going)
+    finally:  # what was set is the shell's, also when it is called inside another program
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class _Session:
+    """What lasts from one line to the next: the environment, the flags, the open transaction."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.txn: str | None = None
+        self.flags = _given(call)
+        with suppress(StoreNotFound, NotFound):  # a store may still be made, or named by `use`
+            os.environ["TXLOG_STORE"] = os.path.abspath(call.store_path())
+        if call.flags.format is not None:
+            os.environ["TXLOG_FORMAT"] = call.flags.format
+
+    @property
+    def prompt(self) -> str:
+        """What stands before the next line: the store, and the transaction if there is one."""
+        store = os.path.basename(os.environ.get("TXLOG_STORE", "")) or "txlog"
+        return f"{store} {self.txn}> " if self.txn else f"{store}> "
+
+    def run(self, line: str) -> int:
+        """Run one line; return its exit code and raise nothing but the end of the shell."""
+        text = line.strip()
+        if text.startswith("!"):
+            return _sh(text[1:])
+        if _SQL.match(text):
+            return dispatch.run([*self.flags, "query", text.rstrip("; \t")])
+        try:
+            words = shlex.split(text, comments=True)
+        except ValueError as error:
+            return self._failed(Usage(f"{error}: {text[:60]}"))
+        if words[:1] == ["txlog"]:
+            words = words[1:]
+        if not words:
+            return 0
+        if words[0] in ("exit", "quit"):
+            raise EOFError
+        if words[0] == "shell":
+            return self._failed(Usage("this is the shell"))
+        if words[0] in _OWN:
+            try:
+                return self._own(words[0], words[1:])
+            except TxlogError as error:
+                return self._failed(error)
+        return dispatch.run([*self.flags, *words])
+
+    def end(self) -> None:
+        """Abort what begin has left open."""
+        if self.txn is not None:
+            self.call.warn(f"transaction {self.txn} was not committed: it is aborted")
+            dispatch.run(["-q", "txn", "abort", self.txn])
+            self._forget()
+
+    def _own(self, word: str, rest: list[str]) -> int:
+        if word == "begin":
+            return self._begin(rest)
+        if word in ("commit", "abort"):
+            if self.txn is None:
+                raise Usage(f"nothing to {word}: there is no begin before", hint="begin")
+            code = dispatch.run([*self.flags, "txn", word, self.txn, *rest])
+            if code in (0, 3, 4):  # it has ended, this way or another
+                self._forget()
+            return code
+        if len(rest) != 1:
+            raise Usage(f"{word} has one word behind it")
+        if word == "use":
+            path = os.path.abspath(os.path.expanduser(rest[0]))
+            if not os.path.isfile(os.path.join(path, STORE_FILE)):
+                raise StoreNotFound(f"no store at {path}", path=path)
+            self.end()
+            os.environ["TXLOG_STORE"] = path
+            return 0
+        name, equals, value = rest[0].partition("=")
+        if word == "set":
+            if not equals or not name:
+                raise Usage("write set NAME=VALUE")
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
+        return 0
+
+    def _begin(self, rest: list[str]) -> int:
+        if self.txn is not None:
+            raise Usage(f"transaction {self.txn} is open", hint="commit or abort it first")
+        said = io.StringIO()
+        with redirect_stdout(said):
+            code = dispatch.run([*self.flags, "txn", "begin", *rest, "--json"])
+        if code == 0:
+            self.txn = str(json.loads(said.getvalue())["txn"])
+            os.environ["TXLOG_TXN"] = self.txn
+            self.call.summary(f"began {self.txn}")
+        return code
+
+    def _forget(self) -> None:
+        self.txn = None
+        os.environ.pop("TXLOG_TXN", None)
+
+    def _failed(self, error: TxlogError) -> int:
+        return self.call.report.show(error)
+
+
+def _talk(call: Call, session: _Session) -> None:
+    """Read lines from the terminal until exit, Ctrl-D or a signal other than Ctrl-C."""
+    call.note("exit or Ctrl-D ends; help lists the topics, txlog COMMAND -h the flags")
+    with prompted() as ask:
+        try:
+            for line in _joined(lambda first: _asked(ask, session, first)):
+                session.run(line)
+        except EOFError:
+            pass
+        finally:
+            session.end()
+
+
+def _asked(ask: Callable[[str], str], session: _Session, first: bool) -> str:
+    """One line from the terminal; Ctrl-C begins it anew."""
+    while True:
+        try:
+            with signals.watched():
+                return ask(session.prompt if first else "…> ")
+        except signals.Interrupted as interrupted:
+            if interrupted.exit != 130:
+                raise
+            sys.stderr.write("\n")
+
+
+def _run_script(call: Call, session: _Session, lines: list[str], keep_going: bool) -> None:
+    """Run the lines; the exit code is that of the first that failed."""
+    rest = iter(lines)
+
+    def following(first: bool) -> str:
+        try:
+            return next(rest)
+        except StopIteration:
+            raise EOFError from None
+
+    try:
+        for line in _joined(following):
+            code = session.run(line)
+            call.exit = call.exit or code
+            if code in (130, 141, 143) or (code and not keep_going):
+                break
+    except EOFError:
+        pass
+    finally:
+        session.end()
+
+
+def _joined(following: Callable[[bool], str]) -> Iterator[str]:
+    r"""Lines, those that end with a \ with the next one; following raises EOFError at the end."""
+    while True:
+        line = following(True)
+        while line.endswith("\\"):
+            line = f"{line[:-1]} {following(False)}"
+        yield line
+
+
+def _lines_of(file: str | None) -> list[str]:
+    """The lines of a script. What came by stdin is read as a whole, so no command can eat it."""
+    if file is None:
+        text = sys.stdin.read() if sys.stdin is not None else ""
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nowhere, 0)
+            os.close(nowhere)
+        return text.splitlines()
+    try:
+        with open(file, encoding="utf-8") as script:
+            return script.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotFound(f"the script {file} cannot be read: {error}", path=file) from error
+
+
+def _sh(line: str) -> int:
+    """Run a line of sh; a signal to it ends it and not the shell."""
+    with _children_interrupted():
+        code = subprocess.run(["/bin/sh", "-c", line], check=False).returncode
+    return 128 - code if code < 0 else code
+
+
+@contextmanager
+def _children_interrupted() -> Iterator[None]:
+    sys.stdout.flush()
+    try:
+        with signals.watched():
+            yield
+    except signals.Interrupted as interrupted:
+        if interrupted.exit != 130:
+            raise
+
+
+def _given(call: Call) -> list[str]:
+    """The global flags of the shell, which hold for each of its commands."""
+    words: list[str] = []
+    for name, (names, metavar, _) in GLOBAL_FLAGS.items():
+        value = getattr(call.flags, name)
+        if not value or name in _LEFT or name in call.taken:
+            continue
+        words += [names[0], str(value)] if metavar else [names[0]] * int(value)
+    return words

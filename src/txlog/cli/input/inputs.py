@@ -1,0 +1,278 @@
+"""Owns the input formats of `produce`: bytes in, Arrow tables with the line of each record out.
+
+    lines null ndjson   cut by Arrow; with a key delimiter the key is cut off in front
+    envelope csv tsv    parsed record by record into columns
+    raw                 each file one message
+    %…                  as percentin says; behind a bad record there is no next one
+
+A table has `line` and `value`, and of key, properties, event_time, deliver_at, deliver_after,
+sequence_id and partition those that the format gives. A bad record ends the reading with BadRecord
+(104), after the records before it, or is left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from txlog.cli.input import blocks, percent, rows
+from txlog.errors import BadRecord
+from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
+from txlog.startup import compute as pc
+from txlog.startup import json as orjson
+
+_SEPARATORS = {"null": b"\0"}
+
+
+class Input:
+    """Reads files, or stdin when there are none.
+
+    skipped: bad records left out so far; with skip_bad false the first one is raised
+    aside:   takes bad records with their bytes instead, None: they are too large
+    warn:    called with what a person should know
+    wait_s:  how long a read may wait before None is given out
+    value_bytes_max: of the longest record, without its key
+    seen:    called with the length of each block that was read
+    """
+
+    def __init__(
+        self,
+        form: str,
+        files: Sequence[str],
+        *,
+        key_delimiter: bytes | None = None,
+        skip_bad: bool = False,
+        aside: Callable[[bytes | None, BadRecord], None] | None = None,
+        require_newline: bool = False,
+        now_ms: int = 0,
+        warn: Callable[[str], None] = lambda text: None,
+        wait_s: Callable[[], float | None] = lambda: None,
+        value_bytes_max: int = MESSAGE_BYTES_MAX,
+        seen: Callable[[int], None] = lambda size_bytes: None,
+    ) -> None:
+        self.form = form
+        self.files: list[str | None] = [*files] or [None]
+        self.key_delimiter = key_delimiter
+        self.skip_bad = skip_bad or aside is not None
+        self.aside = aside
+        self.require_newline = require_newline
+        self.now_ms = now_ms
+        self.warn = warn
+        self.wait_s = wait_s
+        self.record_bytes_max = value_bytes_max + KEY_BYTES_MAX
+        self.seen = seen
+        self.skipped = 0
+        self.line = 1
+        self.percent = percent.InputFormat(form) if "%" in form else None
+
+    def tables(self) -> Iterator[pa.Table | None]:
+        """Yield the records as tables of any length, None when nothing came for a while.
+
+        raises: BadRecord (104), after the records before it
+        """
+        for path in self.files:
+            yield from self._of(self._blocks(path))
+
+    def parse(self, data: bytes) -> pa.Table:
+        """Return the records of bytes that are all there; no bytes are no record.
+
+        raises: BadRecord (104)
+        """
+        tables = [table for table in self._of(iter([data])) if table is not None] if data else []
+        if not tables:
+            return _table([], pa.array([], pa.binary()))
+        return pa.concat_tables(tables, promote_options="default")
+
+    def _blocks(self, path: str | None) -> Iterator[bytes | None]:
+        for block in blocks.read_blocks(path, self.wait_s):
+            if block is not None:
+                self.seen(len(block))
+            yield block
+
+    def _of(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
+        if self.form == "raw":
+            yield from self._raw(source)
+        elif self.form in ("csv", "tsv"):
+            yield from self._delimited(source)
+        elif self.percent is not None:
+            yield from self._formatted(source, self.percent)
+        else:
+            yield from self._cut(source)
+
+    def bad(self, error: BadRecord, record: bytes | None) -> None:
+        """Count a bad record, or put it aside, or raise it."""
+        if not self.skip_bad:
+            raise error
+        if self.aside is not None:
+            self.aside(record, error)
+            return
+        self.skipped += 1
+        if self.skipped <= 10:
+            self.warn(f"left out: {error.message}")
+
+    def _raw(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
+        value = b"".join(block for block in source if block is not None)
+        yield _table([self.line], pa.array([value], pa.binary()))
+        self.line += 1
+
+    def _cut(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
+        separator = _SEPARATORS.get(self.form, b"\n")
+        for part in blocks.split_records(source, separator, self.line, self.record_bytes_max):
+            if part is None:
+                yield None
+                continue
+            records, line, ended = part
+            self.line = line + len(records)
+            if not ended and separator == b"\n":
+                if self.require_newline:
+                    self.bad(_bad(line, "the last line has no newline"), records[0].as_py())
+                    continue
+                if self.form == "lines":
+                    self.warn("the last line has no newline")
+            lines = pa.array(range(line, line + len(records)), pa.int64())
+            if self.form == "envelope":
+                yield from self._envelopes(lines, records)
+                continue
+            table = pa.table({"line": lines, "value": records})
+            if self.key_delimiter is not None:
+                yield from self._with_keys(table)
+            else:
+                yield from self._checked(table)
+
+    def _with_keys(self, table: pa.Table) -> Iterator[pa.Table]:
+        """Cut `key DELIM value`; a record without the delimiter is bad."""
+        pieces = pc.split_pattern(table["value"].combine_chunks(), self.key_delimiter, max_splits=1)
+        whole = pc.equal(pc.list_value_length(pieces), 2)
+        bad = [
+            (at, "no key: the delimiter is missing")
+            for at in pc.indices_nonzero(pc.invert(whole)).to_pylist()
+        ]
+        error = None
+        if bad:
+            table, pieces, error = self._without(table, bad, pieces)
+        if len(table):
+            keyed = pa.table(
+                {
+                    "line": table["line"],
+                    "value": pc.list_element(pieces, 1),
+                    "key": pc.list_element(pieces, 0),
+                }
+            )
+            yield from self._checked(keyed)
+        if error is not None:
+            raise error
+
+    def _checked(self, table: pa.Table) -> Iterator[pa.Table]:
+        """Let JSON lines through that are JSON, everything else as it is."""
+        error = None
+        if self.form == "ndjson":
+            bad = []
+            for at, value in enumerate(table["value"].to_pylist()):
+                try:
+                    orjson.loads(value)
+                except orjson.JSONDecodeError as failure:
+                    bad.append((at, json_reason(value, failure)))
+                    if not self.skip_bad:
+                        break
+            if bad:
+                table, _, error = self._without(table, bad, None)
+        if len(table):
+            yield table
+        if error is not None:
+            raise error
+
+    def _without(
+        self, table: pa.Table, bad: list[tuple[int, str]], beside: pa.Array | None
+    ) -> tuple[pa.Table, pa.Array | None, BadRecord | None]:
+        """Return the good rows (and of `beside` the same), and the error to raise after them."""
+        errors = [_bad(table["line"][at].as_py(), reason) for at, reason in bad]
+        if not self.skip_bad:
+            stop = bad[0][0]
+            return table.slice(0, stop), None if beside is None else beside[:stop], errors[0]
+        for error, (at, _) in zip(errors, bad, strict=True):
+            self.bad(error, table["value"][at].as_py())
+        out = {at for at, _ in bad}
+        keep = pa.array([at not in out for at in range(len(table))])
+        return table.filter(keep), None if beside is None else beside.filter(keep), None
+
+    def _envelopes(self, lines: pa.Array, records: pa.Array) -> Iterator[pa.Table]:
+        columns = rows.Columns()
+        for line, record in zip(lines.to_pylist(), records.to_pylist(), strict=True):
+            try:
+                rows.envelope_row(columns, line, record)
+            except BadRecord as error:
+                if not self.skip_bad and len(columns):
+                    yield columns.table()
+                self.bad(error, record)
+        if len(columns):
+            yield columns.table()
+
+    def _delimited(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
+        columns = rows.Columns()
+        for row in rows.csv_rows(source, self.form, self.line, self.now_ms, columns):
+            if row is None:
+                if len(columns):
+                    yield columns.table()
+                    columns.clear()
+                yield None
+            elif isinstance(row, rows.BadRow):
+                if not self.skip_bad and len(columns):
+                    yield columns.table()
+                self.bad(row.error, row.record)
+            else:
+                self.line = row + 1
+                if len(columns) >= 4096:
+                    yield columns.table()
+                    columns.clear()
+        if len(columns):
+            yield columns.table()
+
+    def _formatted(
+        self, source: Iterator[bytes | None], form: percent.InputFormat
+    ) -> Iterator[pa.Table | None]:
+        columns = rows.Columns()
+        for row in percent.percent_rows(source, form, self.line, self.record_bytes_max):
+            if isinstance(row, dict):
+                columns.add(row)
+                self.line += 1
+                if len(columns) < 4096:
+                    continue
+            if len(columns):
+                yield columns.table()
+                columns.clear()
+            if row is None:
+                yield None
+            elif isinstance(row, BadRecord):
+                raise row
+            elif isinstance(row, str):
+                if self.require_newline:
+                    raise _bad(self.line, row)
+                self.warn(row)
+        if len(columns):
+            yield columns.table()
+
+
+def json_reason(value: bytes, failure: Exception) -> str:
+    """Return why value is no JSON, without the payload in it."""
+    text = str(failure)
+    if not value.strip():
+        return "empty, not JSON"
+    if "unexpected end" in text or "EOF" in text:
+        kind = {b"{": "object", b"[": "array", b'"': "string"}.get(value.lstrip()[:1], "value")
+        return f"unfinished JSON {kind}"
+    reason, _, _ = text.partition(": line")
+    return f"not JSON: {reason} at byte {getattr(failure, 'pos', 0) + 1}"
+
+
+def messages_table(messages: Sequence[bytes]) -> pa.Table:
+    """Return the messages of -m: never split."""
+    return _table(list(range(1, len(messages) + 1)), pa.array(messages, pa.binary()))
+
+
+def _table(lines: list[int], values: pa.Array) -> pa.Table:
+    return pa.table({"line": pa.array(lines, pa.int64()), "value": values})
+
+
+def _bad(line: int, reason: str) -> BadRecord:
+    return BadRecord(f"line {line}: {reason}", line=line)

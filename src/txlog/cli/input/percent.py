@@ -1,0 +1,309 @@
+"""Owns the %-formats of input (CLI.md 7): a record is what the format says, byte for byte.
+
+    %k:%v\\n                a field ends where the text behind it begins
+    %V{big32}%v            a field whose size stands before it
+    %H{big32}%h{…}         so many properties, each in the inner format
+    %p %q %d{event}        partition, sequence id, instants
+    %t %P                  a topic and a producer are read and left out
+
+Bytes are read as far as a record goes; what it lacks is asked for, and at the end it is bad. Only
+the text behind the last field may be missing there, as the newline of a last line.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from txlog.cli.output.percent import braces, escape
+from txlog.errors import BadRecord, InvalidArgument, Usage
+from txlog.ranges import STORED_MAX, parse_instant
+from txlog.settings import PROPERTIES_MAX
+
+_FIELDS: Final = {"v": "value", "k": "key", "t": "topic", "P": "producer"}
+_SIZES: Final = {"V": "v", "K": "k", "T": "t", "H": "h"}
+_TIMES: Final = {"event": "event_time", "deliver": "deliver_at"}
+_LITERAL: Final = re.compile(r"[^%\\]+")
+_DIGITS_MAX: Final = 20
+Row = dict[str, Any]
+
+
+class More(Exception):
+    """The record goes on behind the bytes that there are."""
+
+
+class Cursor:
+    """Bytes that a record is read from; is_last: no others follow."""
+
+    __slots__ = ("at", "cut_short", "data", "is_last")
+
+    def __init__(self, data: bytes, at: int, is_last: bool) -> None:
+        self.data = data
+        self.at = at
+        self.is_last = is_last
+        self.cut_short = False
+
+    def take(self, count: int) -> bytes:
+        """So many bytes."""
+        found = self.data[self.at : self.at + count]
+        if len(found) < count:
+            self.lack(f"{count} bytes are wanted, {len(found)} are left")
+        self.at += count
+        return found
+
+    def until(self, stop: bytes) -> bytes:
+        """What stands before `stop`, which stays; without it, or with none, all there is."""
+        end = self.data.find(stop, self.at) if stop else -1
+        if end < 0:
+            if not self.is_last:
+                raise More
+            end = len(self.data)
+        found = self.data[self.at : end]
+        self.at = end
+        return found
+
+    def lack(self, reason: str) -> None:
+        """Ask for more, or say what is missing."""
+        if not self.is_last:
+            raise More
+        raise ValueError(f"cut short: {reason}")
+
+
+Step = Callable[[Cursor, Row], None]
+
+
+class InputFormat:
+    """A compiled format of records.
+
+    raises: Usage (201) for one that cannot be read back
+    """
+
+    def __init__(self, text: str) -> None:
+        self.has_partition = self.has_sequence = False
+        self._steps = self._compiled(text)
+        if not self._steps:
+            raise Usage("the format of the input is empty")
+
+    def read(self, data: bytes, at: int, is_last: bool, line: int) -> tuple[Row, int, bool]:
+        """The record at `at`, where the next one begins, and whether its end was missing.
+
+        raises: More; BadRecord (104)
+        """
+        cursor, row = Cursor(data, at, is_last), {}
+        row = {"line": line}
+        try:
+            for step in self._steps:
+                step(cursor, row)
+        except (ValueError, InvalidArgument, binascii.Error) as error:
+            raise BadRecord(f"record {line}: {error}", line=line) from error
+        row.pop("topic", None)
+        row.pop("producer", None)
+        if cursor.at == at:
+            raise BadRecord(f"record {line}: it has no bytes", line=line)
+        return row, cursor.at, cursor.cut_short
+
+    def _compiled(self, text: str) -> list[Step]:
+        parts = list(_parts(text))
+        steps: list[Step] = []
+        sized: dict[str, Callable[[Cursor], int]] = {}
+        for number, (kind, options) in enumerate(parts):
+            following = parts[number + 1] if number + 1 < len(parts) else None
+            stop = following[1][0] if following is not None and following[0] == "" else b""
+            if kind == "":
+                steps.append(_literal(options[0], number + 1 == len(parts)))
+            elif kind in _SIZES:
+                steps.append(_size(_SIZES[kind], options, stop))
+                sized[_SIZES[kind]] = lambda cursor: 0
+            elif kind == "h":
+                if "h" not in sized:
+                    raise Usage("%h of an input needs %H before it: how many properties")
+                inner = InputFormat(str(options[0]) if options else "%k=%v ")
+                steps.append(_properties(inner))
+            else:
+                if kind not in sized and following is not None and not stop:
+                    raise Usage(f"where does %{kind} end? Put text or a size between the fields")
+                self.has_partition |= kind == "p"
+                self.has_sequence |= kind == "q"
+                steps.append(_field(kind, options, stop, is_sized=kind in sized))
+        return steps
+
+
+def _parts(text: str) -> Iterator[tuple[str, list[Any]]]:
+    """The verbs with their options, and literals ("", [bytes])."""
+    at, held = 0, b""
+    while at < len(text):
+        literal = _LITERAL.match(text, at)
+        letter = text[at + 1 : at + 2]
+        if literal is not None:
+            held += literal[0].encode("utf-8", "surrogateescape")
+            at = literal.end()
+        elif text[at] == "\\":
+            data, at = escape(text, at)
+            held += data
+        elif letter and letter in "%{}":
+            held += letter.encode()
+            at += 2
+        else:
+            if held:
+                yield "", [held]
+                held = b""
+            options: list[Any] = []
+            at += 2
+            while text[at : at + 1] == "{" and not (letter == "h" and options):
+                inner, at = braces(text, at)
+                options.append(inner)
+            if letter not in {*_FIELDS, *_SIZES, "h", "p", "q", "d"}:
+                raise Usage(
+                    f"%{letter} is no verb of an input", hint="%v %k %t %V %K %T %H %h %p %d %P %q"
+                )
+            yield letter, options
+    if held:
+        yield "", [held]
+
+
+def _literal(data: bytes, is_end: bool) -> Step:
+    def step(cursor: Cursor, row: Row) -> None:
+        found = cursor.data[cursor.at : cursor.at + len(data)]
+        if found == data:
+            cursor.at += len(data)
+        elif not data.startswith(found):
+            raise ValueError(f"{data!r} is missing")
+        elif is_end and cursor.is_last and not found and row:
+            cursor.cut_short = True
+        else:
+            cursor.lack(f"{data!r} is missing")
+
+    return step
+
+
+def _size(letter: str, options: list[Any], stop: bytes) -> Step:
+    if len(options) > 1:
+        raise Usage(f"%{letter.upper()} takes one option")
+    option = str(options[0]) if options else "ascii"
+    binary = re.fullmatch(r"(big|little)(8|16|32|64)", option)
+    if binary is None and option != "ascii" and not (option.isdecimal() and 0 < int(option) <= 64):
+        raise Usage(f"no option {{{option[:40]}}}", hint="{ascii} {big32} {little64} {N}")
+    if option == "ascii" and not stop:
+        raise Usage(f"where does %{letter.upper()} end? Put text behind it, or say how long it is")
+
+    def step(cursor: Cursor, row: Row) -> None:
+        if binary is not None:
+            order: Any = binary[1]
+            row[f"size {letter}"] = int.from_bytes(cursor.take(int(binary[2]) // 8), order)
+            return
+        text = cursor.until(stop) if option == "ascii" else cursor.take(int(option))
+        if not text.isdigit() or len(text) > max(_DIGITS_MAX, 64):
+            raise ValueError("a size is no number")
+        row[f"size {letter}"] = int(text)
+
+    return step
+
+
+def _field(letter: str, options: list[Any], stop: bytes, *, is_sized: bool) -> Step:
+    name, take = _meaning(letter, [str(option) for option in options])
+
+    def step(cursor: Cursor, row: Row) -> None:
+        data = cursor.take(row.pop(f"size {letter}")) if is_sized else cursor.until(stop)
+        value = take(data)
+        if value is not None:
+            row[name] = value
+
+    return step
+
+
+def _meaning(letter: str, options: list[str]) -> tuple[str, Callable[[bytes], Any]]:
+    """The column of a verb, and what makes its value of bytes."""
+    if letter in "pq":
+        if options:
+            raise Usage(f"%{letter} takes no option")
+        if letter == "p":
+            return "partition", lambda data: _number(data, 0, (1 << 31) - 1)
+        return "sequence_id", lambda data: _number(data, 0, (1 << 63) - 1)
+    if letter == "d":
+        which = [_TIMES[option] for option in options if option in _TIMES]
+        if len(which) != 1 or set(options) - {*_TIMES, "rfc3339"}:
+            raise Usage("%d of an input is %d{event} or %d{deliver}, in ms or with {rfc3339}")
+        if "rfc3339" in options:
+            return which[0], lambda data: parse_instant(data.decode(), 0) if data else None
+        return which[0], lambda data: _number(data, -STORED_MAX - 1, STORED_MAX)
+    steps: list[Callable[[bytes], bytes]] = []
+    for option in options:
+        if option == "hex":
+            steps.insert(0, lambda data: bytes.fromhex(data.decode("ascii")))
+        elif option == "base64":
+            steps.insert(0, lambda data: base64.b64decode(data, validate=True))
+        else:
+            raise Usage(f"no option {{{option[:40]}}} of an input", hint="{hex} {base64}")
+
+    def decoded(data: bytes) -> bytes:
+        for one in steps:
+            data = one(data)
+        return data
+
+    return _FIELDS[letter], decoded
+
+
+def _number(data: bytes, least: int, most: int) -> int | None:
+    if not data:
+        return None
+    if re.fullmatch(rb"-?[0-9]{1,20}", data) is None or not least <= int(data) <= most:
+        raise ValueError("a number is none, or out of range")
+    return int(data)
+
+
+def _properties(inner: InputFormat) -> Step:
+    def step(cursor: Cursor, row: Row) -> None:
+        count = row.pop("size h")
+        if count > PROPERTIES_MAX:
+            raise ValueError(f"{count} properties, at most {PROPERTIES_MAX}")
+        found: list[tuple[str, str]] = []
+        for _ in range(count):
+            one: Row = {}
+            for part in inner._steps:
+                part(cursor, one)
+            key, value = (one.get(name, b"").decode() for name in ("key", "value"))
+            found.append((key, value))
+        row["properties"] = found or None
+
+    return step
+
+
+def percent_rows(
+    source: Iterator[bytes | None], form: InputFormat, line: int, record_bytes_max: int
+) -> Iterator[Row | BadRecord | str | None]:
+    """Rows as records come, None for a pause, a text to warn of; an error ends the reading.
+
+    Behind a record that is bad nobody knows where the next one begins.
+    """
+    data, at, is_last = b"", 0, False
+    while True:
+        if at == len(data):
+            data, at = b"", 0
+            if is_last:
+                return
+        elif len(data) - at > 0:
+            try:
+                row, at, cut_short = form.read(data, at, is_last, line)
+            except More:
+                if len(data) - at > record_bytes_max:
+                    yield BadRecord(f"record {line}: longer than {record_bytes_max} bytes",
+                                    line=line)  # fmt: skip
+                    return
+            except BadRecord as error:
+                yield error
+                return
+            else:
+                if cut_short:
+                    yield "the last record has no end"
+                yield row
+                line += 1
+                continue
+        block = next(source, b"")
+        if block is None:
+            yield None
+            continue
+        is_last = not block
+        data, at = data[at:] + block, 0

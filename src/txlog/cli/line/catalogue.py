@@ -1,0 +1,342 @@
+"""Owns the table of commands: where each lives and its short help, so that nothing need be loaded.
+
+Root help, the help of a noun and did-you-mean come from here; a test holds the table against the
+commands that the modules define.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final, NamedTuple
+
+from txlog.errors import Usage
+
+
+class Entry(NamedTuple):
+    """One command: the module that has it, its name there, its short help."""
+
+    module: str
+    name: str
+    help: str
+
+
+COMMANDS: Final[dict[str, Entry]] = {
+    "init": Entry("commands.store", "init", "make a store"),
+    "copy": Entry("commands.store", "copy", "a backup, while others write"),
+    "status": Entry("commands.store", "status", "what is in the store, and whether it is well"),
+    "inspect": Entry(
+        "commands.store", "inspect", "look at a topic, transaction, message, ledger or file"
+    ),
+    "query": Entry("commands.query", "query", "SQL over messages and topics"),
+    "views": Entry("commands.views", "views", "the messages as SQL for a stock duckdb"),
+    "report": Entry(
+        "commands.report", "report", "a page of HTML with charts: what is in the store"
+    ),
+    "run": Entry("run.command", "run", "run a Python function between topics, exactly once"),
+    "transform": Entry("run.command", "transform", "run a command between topics, exactly once"),
+    "topic create": Entry("commands.topic", "create", "create topics"),
+    "topic list": Entry("commands.topic", "list_topics", "list topics with counts and sizes"),
+    "topic describe": Entry(
+        "commands.topic", "describe", "one topic, its partitions and subscriptions"
+    ),
+    "topic stats": Entry("commands.topic", "stats", "what became visible, by time"),
+    "topic update": Entry("commands.topicchange", "update", "more partitions, other policies"),
+    "topic delete": Entry("commands.topicchange", "delete", "delete topics with their messages"),
+    "produce": Entry("produce.command", "produce", "write messages from stdin, files or -m"),
+    "consume": Entry(
+        "consume.command", "consume", "read messages, or take and acknowledge them with -s"
+    ),
+    "peek": Entry("consume.command", "peek", "look at a few messages and change nothing"),
+    "import": Entry("commands.transfer", "import_", "rows of files as messages, once"),
+    "export": Entry("commands.transfer", "export", "messages into files, each once"),
+    "sub create": Entry("commands.sub", "create", "create subscriptions"),
+    "sub list": Entry(
+        "commands.sub", "list_subscriptions", "list subscriptions with their backlog"
+    ),
+    "sub describe": Entry(
+        "commands.sublook", "describe", "one subscription, its consumers and partitions"
+    ),
+    "sub seek": Entry("commands.submove", "seek", "move a subscription forward or back"),
+    "sub skip": Entry("commands.submove", "skip", "acknowledge what comes next"),
+    "sub clear-backlog": Entry("commands.submove", "clear_backlog", "acknowledge everything"),
+    "sub expire": Entry("commands.submove", "expire", "acknowledge what is too old"),
+    "sub backlog": Entry(
+        "commands.sublook", "backlog", "what is not acknowledged, by key, age or ledger"
+    ),
+    "sub ack": Entry("commands.sub", "ack", "acknowledge messages"),
+    "sub nack": Entry(
+        "commands.subhands", "nack", "let messages in hand come again, after a delay"
+    ),
+    "sub redeliver": Entry(
+        "commands.subhands", "redeliver", "let messages in hand come again at once"
+    ),
+    "sub delete": Entry("commands.submove", "delete", "delete subscriptions"),
+    "delay list": Entry(
+        "commands.delay", "list_delayed", "messages that are not due yet, by their time"
+    ),
+    "delay next": Entry("commands.delay", "next_delayed", "what is due next"),
+    "delay promote": Entry("commands.delaychange", "promote", "deliver delayed messages now"),
+    "delay cancel": Entry("commands.delaychange", "cancel", "acknowledge them before they are due"),
+    "delay buckets": Entry(
+        "commands.delay", "buckets", "the buckets of the index of delayed messages"
+    ),
+    "delay merge": Entry("commands.delaykeep", "merge", "merge its buckets"),
+    "delay rebuild": Entry("commands.delaykeep", "rebuild", "make its buckets anew from the log"),
+    "watermark set": Entry("commands.watermark", "set_watermark", "nothing of a producer is older"),
+    "watermark idle": Entry("commands.watermark", "idle", "wait no longer for a producer"),
+    "watermark show": Entry(
+        "commands.watermark", "show", "how far event time is, and who holds it"
+    ),
+    "watermark history": Entry("commands.watermark", "history", "what moved it, row by row"),
+    "watermark producers": Entry("commands.watermark", "producers", "who is waited for"),
+    "watermark snapshot": Entry("commands.watermark", "snapshot", "write the state into the log"),
+    "txn connect": Entry("commands.txn", "connect", "take a transaction key and print its epoch"),
+    "txn begin": Entry("commands.txn", "begin", "begin a transaction and print its id"),
+    "txn commit": Entry("commands.txn", "commit", "commit transactions"),
+    "txn abort": Entry("commands.txn", "abort", "abort transactions"),
+    "txn list": Entry("commands.txn", "list_transactions", "list transactions"),
+    "txn show": Entry(
+        "commands.txn", "show", "one transaction, its partitions and acknowledgements"
+    ),
+    "txn wait": Entry("commands.txnlook", "wait", "wait for the end of a transaction"),
+    "txn log": Entry("commands.txnlook", "log", "what happened to a transaction, frame by frame"),
+    "txn run": Entry("commands.txn", "run", "run a command inside a transaction"),
+    "txn find-hanging": Entry(
+        "commands.txnstuck", "find_hanging", "transactions that do not end by themselves, and why"
+    ),
+    "txn expire": Entry("commands.txnstuck", "expire", "end what is overdue in the whole store"),
+    "admin checkpoint": Entry(
+        "commands.admin", "checkpoint", "write a checkpoint; roll and seal ledgers"
+    ),
+    "admin list-transaction-keys": Entry(
+        "commands.adminkeys", "list_keys", "list transaction keys"
+    ),
+    "admin get-transaction-key": Entry(
+        "commands.adminkeys", "get_key", "one key and its transactions"
+    ),
+    "admin delete-transaction-key": Entry(
+        "commands.adminkeys", "delete_key", "delete a key, abort its open transaction"
+    ),
+    "admin scale-transaction-coordinators": Entry(
+        "commands.adminkeys", "scale_coordinators", "have more transaction coordinators"
+    ),
+    "admin coordinators": Entry("commands.admin_stats", "coordinators", "list the coordinators"),
+    "admin coordinator-stats": Entry(
+        "commands.admin_stats", "coordinator_stats", "figures of coordinators"
+    ),
+    "admin transaction-metadata": Entry(
+        "commands.admin_stats", "transaction_metadata", "everything known of a transaction"
+    ),
+    "admin slow-transactions": Entry(
+        "commands.admin_stats", "slow_transactions", "unfinished transactions older than a time"
+    ),
+    "admin transaction-buffer-stats": Entry(
+        "commands.admin_stats", "transaction_buffer_stats", "the sidecars of a topic"
+    ),
+    "admin pending-ack-stats": Entry(
+        "commands.admin_stats", "pending_ack_stats", "what transactions hold of a subscription"
+    ),
+    "admin position-in-pending-ack": Entry(
+        "commands.admin_stats",
+        "position_in_pending_ack",
+        "what state a message has on a subscription",
+    ),
+    "admin locks": Entry("commands.admin_stats", "locks", "who holds which lock"),
+    "verify": Entry("commands.verify", "verify", "read every byte, and say what is wrong"),
+    "doctor": Entry("commands.verify", "doctor", "is the store well, and the machine under it"),
+    "segment list": Entry("commands.segment", "list_segments", "the files of a topic or of all"),
+    "segment show": Entry(
+        "commands.segment", "show", "a ledger or file, its columns and row groups"
+    ),
+    "segment cat": Entry("commands.segment", "cat", "stored rows as they are"),
+    "wait": Entry("commands.wait", "wait", "until there are messages, a watermark, no backlog"),
+    "check": Entry("commands.check", "check", "whether it is well, for a monitor"),
+    "metrics": Entry("commands.metrics", "metrics", "figures for Prometheus"),
+    "admin offline": Entry("commands.adminpartitions", "offline", "take a partition away"),
+    "admin online": Entry("commands.adminpartitions", "online", "bring a partition back"),
+    "admin compact": Entry(
+        "commands.admin_space", "compact", "rewrite a sidecar without aborted messages"
+    ),
+    "admin compact-changes": Entry(
+        "commands.admin_space", "compact_changes", "newest row of keys, cursors"
+    ),
+    "admin offload": Entry(
+        "commands.admin_space", "offload", "move sealed files to a directory or to S3"
+    ),
+    "admin trim": Entry("commands.admin_space", "trim", "let the oldest messages go"),
+    "admin repair": Entry("commands.verify", "repair", "make damaged files again, or say how"),
+    "admin gc": Entry("commands.admin_space", "gc", "files that no manifest names"),
+    "admin accept-clock": Entry(
+        "commands.admin_space", "accept_clock", "expire by the clock as it is"
+    ),
+    "policy delayed set": Entry("commands.policy", "set_delayed", "how delayed messages wait"),
+    "policy delayed get": Entry(
+        "commands.policy", "get_delayed", "what holds, and where it is set"
+    ),
+    "policy delayed remove": Entry("commands.policy", "remove_delayed", "inherit policies again"),
+    "policy retention set": Entry("commands.policykeep", "set_retention", "what is kept, how long"),
+    "policy retention get": Entry(
+        "commands.policykeep", "get_retention", "what is kept, who says so"
+    ),
+    "policy retention remove": Entry(
+        "commands.policykeep", "remove_retention", "inherit policies again"
+    ),
+    "policy watermark set": Entry(
+        "commands.policymarks", "set_watermark", "how watermarks are kept"
+    ),
+    "policy watermark get": Entry(
+        "commands.policymarks", "get_watermark", "what holds, and from where"
+    ),
+    "policy watermark remove": Entry(
+        "commands.policymarks", "remove_watermark", "inherit policies again"
+    ),
+    "job audit": Entry("commands.job", "audit", "whether what is stored is what the store goes by"),
+    "job bulk-load": Entry("commands.jobchange", "bulk_load", "files as messages of a topic, once"),
+    "job replay": Entry(
+        "commands.jobchange", "replay", "messages of a range into another topic, once"
+    ),
+    "job export-delta": Entry(
+        "commands.jobchange", "export_delta", "a topic as a Delta table, step by step"
+    ),
+    "job compact": Entry(
+        "commands.jobupkeep", "compact", "the sidecars of a topic in commit order"
+    ),
+    "job rebuild-delayed": Entry(
+        "commands.jobupkeep", "rebuild_delayed", "the delayed index from the log"
+    ),
+    "job lateness": Entry(
+        "commands.job", "lateness", "how late messages come, and what waiting saves"
+    ),
+    "spark submit-args": Entry("commands.spark", "submit_args", "arguments for spark-submit"),
+    "spark example": Entry("commands.spark", "example", "a job to begin with"),
+    "bench": Entry("commands.bench", "bench", "how fast a store is on this disk"),
+    "demo": Entry(
+        "commands.demo", "demo", "exactly once on real invoices while workers are killed"
+    ),
+    "shell": Entry("help.shell", "shell", "many commands in one process, from terminal or script"),
+    "config show": Entry(
+        "commands.config", "show", "settings of user and store, and where they are from"
+    ),
+    "config get": Entry("commands.config", "get", "the value of a setting"),
+    "config set": Entry("commands.config", "set_", "set one of the store, or of the user"),
+    "config path": Entry("commands.config", "path", "where the user's config.toml is"),
+    "completion install": Entry(
+        "commands.completion", "install", "completion where the shell looks for it"
+    ),
+    "completion show": Entry(
+        "commands.completion", "show", "print the script that completes txlog"
+    ),
+    "man install": Entry("commands.man", "install", "man pages where man finds them"),
+    "man show": Entry("commands.man", "show", "print a man page"),
+    "man path": Entry("commands.man", "path", "where the man pages are"),
+    "help": Entry("help.help", "help_", "topics, errors by their code, commands"),
+}
+
+NOUNS: Final[dict[str, str]] = {
+    "topic": "topics",
+    "sub": "subscriptions",
+    "delay": "delayed messages",
+    "watermark": "event-time watermarks",
+    "txn": "transactions",
+    "segment": "files of rows",
+    "admin": "administration",
+    "policy": "policies",
+    "policy delayed": "policies of delayed delivery",
+    "policy retention": "policies of what is kept",
+    "policy watermark": "policies of watermarks",
+    "job": "bulk work, by DuckDB or Spark",
+    "spark": "running on Spark",
+    "config": "settings",
+    "completion": "completion by bash, zsh and fish",
+    "man": "manual pages",
+}
+
+ALIASES: Final[dict[str, str]] = {
+    "delayed": "delay",
+    "topics": "topic",
+    "subs": "sub",
+    "subscription": "sub",
+    "subscriptions": "sub",
+    "segments": "segment",
+    "seg": "segment",
+    "jobs": "job",
+    "policies": "policy",
+    "watermarks": "watermark",
+    "txns": "txn",
+    "transaction": "txn",
+    "transactions": "txn",
+}
+
+VERB_ALIASES: Final[dict[str, str]] = {"txn status": "txn show"}
+
+ROOT_HELP: Final = """\
+txlog: a transactional message log for one machine, in one directory
+usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
+
+  begin      init  status  demo          make a store, look at it, see it work
+  topics     topic create|list|describe|update|delete  policy KIND VERB
+  messages   produce  consume  peek      write, read, look
+  files      import  export  report      rows of files in and out; charts
+  consumers  sub create|list|describe|ack|seek|skip|delete
+  time       delay list|next|promote|cancel  watermark set|idle|show|history
+  process    run  transform  txn run     a function, a command, exactly once
+  atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
+  look       inspect query views job     any id, file; SQL; bulk work, Spark
+  upkeep     admin  segment  wait        space, keys, ledgers; until it is so
+  health     verify doctor check metrics bench    whole, well, quick; figures
+  ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
+
+  txlog init shop && cd shop && txlog topic create orders
+  seq 3 | txlog produce orders --txn      one transaction: all or nothing
+  txlog consume orders
+
+  -S, --store PATH  the store       -f, --format FMT  json table tsv csv names …
+  --json            as -f json      --read-only       write nothing
+  -q, -v            less, more      --now TIME        the clock stands still
+txlog COMMAND -h: examples and flags; --help: the global flags too
+"""
+
+
+def noun_help(noun: str) -> str:
+    """Return the help of a noun: its verbs and what they do."""
+    verbs = [path for path in COMMANDS if path.startswith(f"{noun} ")]
+    width = max(len(path) for path in verbs)
+    lines = [f"  txlog {path.ljust(width)}  {COMMANDS[path].help}" for path in verbs]
+    return "\n".join([f"usage: txlog {noun} VERB [ARG…] [FLAG…]", "", *lines, ""])
+
+
+def resolve(words: list[str]) -> tuple[str, int]:
+    """Return the command that words begin with, and how many of them name it.
+
+    The noun alone answers with the noun.
+    raises: Usage (201) with the nearest known name
+    """
+    first = ALIASES.get(words[0], words[0])
+    if first not in NOUNS:
+        if first in COMMANDS:
+            return first, 1
+        firsts = {path.split()[0] for path in COMMANDS}
+        raise _unknown(words[0], "txlog ", [*firsts, *ALIASES])
+    return _verb(first, words, 1)
+
+
+def _verb(noun: str, words: list[str], used: int) -> tuple[str, int]:
+    """The command of a noun, which may have nouns of its own."""
+    if len(words) == used or words[used].startswith("-"):
+        return noun, used
+    path = f"{noun} {words[used]}"
+    path = VERB_ALIASES.get(path, path)
+    if path in NOUNS:
+        return _verb(path, words, used + 1)
+    if path not in COMMANDS:
+        verbs = [p.split()[used] for p in COMMANDS if p.startswith(f"{noun} ")]
+        raise _unknown(words[used], f"txlog {noun} ", verbs)
+    return path, used + 1
+
+
+def _unknown(word: str, before: str, known: list[str]) -> Usage:
+    shown = word if len(word) <= 40 else f"{word[:37]}..."
+    difflib = importlib.import_module("difflib")  # for mistakes only
+    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    hint = f"did you mean: {before}{near[0]}" if near else "txlog lists the commands"
+    return Usage(f'no command "{before.removeprefix("txlog ")}{shown}"', hint=hint)

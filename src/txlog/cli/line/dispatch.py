@@ -1,0 +1,138 @@
+"""Owns one run: leading global flags, the command they lead to, and what its end is worth.
+
+Every way out is here: an error of ours, a usage error of Typer's, a signal, a closed pipe, a bug.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import cast
+
+from txlog import errors
+from txlog.cli.line import catalogue, flags
+from txlog.cli.line.command import Command
+from txlog.cli.output.output import PipeGone, Stdout, silence_stdout
+from txlog.cli.terminal import errors as failures
+from txlog.cli.terminal import say, signals
+
+
+def run(words: list[str]) -> int:
+    """Run one command line; return its exit code and raise nothing."""
+    report = failures.Report(json=False, store=None)
+    _print_utf8()
+    try:
+        with signals.watched():
+            code = _dispatch(words, report)
+            _flush_printed(code)
+            return code
+    except signals.Interrupted as interrupted:
+        return interrupted.exit
+    except KeyboardInterrupt:
+        return 130
+    except (PipeGone, BrokenPipeError):
+        silence_stdout()
+        return 141
+    except Exception as error:
+        if not isinstance(error, errors.TxlogError | OSError):
+            # Python and libraries make errors of their own of what interrupts them.
+            cause = error.__cause__
+            asked = cause.exit if isinstance(cause, signals.Interrupted) else signals.asked()
+            if asked is not None:
+                return asked
+        if isinstance(error, OSError):
+            silence_stdout()
+        return report.show(as_ours(error), error)
+
+
+def _print_utf8() -> None:
+    """Let `print` of libraries and user code write UTF-8, as all our text is, in any locale."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    change = getattr(sys.stdout, "reconfigure", None)
+    if change is not None and encoding.lower() not in ("utf-8", "utf8"):
+        change(encoding="utf-8", errors="surrogateescape")
+
+
+def _flush_printed(code: int) -> None:
+    """Write what `print` of a user's function left behind; where it cannot be, success is not told.
+
+    raises: BrokenPipeError; OutcomeUnknown (1001)
+    """
+    if sys.stdout is None or sys.stdout.closed:
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        silence_stdout()
+        if code == 0:
+            raise errors.OutcomeUnknown(
+                f"done, but what was printed could not be written: {error.strerror}"
+            ) from error
+
+
+def as_ours(error: Exception) -> errors.TxlogError:
+    """Return any exception as an error of ours; one that nobody expected is a bug (101)."""
+    if isinstance(error, errors.TxlogError):
+        return error
+    no_room = ("failed to map segment", "annot allocate memory")  # for a library, says the loader
+    if isinstance(error, MemoryError) or (
+        isinstance(error, ImportError) and any(words in str(error) for words in no_room)
+    ):
+        return errors.NoResources("out of memory")
+    if isinstance(error, OSError):
+        text = error.strerror or str(error) or type(error).__name__
+        if error.filename is None:
+            return errors.DiskFailed(text)
+        path = os.fsdecode(error.filename)
+        return errors.DiskFailed(f"{path}: {text}", path=path)
+    return failures.bug(error)
+
+
+def _dispatch(words: list[str], report: failures.Report) -> int:
+    report.json = flags.says_json(words)
+    split = flags.split(words)
+    if split.rest == []:
+        if split.version:
+            _print_version(split.json)
+        else:
+            _print_text(catalogue.ROOT_HELP)
+        return 0
+    report.json = flags.wants_json("", split.leading) or split.json
+    path, used = catalogue.resolve(split.rest)
+    while path in catalogue.NOUNS and len(split.rest) > used:  # flags between noun and verb
+        split = flags.split_on(split, used)
+        report.json = report.json or split.json
+        path, used = catalogue.resolve(split.rest)
+    if path in catalogue.NOUNS:
+        text = catalogue.noun_help(path)
+        if split.help or "-h" in split.rest or "--help" in split.rest:
+            _print_text(text)
+            return 0
+        say.say(text)
+        return 2
+    report.json = split.json or flags.wants_json(path, [*split.leading, *split.rest[used:]])
+    if path == "check":
+        report.always = 3
+    command = load(path)
+    return command.invoke([*split.leading, *split.rest[used:]], report)
+
+
+def load(path: str) -> Command:
+    """Return the command, importing its module only now."""
+    entry = catalogue.COMMANDS[path]
+    module = importlib.import_module(f"txlog.cli.{entry.module}")
+    return cast(Command, getattr(module, entry.name))
+
+
+def _print_text(text: str) -> None:
+    out = Stdout()
+    out.write(text.encode())
+    out.flush()
+
+
+def _print_version(as_json: bool) -> None:
+    version = importlib.import_module("txlog.cli.call.version")
+    _print_text(version.as_json() if as_json else version.as_text())

@@ -1,0 +1,203 @@
+"""Owns the parser of command lines that are plainly right; what is not is left to Typer.
+
+It reads the same declarations and knows no text of any error: at an unknown flag, a missing or a
+bad value, at -h, it gives up, and Typer says what there is to say. So it can be wrong only by
+taking a line otherwise than Typer would; a test compares the two over random lines of all commands.
+One difference is meant: with `-f help`, which runs no command, nothing need be given.
+
+Rules, as Typer's: flags and arguments mix; `--` ends the flags; `--flag V` takes the next word
+whatever it is; `-n5` and `-qq`; the last of a repeated flag wins, or all of them for a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from txlog.cli.line.declared import (
+    COUNTED,
+    GLOBAL_FLAGS,
+    REHEARSAL,
+    Argument,
+    Option,
+    defaults_of,
+    hints_of,
+)
+
+SWITCH, COUNT, TEXT, NUMBER, TEXTS, NUMBERS = range(6)
+_KINDS: Final[dict[Any, int]] = {
+    bool: SWITCH, bool | None: SWITCH, str: TEXT, str | None: TEXT, int: NUMBER,
+    int | None: NUMBER, list[str]: TEXTS, list[str] | None: TEXTS, list[int]: NUMBERS,
+    list[int] | None: NUMBERS,
+}  # fmt: skip
+
+
+class _Given(Exception):
+    """The line is none of the plain ones."""
+
+
+class _Flag:
+    """A flag of one command: where its value goes, and what it may be."""
+
+    __slots__ = ("kind", "max", "min", "name", "value")
+
+    def __init__(
+        self, name: str, kind: int, value: bool = True, min: int | None = None,
+        max: int | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.kind, self.value, self.min, self.max = name, kind, value, min, max
+
+    def take(self, values: dict[str, Any], text: str) -> None:
+        if self.kind == TEXT:
+            values[self.name] = text
+        elif self.kind == TEXTS:
+            _add(values, self.name, text)
+        elif self.kind == NUMBER:
+            values[self.name] = _number(text, self.min, self.max)
+        else:
+            _add(values, self.name, _number(text, self.min, self.max))
+
+    def switch(self, values: dict[str, Any]) -> None:
+        values[self.name] = values.get(self.name, 0) + 1 if self.kind == COUNT else self.value
+
+    @property
+    def is_switch(self) -> bool:
+        return self.kind in (SWITCH, COUNT)
+
+
+def parse(
+    function: Callable[..., None], args: list[str], *, dry_run: bool, input_format: bool
+) -> dict[str, Any] | None:
+    """The values of the command's parameters and of the global flags; None: ask Typer."""
+    try:
+        return _parse(function, args, dry_run, input_format)
+    except _Given:
+        return None
+
+
+def _parse(
+    function: Callable[..., None], args: list[str], dry_run: bool, input_format: bool
+) -> dict[str, Any]:
+    flags: dict[str, _Flag] = {}
+    wanted: list[tuple[str, int]] = []
+    values: dict[str, Any] = {}
+    for name, (words, metavar, _) in GLOBAL_FLAGS.items():
+        if name == "format" and input_format:
+            continue
+        kind = COUNT if name in COUNTED else SWITCH if metavar is None else TEXT
+        values[name] = {COUNT: 0, SWITCH: False, TEXT: None}[kind]
+        _declare(flags, words, name, kind, None)
+    if dry_run:
+        values["dry_run"] = False
+        _declare(flags, REHEARSAL[:1], "dry_run", SWITCH, None)
+    hints = hints_of(function)
+    for name, hint in hints.items():
+        kind = _KINDS.get(hint.__origin__, -1)
+        declared = hint.__metadata__[0]
+        if kind < 0:
+            raise _Given
+        if isinstance(declared, Option):
+            _declare(flags, declared.words, name, kind, declared)
+        else:
+            assert isinstance(declared, Argument)
+            wanted.append((name, kind))
+    found: dict[str, Any] = {}
+    _arguments(wanted, _flags(flags, args, found), found)
+    defaults = defaults_of(function)
+    missing = [name for name in hints if name not in found and name not in defaults]
+    if missing and found.get("form" if input_format else "format") != "help":
+        raise _Given
+    # `-f help` tells of the fields and asks for nothing: no command looks at its arguments then.
+    return {**values, **defaults, **dict.fromkeys(missing), **found}
+
+
+def _declare(
+    flags: dict[str, _Flag], words: tuple[str, ...], name: str, kind: int, option: Option | None
+) -> None:
+    low, high = (None, None) if option is None else (option.min, option.max)
+    for word in words:
+        if not word.startswith("-"):
+            raise _Given
+        first, _, second = word.partition("/")
+        flags[first] = _Flag(name, kind, True, low, high)
+        if second:
+            flags[second] = _Flag(name, kind, False)
+
+
+def _flags(flags: dict[str, _Flag], args: list[str], found: dict[str, Any]) -> list[str]:
+    """Take the flags out of args into found; the other words are the answer."""
+    words: list[str] = []
+    at, stop = 0, len(args)
+    while at < stop:
+        word = args[at]
+        at += 1
+        if word == "--":
+            return words + args[at:]
+        if word[:1] != "-" or word == "-":
+            words.append(word)
+        elif word[:2] == "--":
+            name, equals, text = word.partition("=")
+            flag = flags.get(name)
+            if flag is None or (flag.is_switch and equals):
+                raise _Given
+            if flag.is_switch:
+                flag.switch(found)
+                continue
+            if not equals:
+                if at == stop:
+                    raise _Given
+                text = args[at]
+                at += 1
+            flag.take(found, text)
+        else:
+            at = _letters(flags, args, at, found)
+    return words
+
+
+def _letters(flags: dict[str, _Flag], args: list[str], at: int, found: dict[str, Any]) -> int:
+    """Take the word of one-letter flags before `at`; return where the next word is."""
+    word = args[at - 1]
+    for index in range(1, len(word)):
+        flag = flags.get(f"-{word[index]}")
+        if flag is None:
+            raise _Given
+        if flag.is_switch:
+            flag.switch(found)
+            continue
+        if index + 1 < len(word):
+            flag.take(found, word[index + 1 :])
+        elif at == len(args):
+            raise _Given
+        else:
+            flag.take(found, args[at])
+            at += 1
+        break
+    return at
+
+
+def _arguments(wanted: list[tuple[str, int]], words: list[str], found: dict[str, Any]) -> None:
+    """Deal words to the arguments, in order; a list is the last and takes the rest."""
+    for at, (name, kind) in enumerate(wanted):
+        many = kind in (TEXTS, NUMBERS)
+        if many and at + 1 < len(wanted):
+            raise _Given
+        taken, words = (words, []) if many else (words[:1], words[1:])
+        if taken:
+            made = taken if kind in (TEXT, TEXTS) else [_number(word, None, None) for word in taken]
+            found[name] = made if many else made[0]
+    if words:
+        raise _Given
+
+
+def _number(text: str, low: int | None, high: int | None) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise _Given from None
+    if (low is not None and number < low) or (high is not None and number > high):
+        raise _Given
+    return number
+
+
+def _add(values: dict[str, Any], name: str, value: object) -> None:
+    values.setdefault(name, []).append(value)

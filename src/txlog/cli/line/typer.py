@@ -1,0 +1,141 @@
+"""Owns the commands over Typer: help, and every command line that the plain parser leaves.
+
+A one-command app is made for each run, so nothing of the other commands is ever loaded. Only
+Typer's public names are used, and nowhere else. What it raises leaves here as ours.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+
+from txlog.cli.line.declared import (
+    COUNTED,
+    GLOBAL_FLAGS,
+    REHEARSAL,
+    Argument,
+    Option,
+    declared,
+    defaults_of,
+    hints_of,
+)
+from txlog.cli.line.flags import as_told
+from txlog.cli.line.flagwords import flag_meaning
+from txlog.errors import Usage
+
+Take = Callable[[dict[str, Any]], int]
+_MESSAGE_CHARS: Final = 200
+
+
+def invoke(
+    path: str, function: Callable[..., None], args: list[str], take: Take, *,
+    examples: tuple[str, ...], dry_run: bool, input_format: bool,
+) -> int:  # fmt: skip
+    """Parse args and hand the values to take; return its answer, 0 for help.
+
+    raises: Usage (201)
+    """
+    outcome: list[int] = []
+
+    def shim(**values: Any) -> None:
+        outcome.append(take(values))
+
+    full = "--help" in args
+    shim.__signature__ = _signature(  # type: ignore[attr-defined]
+        path, function, full, full or "-h" in args, dry_run=dry_run, input_format=input_format
+    )
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    app.command(help=_help(function, examples), context_settings=settings)(shim)
+    try:
+        answer = app(args, standalone_mode=False, prog_name=f"txlog {path}")
+    except typer.TyperException as error:
+        raise usage(error) from error
+    except typer.Exit as stop:
+        return stop.exit_code
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
+    if outcome:
+        return outcome[0]
+    return answer if isinstance(answer, int) else 0
+
+
+def usage(error: typer.TyperException) -> Usage:
+    """Return Typer's complaint as ours."""
+    message = as_told(error.format_message()).strip().rstrip(".")
+    if len(message) > _MESSAGE_CHARS:  # of a word from the command line the ends are enough
+        message = f"{message[: _MESSAGE_CHARS - 60]}…{message[-59:]}"
+    return Usage(message[:1].lower() + message[1:])
+
+
+def _help(function: Callable[..., None], examples: tuple[str, ...]) -> str:
+    text = inspect.getdoc(function) or ""
+    if not examples:
+        return text
+    lines = "\n".join(f"  {example}" for example in examples)
+    return f"\b\n{lines}\n\n{text}"
+
+
+def _signature(
+    path: str, function: Callable[..., None], with_globals: bool, with_words: bool, *,
+    dry_run: bool, input_format: bool,
+) -> inspect.Signature:  # fmt: skip
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    defaults = defaults_of(function)
+    parameters = [
+        inspect.Parameter(
+            name, keyword, default=defaults.get(name, inspect.Parameter.empty),
+            annotation=_typers(path, hint, with_words),
+        )
+        for name, hint in hints_of(function).items()
+    ]  # fmt: skip
+    if dry_run:
+        rehearsed = Annotated[bool, typer.Option(REHEARSAL[0], help=REHEARSAL[1])]
+        parameters.append(
+            inspect.Parameter("dry_run", keyword, default=False, annotation=rehearsed)
+        )
+    for name, (words, metavar, text) in GLOBAL_FLAGS.items():
+        if name == "format" and input_format:
+            continue
+        kind, default = _kind(name)
+        option = typer.Option(
+            *words,
+            metavar=metavar,
+            help=text,
+            hidden=not (with_globals or name in ("store", "format", "json")),
+            show_default=False,
+            count=name in COUNTED,
+        )
+        hint = Annotated[kind, option]  # type: ignore[valid-type]
+        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=hint))
+    return inspect.Signature(parameters)
+
+
+def _typers(path: str, hint: Any, with_words: bool) -> Any:
+    """The hint with Typer's own Option or Argument, and the common meaning where none is given."""
+    kind, given = hint.__origin__, hint.__metadata__[0]
+    if not isinstance(given, Option):
+        assert isinstance(given, Argument)
+        return Annotated[
+            kind,
+            typer.Argument(metavar=given.metavar, help=given.help, show_default=given.show_default),
+        ]
+    text = given.help
+    if with_words and not text:
+        text = flag_meaning(path, declared(given)[0])
+    made = typer.Option(
+        *given.words, metavar=given.metavar, help=text, min=given.min, max=given.max,
+        hidden=given.hidden, show_default=given.show_default,
+    )  # fmt: skip
+    return Annotated[kind, made]
+
+
+def _kind(name: str) -> tuple[object, object]:
+    if name in COUNTED:
+        return int, 0
+    if GLOBAL_FLAGS[name][1] is None:
+        return bool, False
+    return str | None, None

@@ -1,0 +1,312 @@
+"""Owns stdout: which format, listings and single objects in it, and the writer of its bytes.
+
+stdout carries data only. Off a terminal nothing is cut, coloured or moved. The writer goes to the
+descriptor itself, so that a closed pipe or a full disk is met here and not at interpreter exit.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from txlog.cli.output import percent
+from txlog.cli.terminal import fields, tables
+from txlog.errors import OutcomeUnknown, Usage
+
+_TSV_OUT: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_TSV_IN: Final = {written: char for char, written in _TSV_OUT.items()}
+_TSV_ESCAPES: Final = str.maketrans(_TSV_OUT)
+_TSV_ESCAPED: Final = re.compile(r"\\[\\tnr]")
+LISTING_FORMS: Final = ("json", "ndjson", "table", "wide", "md", "tsv", "csv", "names", "help")
+RECORD_FORMS: Final = ("json", "ndjson", "tsv", "csv", "raw", "lines", "envelope", "help")
+RESULT_FORMS: Final = ("json", "ndjson", "help")
+_NUMBERS: Final = ("ledger", "coordinator", "lsn")  # that say which one it is, as a name does
+_BLOCK_BYTES: Final = 1 << 16
+
+
+class PipeGone(Exception):
+    """The reader of stdout has gone away."""
+
+
+class Stdout:
+    """The bytes of stdout, written in blocks."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._bytes = 0
+        self.each = False
+        self.taken = 0  # bytes that were given to write
+        self.gone = 0  # the first of them that have left
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Add data; a full block is written out, and what is one by itself is not copied."""
+        self.taken += len(data)
+        if len(data) >= _BLOCK_BYTES:
+            self.flush()
+            _write(data)
+            self.gone = self.taken
+            return
+        self._parts.append(bytes(data))
+        self._bytes += len(data)
+        if self.each or self._bytes >= _BLOCK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held back.
+
+        raises: PipeGone; OSError when stdout cannot take it
+        """
+        data = b"".join(self._parts)
+        self._parts, self._bytes = [], 0
+        if data:
+            _write(data)
+            self.gone += len(data)
+
+
+def _write(data: bytes | memoryview) -> None:
+    try:
+        _write_all(data)
+    except BrokenPipeError as error:
+        raise PipeGone from error
+
+
+def _write_all(data: bytes | memoryview) -> None:
+    if sys.stdout is None:
+        raise OSError("standard output is closed")
+    try:
+        number = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):  # replaced by a test or a notebook
+        sys.stdout.write(bytes(data).decode("utf-8", "surrogateescape"))
+        return
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(number, view) :]
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise OSError(error.errno, f"standard output: {error.strerror}") from error
+
+
+def silence_stdout() -> None:
+    """Send whatever the interpreter still has for stdout nowhere."""
+    try:
+        number = sys.stdout.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+    except (OSError, ValueError, AttributeError):
+        pass  # there is no descriptor to silence
+
+
+class _Flags(Protocol):
+    format: str | None
+    json: bool
+    columns: str | None
+    color: str | None
+    utc: bool
+
+
+class _Described(Protocol):
+    path: str
+    table_fields: list[str]
+    fields: list[str]
+    records: bool
+    changes: bool
+    input_format: bool
+
+
+class Output:
+    """The chosen format, and how results are printed in it."""
+
+    def __init__(
+        self, form: str, shown: list[str], all_fields: list[str], look: tables.Look
+    ) -> None:
+        self.form = form
+        self.shown = shown
+        self.fields = all_fields
+        self.look = look
+        self.out = Stdout()
+        self.extra: dict[str, object] = {}  # fields that every result has beside its own
+
+    @property
+    def as_json(self) -> bool:
+        """Results are JSON."""
+        return self.form in ("json", "ndjson")
+
+    def text(self, text: str) -> None:
+        """Print text as it is."""
+        self.out.write(text.encode("utf-8", "surrogateescape"))
+
+    def field_help(self) -> None:
+        """Print what the fields mean."""
+        self.text(fields.help_lines(self.fields))
+
+    def rows(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Print a listing."""
+        if self.as_json:
+            picked = [fields.select(row, self._json_fields(row)) for row in rows]
+            if self.form == "json":
+                self.text(tables.as_json(picked) + "\n")
+            else:
+                self.text("".join(f"{tables.as_json(row)}\n" for row in picked))
+            return
+        names = self.fields if self.form == "wide" else self.shown
+        picked = [fields.select(row, names) for row in rows]
+        if self.form == "names":
+            name = first_name(names)
+            named = (row[name] for row in picked if row[name] is not None)
+            self.text("".join(f"{tables.cell(one)}\n" for one in named))
+        elif self.form in ("tsv", "csv"):
+            self.text(delimited(self.form, names, [list(row.values()) for row in picked]))
+        else:
+            self.text(tables.table(names, picked, self.look, markdown=self.form == "md"))
+
+    def single(self, row: Mapping[str, object]) -> None:
+        """Print one object: in a table format a list of field and value."""
+        if self.as_json:
+            self.text(tables.as_json(fields.select(row, self._json_fields(row))) + "\n")
+            return
+        names = self._json_fields(row)
+        picked = fields.select(row, names)
+        if self.form == "names":
+            self.text(f"{tables.cell(picked[first_name(names)])}\n")
+            return
+        if self.form in ("tsv", "csv"):
+            pairs = [[name, value] for name, value in picked.items()]
+            self.text(delimited(self.form, ["field", "value"], pairs))
+            return
+        self.text(tables.pairs(picked, self.look, markdown=self.form == "md"))
+
+    def result(self, row: Mapping[str, object]) -> None:
+        """Print the result object of a change when --json asks for it.
+
+        raises: OutcomeUnknown (1001) when it cannot be printed: the change stands
+        """
+        if self.as_json:
+            row = {**row, **self.extra}
+            self.answer(tables.as_json(fields.select(row, self._json_fields(row))) + "\n")
+
+    def answer(self, text: str) -> None:
+        """Print what a change answers; it is done whether or not it can be printed.
+
+        raises: OutcomeUnknown (1001)
+        """
+        try:
+            self.text(text)
+            self.out.flush()
+        except OSError as error:
+            silence_stdout()
+            raise OutcomeUnknown(
+                f"done, but the answer could not be printed: {error.strerror or error}"
+            ) from error
+
+    def _json_fields(self, row: Mapping[str, object]) -> list[str]:
+        return self.fields or list(row)
+
+
+def output_for(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> Output:
+    """Return the output that flags and environment ask for.
+
+    raises: Usage (201) for a format the command does not have, or an unknown column
+    """
+    form = _form(command, flags, environ)
+    terminal = _stdout_is_terminal()
+    if form == "auto":
+        if command.records:
+            form = "line" if terminal else "ndjson"
+        elif not command.changes:
+            form = "table" if terminal else "tsv"
+    shown, all_fields = command.table_fields, command.fields
+    if flags.columns is not None:
+        names = [name.strip() for name in flags.columns.split(",") if name.strip()]
+        if not names:
+            raise Usage("--columns names no column")
+        if command.fields:  # else they are those of the answer, and looked at with it
+            check_columns(names, command.fields)
+        shown = all_fields = names
+    look = tables.look(terminal, flags.color or "auto", flags.utc, environ)
+    return Output(form, shown, all_fields, look)
+
+
+def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a column that is not there. Raises Usage (201)."""
+    for name in names:
+        if name not in known:
+            raise Usage(f"no column {name[:60]}", hint=f"there are: {' '.join(known)}")
+
+
+def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str:
+    known: tuple[str, ...] = LISTING_FORMS
+    if command.records:
+        known = RECORD_FORMS
+    elif command.changes:
+        known = RESULT_FORMS
+    if flags.format is not None and command.records and "%" in flags.format:
+        # A bad format is told before a store is opened; who has no %w says so itself.
+        percent.Format(flags.format, watermarks=True, stored=True)
+    if flags.json:
+        return "json"
+    if command.input_format:
+        return "auto"
+    word = flags.format
+    if word is None:
+        word = environ.get("TXLOG_FORMAT", "auto")
+        return word if word in known or (command.records and "%" in word) else "auto"
+    if word in (*known, "auto") or (command.records and "%" in word):
+        return word
+    shown = word if len(word) <= 40 else f"{word[:37]}..."
+    raise Usage(f'no format "{shown}" here', hint=f"-f takes auto {' '.join(known)}")
+
+
+def first_name(names: Sequence[str]) -> str:
+    """Return the first id or name that is not topic or partition; if there is none, topic.
+
+    raises: Usage (201) for a listing without one
+    """
+    for name in names:
+        kind = fields.type_of(name)
+        if name in _NUMBERS or (
+            name not in ("topic", "partition") and kind in ("TxnID", "message id", "string")
+        ):
+            return name
+    if "topic" not in names:
+        raise Usage("-f names: there is no name or id here")
+    return "topic"
+
+
+def delimited(form: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return rows as tsv or csv with a header."""
+    if form == "tsv":
+        lines = ["\t".join(header)]
+        lines += ["\t".join(tsv_cell(tables.cell(value)) for value in row) for row in rows]
+        return "".join(f"{line}\n" for line in lines)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([[tables.cell(value) for value in row] for row in rows])
+    return text.getvalue()
+
+
+def tsv_cell(text: str) -> str:
+    """Return text with tab, newline, carriage return and backslash written out."""
+    if not _TSV_OUT.keys() & set(text):
+        return text
+    return text.translate(_TSV_ESCAPES)
+
+
+def tsv_text(cell: str) -> str:
+    """Return what `tsv_cell` wrote; a backslash before any other letter stands for itself."""
+    return _TSV_ESCAPED.sub(lambda found: _TSV_IN[found[0]], cell) if "\\" in cell else cell
+
+
+def _stdout_is_terminal() -> bool:
+    try:
+        return sys.stdout is not None and sys.stdout.isatty()
+    except ValueError:
+        return False

@@ -1,0 +1,225 @@
+"""Owns the rows of a query on their way out: printed in any form of a listing, or as a file.
+
+The columns are those of the statement, so a name says nothing of a type here: the type of the
+column does. Bytes are text where they are UTF-8, else base64; decimals keep every digit.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import date, datetime, time
+from decimal import Decimal
+from itertools import chain, islice
+from typing import Any, BinaryIO, Final, Protocol
+
+import pyarrow as pa
+
+from txlog.cli.output.output import Output, check_columns, delimited, tsv_cell
+from txlog.cli.terminal.tables import table
+from txlog.engine.storage.segment import arrow_module
+from txlog.engine.storage.user_files import replacing
+from txlog.errors import AlreadyExists, Usage
+
+_ENDLESS: Final = (1 << 63) - 1  # DuckDB's infinity
+_SUFFIXES: Final = (".parquet", ".csv", ".arrow")
+Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
+
+
+class Rows(Protocol):
+    """Rows that come batch by batch."""
+
+    schema: pa.Schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+
+
+def limited(rows: Rows, limit: int | None) -> Batches:
+    """The batches of a query up to so many rows; what is behind them is not computed."""
+
+    def some() -> Iterator[pa.RecordBatch]:
+        if limit is None:
+            yield from rows
+            return
+        left = limit
+        for batch in rows if left else ():
+            yield batch.slice(0, left)
+            left -= min(left, batch.num_rows)
+            if not left:
+                return
+
+    return rows.schema, some()
+
+
+def begun(batches: Batches) -> Batches:
+    """The same, with the first batch computed."""
+    schema, pieces = batches
+    first = [*islice(pieces, 1)]
+    return schema, chain(first, pieces)
+
+
+def values(batch: pa.RecordBatch) -> list[list[object]]:
+    """The rows of a batch, each as plain values in the order of the columns."""
+    columns = [
+        [_plain(value, field.type) for value in _listed(column)]
+        for column, field in zip(batch.columns, batch.schema, strict=True)
+    ]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _listed(column: pa.Array) -> list[object]:
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    try:
+        listed: list[object] = column.to_pylist()
+    except (OverflowError, ValueError):
+        if not pa.types.is_timestamp(column.type):
+            raise
+        return [_far(value, column.type) for value in column.cast(pa.int64()).to_pylist()]
+    return listed
+
+
+def _far(number: int | None, kind: pa.TimestampType) -> object:
+    """An instant of a column where some are outside of the years 1 to 9999: those as epoch ms."""
+    if number is None:
+        return None
+    if abs(number) == _ENDLESS and kind.unit == "us":
+        return "infinity" if number > 0 else "-infinity"
+    try:
+        return pa.scalar(number, kind).as_py()
+    except (OverflowError, ValueError):
+        return str(number // {"s": 1, "ms": 1, "us": 1000, "ns": 1_000_000}[kind.unit])
+
+
+def _plain(value: Any, kind: pa.DataType) -> object:
+    """A value as JSON holds it."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() and kind.scale == 0 else str(value)
+    if isinstance(value, datetime):
+        digits = "milliseconds" if value.microsecond % 1000 == 0 else "microseconds"
+        return value.replace(tzinfo=None).isoformat(timespec=digits) + "Z" * (kind.tz is not None)
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if pa.types.is_map(kind):
+        return {str(_plain(key, kind.key_type)): _plain(item, kind.item_type)
+                for key, item in value}  # fmt: skip
+    if isinstance(value, list):
+        return [_plain(item, kind.value_type) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item, kind.field(name).type) for name, item in value.items()}
+    return str(value)
+
+
+class Printed:
+    """Prints the rows of a query in the form that was asked for.
+
+    columns: only these, of those that it has
+    """
+
+    def __init__(self, output: Output, columns: Sequence[str] = ()) -> None:
+        self._output = output
+        self._columns = columns
+        self._is_first = True
+
+    def print(self, batches: Batches) -> int:
+        """Print all rows; returns how many. Raises Usage when two columns have one name."""
+        schema, pieces = batches
+        names = _distinct(schema)
+        if self._columns:
+            check_columns(self._columns, names)
+            names = [*self._columns]
+            pieces = (batch.select(names) for batch in pieces)
+        form = self._output.form
+        if form in ("table", "wide", "md"):
+            rows = [row for batch in pieces for row in values(batch)]
+            look = replace(self._output.look, human=False)  # a name says nothing of a value here
+            listed = [dict(zip(names, row, strict=True)) for row in rows]
+            self._output.text(table(names, listed, look, markdown=form == "md"))
+            return len(rows)
+        count = 0
+        self._output.text({"json": "["}.get(form, ""))
+        if form in ("tsv", "csv"):
+            shown = [tsv_cell(name) for name in names] if form == "tsv" else names
+            self._output.text(delimited(form, shown, []))
+        for batch in pieces:
+            count += batch.num_rows
+            self._output.text(self._encoded(form, names, values(batch)))
+        self._output.text({"json": "]\n"}.get(form, ""))
+        return count
+
+    def _encoded(self, form: str, names: list[str], rows: list[list[object]]) -> str:
+        if form in ("tsv", "csv"):
+            return delimited(form, [], rows).partition("\n")[2]
+        if form == "names":
+            return delimited("tsv", [], [row[:1] for row in rows]).partition("\n")[2]
+        lines = [_dump(dict(zip(names, row, strict=True))) for row in rows]
+        if form == "ndjson":
+            return "".join(f"{line}\n" for line in lines)
+        before = "" if self._is_first or not lines else ","
+        self._is_first = self._is_first and not lines
+        return before + ",".join(lines)
+
+
+def check_out(path: str, force: bool) -> None:
+    """Refuse a file that cannot be written in a form its name says. Raises Usage, AlreadyExists."""
+    if not path.endswith(_SUFFIXES):
+        raise Usage(f"--out ends in {', '.join(_SUFFIXES)}, and that says the form")
+    if os.path.lexists(path) and not force:
+        raise AlreadyExists(f"{path} exists", hint="--force replaces it", path=path)
+
+
+def write_out(path: str, batches: Batches, *, force: bool) -> int:
+    """Write the rows to a file, which is there when all are in it; returns how many.
+
+    raises: DiskFailed; AlreadyExists when it was made meanwhile and is not to be replaced
+    """
+    schema, pieces = batches
+    names = _distinct(schema)
+    with replacing(path, only_new=not force) as file:
+        if path.endswith(".csv"):
+            return _write_csv(file, names, pieces)
+        if path.endswith(".arrow"):
+            writer = pa.ipc.new_file(file, schema)
+        else:
+            writer = arrow_module("pyarrow.parquet").ParquetWriter(file, schema, version="2.6")
+        count = 0
+        with writer:
+            for batch in pieces:
+                writer.write_batch(batch)
+                count += batch.num_rows
+        return count
+
+
+def _write_csv(file: BinaryIO, names: list[str], pieces: Iterator[pa.RecordBatch]) -> int:
+    file.write(delimited("csv", names, []).encode())
+    count = 0
+    for batch in pieces:
+        rows = delimited("csv", [], values(batch))
+        file.write(rows.partition("\n")[2].encode())
+        count += batch.num_rows
+    return count
+
+
+def _distinct(schema: pa.Schema) -> list[str]:
+    names: Sequence[str] = schema.names
+    for name in names:
+        if names.count(name) > 1:
+            raise Usage(f"two columns are called {name}", hint="name one otherwise, with AS")
+    return list(names)
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,291 @@
+"""Owns what `produce` reports: totals and places, the summary line, the acknowledgement lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from txlog.cli.call.call import Call, split_key
+from txlog.cli.output import percent
+from txlog.cli.produce.request import Request
+from txlog.cli.terminal.tables import counted, duration, size
+from txlog.ids import MessageId, TxnId
+from txlog.ranges import format_time
+from txlog.startup import json as orjson
+
+if TYPE_CHECKING:
+    from txlog.api.sending.receipt import BatchReceipt, LargeReceipt
+
+
+class Place:
+    """What one partition received."""
+
+    __slots__ = ("first", "last", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.first: MessageId | None = None
+        self.last: MessageId | None = None
+
+    def reach(self, first: MessageId | None, last: MessageId | None) -> None:
+        """Extend to first and last."""
+        self.first = self.first or first
+        self.last = last or self.last
+
+
+class Aborted(NamedTuple):
+    """The own transaction of a run that failed; refused: why it could not be aborted, or None."""
+
+    txn: TxnId
+    refused: str | None
+
+    @property
+    def state(self) -> str:
+        """The state it is in now."""
+        return "aborted" if self.refused is None else "open"
+
+    def told(self, discarded: int) -> str:
+        """Say what became of it, and of the records that were read for it."""
+        if self.refused is None:
+            return f"transaction {self.txn} aborted, {counted(discarded, 'record')} discarded"
+        return (
+            f"transaction {self.txn} could not be aborted ({self.refused}) and ends by its "
+            f"time-out; {counted(discarded, 'record')} discarded"
+        )
+
+
+class Totals:
+    """The figures of one run. `durable` counts messages that a failure no longer takes back."""
+
+    def __init__(self, request: Request) -> None:
+        self.topic = request.topic
+        self._request = request
+        self.sent = 0
+        self.messages = 0
+        self.bytes = 0
+        self.duplicates = 0
+        self.skipped = 0
+        self.dead_lettered = 0
+        self.beyond_ttl = 0
+        self.durable = 0
+        self.transactions = 0
+        self.places: dict[int, Place] = {}
+        self.last_txn: TxnId | None = None
+        self._open = 0
+
+    def add(self, receipt: BatchReceipt | LargeReceipt, in_txn: bool) -> None:
+        """Count one batch."""
+        duplicates = int(receipt.duplicates)
+        stored = receipt.messages
+        self.sent += stored + duplicates
+        self.messages += stored
+        self.bytes += receipt.bytes
+        self.duplicates += duplicates
+        self.beyond_ttl += receipt.beyond_ttl
+        if in_txn:
+            self._open += stored
+        else:
+            self.durable += stored
+        for part in receipt.partitions:
+            place = self.places.setdefault(part.partition, Place())
+            place.messages += part.messages
+            if not in_txn:
+                place.reach(part.first, part.last)
+
+    def stored_before(self) -> str:
+        """Say what a failure does not take back."""
+        if self.durable == 1:
+            return "1 record before it is stored"
+        return f"{self.durable} records before it are stored"
+
+    def committed(self, answer: Mapping[str, Any]) -> None:
+        """Count one commit; its markers complete the ids."""
+        self.transactions += 1
+        self.last_txn = answer["txn"]
+        self.durable += self._open
+        self._open = 0
+        for row in answer.get("marker_list") or []:
+            place = self.places.get(row["partition"])
+            if place is not None:
+                marker = as_id(row["marker"])
+                count = int(row.get("messages") or place.messages)
+                place.reach(
+                    MessageId(marker.ledger, marker.entry, 1),
+                    MessageId(marker.ledger, marker.entry, count),
+                )
+
+    def stopped(
+        self, call: Call, exit: int, read: int, joined: TxnId | None, own: Aborted | None
+    ) -> None:  # fmt: skip
+        """Say how far a run came that a signal ends, and what became of its transaction.
+
+        read: records of the input, those of unfinished batches too
+        own:  the open transaction of its own, None for none
+        """
+        discarded = read - self.sent + (0 if own is None else self._open)
+        text = f"{counted(self.durable, 'message')} stored in {self.topic}"
+        txn, state = self.last_txn, None if self.last_txn is None else "committed"
+        if own is not None:
+            txn, state = own.txn, own.state
+            text += f"; {own.told(discarded)}"
+        elif joined is not None:
+            txn, state = joined, "open"
+            text = f"{counted(self._open, 'message')} of {self.topic} in transaction {joined}"
+            text += ", which is left open"
+        if own is None and discarded:
+            text += f"; {counted(discarded, 'record')} of the input discarded"
+        call.stopped(
+            exit, text,
+            {"topic": self.topic, "messages": self._open if joined is not None else self.durable,
+             "discarded": discarded, "transactions": self.transactions, "txn": txn,
+             "txn_state": state},
+        )  # fmt: skip
+
+    def report(self, call: Call, joined: TxnId | None, watermark: int | None) -> None:
+        """Print the summary line, or the result object."""
+        txn = joined or self.last_txn
+        elapsed_ms = call.elapsed_ms()
+        plural = "" if self.messages == 1 else "s"
+        text = f"{self.messages:,} message{plural} in {self.topic}{self._where(joined)}"
+        text += f" ({size(self.bytes)}, {duration(elapsed_ms)})"
+        if self.transactions == 1:
+            text = f"committed {self.last_txn}: {text}"
+        elif self.transactions:
+            text = f"committed {self.transactions:,} transactions, last {self.last_txn}: {text}"
+        if self.duplicates:
+            text += f", {self.duplicates:,} duplicate{'' if self.duplicates == 1 else 's'}"
+        if self.skipped:
+            text += f", {self.skipped:,} left out"
+        if self.dead_lettered:
+            text += f", {self.dead_lettered:,} dead letters"
+        if watermark is not None:
+            text += f", watermark {format_time(watermark)}"
+        call.summary(text)
+        if self.beyond_ttl:
+            late = f"{self.beyond_ttl:,} message{'' if self.beyond_ttl == 1 else 's'}"
+            call.warn(f"{late} will expire before delivery: the time to live of {self.topic} ends "
+                      "earlier")  # fmt: skip
+        rows = [
+            {"partition": number, "messages": p.messages, "first": p.first, "last": p.last}
+            for number, p in sorted(self.places.items())
+        ]
+        call.output.result(
+            {
+                "topic": self.topic,
+                "messages": self.messages,
+                "size_bytes": self.bytes,
+                "duplicates": self.duplicates,
+                "skipped": self.skipped,
+                "dead_lettered": self.dead_lettered,
+                "partition_list": rows,
+                "transactions": self.transactions,
+                "txn": txn,
+                "txn_state": None if txn is None else "open" if joined else "committed",
+                "transaction_key": split_key(self._request.transaction_key)[1],
+                "epoch": self._request.epoch,
+                "elapsed_ms": elapsed_ms,
+            }
+        )
+
+    def _where(self, joined: TxnId | None) -> str:
+        if joined is not None:
+            return f", in transaction {joined}"
+        if len(self.places) > 1:
+            return f", {len(self.places)} partitions"
+        place = next(iter(self.places.values()), None)
+        if place is None or place.first is None:
+            return ""
+        return f", {place.first}" + (f" to {place.last}" if place.last != place.first else "")
+
+
+class Acks:
+    """The acknowledgement lines of --ack-format, each once its message is durable."""
+
+    def __init__(self, call: Call, request: Request) -> None:
+        self._call = call
+        self._topic = request.topic
+        self._producer = request.producer
+        self._wanted = request.ack_format
+        known = self._wanted in (None, "ndjson")
+        self._format = None if known else percent.Format(self._wanted or "")
+        self._held: list[dict[str, Any]] = []
+        self._number = 0
+
+    def add(
+        self, receipt: BatchReceipt | LargeReceipt, sequences: pa.ChunkedArray | None,
+        txn: TxnId | None, own: bool,
+    ) -> None:  # fmt: skip
+        """Take the rows of one batch; print them unless they wait for the own commit.
+
+        sequences: those that the rows were sent with, None without any
+        """
+        if self._wanted is None:
+            return
+        rows = receipt.receipts()
+        given = [None] * len(rows) if sequences is None else sequences.to_pylist()
+        for sent, sequence in zip(rows, given, strict=True):
+            row = {
+                "topic": self._topic,
+                "partition": sent.partition,
+                "id": sent.message_id,
+                "txn": txn,
+                "index": sent.txn_index,
+                "sequence_id": sequence,
+                "duplicate": sent.duplicate,
+            }
+            self._held.append(row)
+        if not own:
+            self._print()
+
+    def committed(self, answer: Mapping[str, Any]) -> None:
+        """Complete the ids with the markers and print."""
+        markers = {
+            row["partition"]: as_id(row["marker"]) for row in answer.get("marker_list") or []
+        }
+        for row in self._held:
+            marker = markers.get(row["partition"])
+            if marker is not None and row["index"]:
+                row["id"] = MessageId(marker.ledger, marker.entry, row["index"])
+        self._print()
+
+    def _print(self) -> None:
+        rows, self._held = self._held, []
+        if rows:
+            text = b"".join(self._line(row) for row in rows)
+            self._call.output.answer(text.decode("utf-8", "surrogateescape"))
+
+    def _line(self, row: dict[str, Any]) -> bytes:
+        place: MessageId | None = row["id"]
+        txn: TxnId | None = row["txn"]
+        if self._format is None:
+            fields = {
+                "topic": row["topic"],
+                "partition": row["partition"],
+                "message_id": None if place is None else str(place),
+                "txn": None if txn is None else str(txn),
+                "txn_index": row["index"] if txn is not None else None,
+                "sequence_id": row["sequence_id"],
+                "duplicate": row["duplicate"],
+            }
+            return orjson.dumps(fields) + b"\n"
+        values = {
+            "topic": row["topic"],
+            "partition": row["partition"],
+            "ledger": None if place is None else place.ledger,
+            "entry": None if place is None else place.entry,
+            "index": row["index"] if txn is not None else None,
+            "txn_most": None if txn is None else txn.most,
+            "txn_least": None if txn is None else txn.least,
+            "sequence_id": row["sequence_id"],
+            "producer": self._producer,
+            "number": self._number,
+        }
+        self._number += 1
+        return self._format.apply(values)
+
+
+def as_id(value: object) -> MessageId:
+    """Return a message id that may come as text."""
+    return value if isinstance(value, MessageId) else MessageId.parse(str(value))

@@ -1,0 +1,449 @@
+"""Owns the work of `produce`: input tables into batches, batches into frames or transactions.
+
+    input ── limit, trailer ── batches ── columns of the flags ── send ── acknowledgement lines
+
+Own transactions end here on every way out: commit at the end of input, abort on anything else. A
+joined transaction is never ended. Only whole batches are written; what stands before a bad record
+in an unfinished batch is discarded with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from txlog.cli.call import progress
+from txlog.cli.call.call import Call, is_terminal, split_key
+from txlog.cli.input import blocks
+from txlog.cli.input.inputs import Input, messages_table
+from txlog.cli.produce import chunking
+from txlog.cli.produce.columns import filled
+from txlog.cli.produce.letters import Letters
+from txlog.cli.produce.request import Request
+from txlog.cli.produce.totals import Aborted, Acks, Totals
+from txlog.cli.produce.watermarks import Marks
+from txlog.cli.terminal.signals import asked, raise_if_asked, shielded
+from txlog.cli.terminal.tables import counted
+from txlog.errors import (
+    BadRecord,
+    ConditionNotMet,
+    InvalidMessage,
+    LimitExceeded,
+    NotFound,
+    PartlyDone,
+    TxlogError,
+    Usage,
+    WrongState,
+)
+from txlog.ids import TxnId
+from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
+from txlog.startup import compute as pc
+
+if TYPE_CHECKING:
+    from txlog.api.client import Client
+    from txlog.api.sending.producer import Producer
+    from txlog.api.sending.receipt import BatchReceipt, LargeReceipt
+
+
+def run(call: Call, request: Request) -> None:
+    """Write the input and print what was done."""
+    if request.keep_sequence and request.producer is None:
+        raise Usage("--keep-sequence needs --producer")
+    if request.key_delimiter is not None and request.form not in ("lines", "ndjson", "null"):
+        raise Usage(f"--key-delim does not go with --in {request.form}")
+    if request.chunking and request.form == "raw" and request.trailer is not None:
+        raise Usage("--trailer does not go with --chunking and raw files: they are not looked into")
+    if request.deliver_at is not None and request.deliver_at <= call.now_ms():
+        call.note("--deliver-at has passed: the messages are delivered at once")
+    blocks.check_files(request.files)
+    client = call.client(write=True, durability=request.durability)
+    if request.create:
+        client.create_topic(request.topic, 1, if_not_exists=True)
+        if request.dead_letter_topic is not None:
+            client.create_topic(request.dead_letter_topic, 1, if_not_exists=True)
+    if request.partition is not None:
+        client.topic(f"{request.topic}/{request.partition}")  # there is one
+    producer = client.producer(request.topic, request.producer, chunking=request.chunking)
+    if request.transaction_key is not None and request.epoch is None:
+        owner, key = split_key(request.transaction_key)
+        request.epoch = client.connect(key or "", owner=owner)["epoch"]
+    Job(call, request, client, producer).run()
+
+
+class Job:
+    """One run of produce."""
+
+    def __init__(self, call: Call, request: Request, client: Client, producer: Producer) -> None:
+        self.call = call
+        self.request = request
+        self.client = client
+        self.producer = producer
+        self.totals = Totals(request)
+        self.acks = Acks(call, request)
+        self.marks = Marks(request, producer)
+        self.letters = Letters(request, client)
+        self.txn: TxnId | None = None
+        self.txn_messages = 0
+        self.txn_since = 0.0
+        self.read = 0
+        self.paced_since = 0.0
+        self.pending_since: float | None = None
+        limits = client.settings
+        self._most = (
+            limits.max_chunked_message_bytes if request.chunking else limits.max_message_bytes
+        )
+        size = None if request.messages is not None else progress.size_of(request.files)
+        self.bar = progress.Amount(call, request.topic, size, prints=request.ack_format is not None)
+        if request.messages is None and "-" in (request.files or ["-"]) and is_terminal(0):
+            self.bar.shows = False  # somebody types there
+        self.input = Input(
+            request.form,
+            request.files,
+            key_delimiter=request.key_delimiter,
+            skip_bad=request.skip_bad,
+            aside=None if request.dead_letter_topic is None else self._aside,
+            require_newline=request.require_newline,
+            now_ms=call.now_ms(),
+            warn=call.warn,
+            wait_s=self._wait_s,
+            seen=self.bar.count,
+            value_bytes_max=self._most if request.chunking else MESSAGE_BYTES_MAX,
+        )
+
+    def run(self) -> None:
+        """Read, send, commit; abort and say so on any failure."""
+        request = self.request
+        try:
+            if request.own_txn and request.txn_every_messages is None and not request.txn_every_ms:
+                self._begin()
+            with self.bar:
+                if request.chunking and request.form == "raw" and request.messages is None:
+                    self._send_files()
+                else:
+                    self._send_records()
+            self._check_expectations()
+            self.marks.send(self._within())
+            if self.txn is not None:
+                self._commit()
+            self.marks.close()
+        except TxlogError as error:
+            raise self._failed(error) from error
+        except BaseException:
+            became = self._abort()
+            exit = asked()
+            if exit is not None:
+                self.totals.stopped(self.call, exit, self.read, request.join, became)
+            raise
+        self.totals.skipped = self.input.skipped
+        self.totals.dead_lettered = self.letters.sent
+        self.totals.report(self.call, request.join, self.marks.last)
+
+    def _send_records(self) -> None:
+        for table in self._batches():
+            if table is None:
+                self.marks.send_if_due(self._within())
+                self._commit_if_due()
+            else:
+                self._send(table)
+            self._send_letters()
+        self._send_letters()
+
+    def _aside(self, record: bytes | None, error: BadRecord) -> None:
+        self.letters.add(record, error)
+        if len(self.letters.held) >= self.request.batch_messages:
+            self._send_letters()
+
+    def _send_letters(self) -> None:
+        """Send the bad records that were put aside, in the transaction of the others."""
+        if not self.letters.held:
+            return
+        if self.request.own_txn and self.txn is None:
+            self._begin()
+        with shielded():
+            self.letters.send(self._within())
+
+    def _send_files(self) -> None:
+        """Send each file as one message, block by block."""
+        for line, path in enumerate(self.input.files[: self.request.limit], 1):
+            if self.request.own_txn and self.txn is None:
+                self._begin()
+            self.read += 1
+            empty = pa.table({"line": [line], "value": pa.nulls(1, pa.binary())})
+            data = filled(self.request, empty, self.totals.sent).drop_columns("value")
+            txn = self._within()
+            with shielded():
+                receipt = chunking.send(self.producer, data, txn, self._pieces(path))
+                self._count(receipt, data, txn)
+            self._sent(receipt, data, txn)
+
+    def _pieces(self, path: str | None) -> Iterator[bytes]:
+        for piece in chunking.pieces(path):
+            self.bar.count(len(piece))
+            yield piece
+
+    def _batches(self) -> Iterator[pa.Table | None]:
+        """Yield tables of at most a batch, and None when nothing came for a while."""
+        held: list[pa.Table] = []
+        rows = 0
+        for table in self._records():
+            if table is not None and len(table):
+                held.append(table)
+                rows += len(table)
+                self.pending_since = self.pending_since or time.monotonic()
+            while rows and self._is_full(held, rows):
+                whole = pa.concat_tables(held, promote_options="default")
+                count = self._batch_rows(whole)
+                yield whole.slice(0, count)
+                rest = whole.slice(count)
+                rows = len(rest)
+                held = [rest] if rows else []
+                self.pending_since = time.monotonic() if rows else None
+            if table is None:
+                if held and self._is_due():
+                    yield pa.concat_tables(held, promote_options="default")
+                    held, rows, self.pending_since = [], 0, None
+                yield None
+        if held:
+            self.pending_since = None
+            yield pa.concat_tables(held, promote_options="default")
+
+    def _records(self) -> Iterator[pa.Table | None]:
+        """Yield the records of the input up to the limit, without the trailer."""
+        request = self.request
+        if request.messages is not None:
+            source: Iterator[pa.Table | None] = iter([messages_table(request.messages)])
+        else:
+            source = self.input.tables()
+        last: pa.Table | None = None
+        left = request.limit
+        for table in source:
+            if left == 0:
+                break
+            if table is not None and left is not None:
+                table = table.slice(0, left)
+                left -= len(table)
+            if table is not None and request.trailer is not None:
+                whole = table if last is None else pa.concat_tables([last, table])
+                last = whole.slice(len(whole) - 1)
+                table = whole.slice(0, len(whole) - 1)
+            if table is not None:
+                table = self._within_size(table)
+                self.read += len(table)
+                self.bar.records = self.read
+            yield table
+            if left == 0:
+                break
+        if request.trailer is not None and (
+            last is None or last["value"][0].as_py() != request.trailer
+        ):
+            raise ConditionNotMet("the last record is not the trailer", code=803)
+
+    def _within_size(self, table: pa.Table) -> pa.Table:
+        """Treat a record too large for a message as a bad one (CLI.md 12, 3)."""
+        most = self._most
+        if self.request.messages is not None or not len(table):
+            return table
+        lengths = pc.fill_null(pc.binary_length(table["value"]), 0)
+        large = pc.greater(lengths, most)
+        if "key" in table.column_names:
+            keys = pc.fill_null(pc.binary_length(table["key"]), 0)
+            large = pc.or_(pc.greater(pc.add(lengths, keys), most), pc.greater(keys, KEY_BYTES_MAX))
+        if not pc.any(large).as_py():
+            return table
+        for line in table["line"].filter(large).to_pylist():
+            name = "max_chunked_message_bytes" if self.request.chunking else "max_message_bytes"
+            reason = f"line {line}: more than {name} {most}, or its key is too long"
+            if not self.input.skip_bad:
+                if self.request.chunking:
+                    raise LimitExceeded(reason, line=line, setting=name, limit=most)
+                hint = "--chunking turns chunking on"
+                raise InvalidMessage(reason, code=104, line=line, hint=hint)
+            self.input.bad(BadRecord(reason, line=line), None)
+        return table.filter(pc.invert(large))
+
+    def _send(self, table: pa.Table) -> None:
+        """Send records, so many at once as may go before a commit or a watermark is due."""
+        every = self.request.txn_every_messages
+        while len(table):
+            if self.request.own_txn and self.txn is None:
+                self._begin()
+            rooms = [len(table)]
+            if every is not None:
+                rooms.append(every - self.txn_messages)
+            if self.marks.room is not None:
+                rooms.append(self.marks.room)
+            self._pace()
+            self._send_some(table.slice(0, min(rooms)))
+            table = table.slice(min(rooms))
+
+    def _pace(self) -> None:
+        """Wait until the next record may go by --rate; the first ones go at once."""
+        rate = self.request.rate
+        if rate is None:
+            return
+        self.paced_since = self.paced_since or time.monotonic()
+        due = self.paced_since + self.totals.sent / rate
+        while (left := due - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+            raise_if_asked()
+
+    def _send_some(self, table: pa.Table) -> None:
+        whole = filled(self.request, table, self.totals.sent)
+        txn = self._within()
+        most, at = self.client.settings.max_message_bytes, 0
+        for data in chunking.runs(whole, most) if self.request.chunking else [whole]:
+            try:
+                with shielded():
+                    receipt = chunking.send(self.producer, data, txn)
+                    self._count(receipt, data, txn)
+            except InvalidMessage as error:
+                if self.request.messages is not None:
+                    raise
+                line = table["line"][at].as_py()
+                raise InvalidMessage(
+                    f"line {line} or after: {error.message}",
+                    code=104,
+                    hint=error.hint,
+                    **{**error.fields, "line": line},
+                ) from error
+            at += len(data)
+            self._sent(receipt, data, txn)
+
+    def _count(
+        self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
+    ) -> None:  # fmt: skip
+        """Count what was sent: before a signal that came meanwhile is raised."""
+        self.txn_messages += len(data)
+        self.totals.add(receipt, txn is not None)
+
+    def _sent(
+        self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
+    ) -> None:  # fmt: skip
+        sequences = data["sequence_id"] if "sequence_id" in data.column_names else None
+        self.bar.done = self.totals.sent
+        self.acks.add(receipt, sequences, txn, self.txn is not None)
+        self.marks.note(data, txn)
+        self._commit_if_due()
+
+    def _within(self) -> TxnId | None:
+        """The transaction that the messages go into."""
+        return self.txn or self.request.join
+
+    def _begin(self) -> None:
+        with shielded():
+            owner, key = split_key(self.request.transaction_key)
+            self.txn = self.client.begin(
+                self.request.txn_timeout_ms, key=key, epoch=self.request.epoch, owner=owner
+            )["txn"]
+        self.txn_messages = 0
+        self.txn_since = time.monotonic()
+
+    def _commit_if_due(self) -> None:
+        """End a transaction of --txn-every that is full or old enough."""
+        request = self.request
+        if self.txn is None:
+            return
+        full = request.txn_every_messages is not None and (
+            self.txn_messages >= request.txn_every_messages
+        )
+        old = request.txn_every_ms is not None and (
+            (time.monotonic() - self.txn_since) * 1000 >= request.txn_every_ms
+        )
+        if full or old:
+            self.marks.commit(self.txn)
+            self._commit()
+
+    def _commit(self) -> None:
+        assert self.txn is not None
+        with shielded():
+            raise_if_asked()
+            answer = self.client.commit(self.txn)
+            self.txn = None
+            self.totals.committed(answer)
+        self.acks.committed(answer)
+
+    def _abort(self) -> Aborted | None:
+        """Abort the own open transaction, whatever state it is in; return what became of it."""
+        txn, self.txn = self.txn, None
+        if txn is None:
+            return None
+        try:
+            with shielded():
+                self.client.abort(txn)
+        except (WrongState, NotFound):
+            pass  # it has ended by itself; the first error is the one to tell
+        except TxlogError as error:
+            return Aborted(txn, error.message)
+        return Aborted(txn, None)
+
+    def _failed(self, error: TxlogError) -> TxlogError:
+        """Abort, and return the error to raise: PartlyDone when something is durable already."""
+        discarded = self.txn_messages if self.txn is not None else 0
+        became = self._abort()
+        message = error.message
+        fields = {**error.fields}
+        if became is not None:
+            discarded = max(discarded, self.read - self.totals.durable)
+            message = f"{message}; {became.told(discarded)}"
+            fields["txn"] = became.txn
+        if not self.totals.durable or error.exit == 10:
+            error.message, error.fields = message, fields
+            return error
+        partly = PartlyDone(
+            f"{message}; {self.totals.stored_before()}",
+            hint=error.hint,
+            done=[{"name": self.request.topic, "messages": self.totals.durable}],
+            failed_list=[
+                {
+                    "name": self.request.topic,
+                    "code": f"TXL-{error.code}",
+                    "message": error.message,
+                }
+            ],
+        )
+        partly.fields.update(fields)
+        return partly
+
+    def _check_expectations(self) -> None:
+        expected = self.request.expect
+        if expected is not None and self.read != expected:
+            raise ConditionNotMet(
+                f"{counted(self.read, 'record')}, {expected} were expected", code=803
+            )
+
+    def _batch_rows(self, whole: pa.Table) -> int:
+        """Return how many rows of whole make a batch."""
+        most = self.request.batch_bytes
+        count = min(len(whole), self.request.batch_messages)
+        if most is not None and whole["value"].nbytes > most:
+            ends = pc.cumulative_sum(pc.fill_null(pc.binary_length(whole["value"]), 0))
+            within = pc.sum(pc.less_equal(ends, most)).as_py() or 0
+            count = min(count, max(1, within))
+        return count
+
+    def _is_full(self, held: list[pa.Table], rows: int) -> bool:
+        most = self.request.batch_bytes
+        if rows >= self.request.batch_messages or self._is_due():
+            return True
+        return most is not None and sum(table["value"].nbytes for table in held) >= most
+
+    def _is_due(self) -> bool:
+        if self.pending_since is None:
+            return False
+        return (time.monotonic() - self.pending_since) * 1000 >= self.request.flush_every_ms
+
+    def _wait_s(self) -> float | None:
+        """How long a read may wait: until the pending records, or the transaction, are due."""
+        now = time.monotonic()
+        stops = []
+        if self.pending_since is not None:
+            stops.append(self.pending_since + self.request.flush_every_ms / 1000)
+        if self.txn is not None and self.request.txn_every_ms is not None:
+            stops.append(self.txn_since + self.request.txn_every_ms / 1000)
+        mark_s = self.marks.wait_s()
+        if mark_s is not None:
+            stops.append(now + mark_s)
+        return max(0.0, min(stops) - now) if stops else None

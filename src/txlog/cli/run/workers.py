@@ -1,0 +1,265 @@
+"""Owns the processes of --parallelism: starts them, watches them, starts killed ones again.
+
+    an instance was killed    it is started again, under the same number and key
+    it failed                 all are stopped, and its error is that of the run
+    it is done                the others go on; behind the last, one looks for what is left
+    a signal                  all are stopped, then this process
+
+An instance reports by a pipe after each commit, a JSON object a line. When the pipe has no reader
+any more the instance stops by itself: none outlives the process that watches it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from txlog import errors
+from txlog.cli.call.call import Call
+from txlog.cli.run.log import JobLog
+from txlog.cli.run.request import Request
+from txlog.cli.terminal.signals import shielded
+from txlog.errors import CommandFailed, NotAllowed, SubscriptionNotFound, TxlogError
+from txlog.functions import Summary
+from txlog.functions.watermarked import windows_need_shared
+from txlog.functions.windows import Windowed
+from txlog.ids import TxnId
+from txlog.startup import json as orjson
+
+if TYPE_CHECKING:
+    from txlog.api.client import Client
+
+_GRACE_S: Final = 10
+_DEATHS_MAX: Final = 5  # in a row without a commit: then it is the function that kills
+_COUNTS: Final = {  # what an instance reports, and where Summary has it
+    **{name: name for name in (
+        "consumed", "produced", "transactions", "aborted", "skipped", "dead_lettered",
+    )},
+    "late_messages": "late",
+}  # fmt: skip
+_STOPPED: Final = frozenset({130, 143})
+_SOURCE: Final = str(Path(__file__).absolute().parents[3])
+
+
+def check(client: Client, topics: list[str], request: Request, windowed: Windowed | None) -> None:
+    """Refuse a subscription that cannot have several consumers.
+
+    windowed: a function whose windows close on watermarks
+    raises: NotAllowed, SubscriptionNotFound
+    """
+    for topic in topics:
+        rows = [r for r in client.subscriptions(topic) if r["subscription"] == request.subscription]
+        if not rows:
+            raise SubscriptionNotFound(
+                f"no subscription {request.subscription} on {topic}", hint="--create makes it",
+                topic=topic, subscription=request.subscription,
+            )  # fmt: skip
+        if rows[0]["type"] == "exclusive":
+            raise NotAllowed(
+                f"subscription {request.subscription} of {topic} is exclusive",
+                hint="--parallelism needs failover, shared or key-shared",
+                topic=topic, subscription=request.subscription,
+            )  # fmt: skip
+        if windowed is not None and rows[0]["type"] == "failover":
+            raise windows_need_shared(request.subscription)
+
+
+@dataclass
+class Instance:
+    """One process, and what it said."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    reports: int  # the reading end of its pipe
+    rest: bytes = b""
+    said: dict[str, Any] = field(default_factory=dict)
+    error: TxlogError | None = None
+
+
+class Fleet:
+    """All instances of one run.
+
+    topics: those it reads
+    """
+
+    def __init__(
+        self, call: Call, request: Request, log: JobLog, client: Client, topics: list[str],
+        windowed: Windowed | None = None,
+    ) -> None:  # fmt: skip
+        self._client, self._topics = client, topics
+        self._windowed = windowed
+        self._call = call
+        self._request = request
+        self._log = log
+        self._summary = Summary()
+        self._deaths: dict[int, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._instances: dict[int, Instance] = {}
+
+    def run(self) -> tuple[Summary, TxlogError | None]:
+        """Run all to their end; returns what was done, and the first error."""
+        error: TxlogError | None = None
+        try:
+            for number in range(self._request.parallelism):
+                self._start(number)
+            error = self._watch()
+            if error is None and (again := self._unfinished()):
+                for number in again:
+                    self._start(number)
+                error = self._watch()
+        finally:
+            self._stop()
+        return self._summary, error
+
+    def _watch(self) -> TxlogError | None:
+        """Listen until all have ended, or one has failed."""
+        error: TxlogError | None = None
+        while self._instances and error is None:
+            for key, _ in self._selector.select():
+                error = self._hear(key.data) or error
+        return error
+
+    def _unfinished(self) -> range:
+        """Which instances have to look again when all have ended.
+
+        One may have ended because another one had in hand what was to be its own next: one alone
+        finds what is left, if it is not held back on purpose. And the watermark waited for what
+        the others had in hand: each looks whether windows of its own are closed now.
+        """
+        if self._windowed is not None:
+            return range(self._request.parallelism)
+        return range(bool(self._backlog()))
+
+    def _backlog(self) -> int:
+        return sum(
+            int(row["backlog"])
+            for topic in self._topics
+            for row in self._client.subscriptions(topic)
+            if row["subscription"] == self._request.subscription
+        )
+
+    def _start(self, number: int) -> None:
+        with shielded():  # a process that nobody knows yet could not be stopped
+            self._spawn(number)
+
+    def _spawn(self, number: int) -> None:
+        reading, writing = os.pipe()
+        words = [*self._global_words(), *self._request.arguments(number, writing)]
+        paths = [_SOURCE, os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+        try:
+            # A session of its own: the terminal's ctrl-c reaches it once, through this process.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "txlog", *words],
+                env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                pass_fds=(writing,), start_new_session=True,
+            )  # fmt: skip
+        except OSError:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        instance = Instance(number, process, reading)
+        self._instances[number] = instance
+        self._selector.register(reading, selectors.EVENT_READ, instance)
+
+    def _global_words(self) -> list[str]:
+        flags = self._call.flags
+        words = ["--store", os.path.abspath(self._call.store_path()), "--no-progress"]
+        if self._call.lock_timeout_ms is not None:
+            words += ["--lock-timeout", f"{self._call.lock_timeout_ms}ms"]
+        if flags.log_format is not None:
+            words += ["--log-format", flags.log_format]
+        if flags.log_file is not None:
+            words += ["--log-file", flags.log_file]
+        if flags.now is not None:
+            words += ["--now", flags.now]
+        quiet = flags.quiet or int(self._call.output.as_json)
+        return words + ["-q"] * quiet + ["-v"] * flags.verbose
+
+    def _hear(self, instance: Instance) -> TxlogError | None:
+        """Read what an instance says; at its end decide what comes next."""
+        data = os.read(instance.reports, 1 << 16)
+        if not data:
+            return self._ended(instance)
+        *lines, instance.rest = (instance.rest + data).split(b"\n")
+        for line in lines:
+            facts = orjson.loads(line)
+            if "error" in facts:
+                instance.error = rebuilt(facts["error"])
+                continue
+            if facts.get("transactions"):
+                self._deaths[instance.number] = 0
+            self._count(instance.said, facts)
+            instance.said = facts
+        self._log.progress(self._summary)
+        return None
+
+    def _count(self, before: dict[str, Any], facts: dict[str, Any]) -> None:
+        for name, attribute in _COUNTS.items():
+            more = facts.get(name, 0) - before.get(name, 0)
+            setattr(self._summary, attribute, getattr(self._summary, attribute) + more)
+        last = facts.get("last_txn")
+        if last not in (None, "None"):
+            self._summary.last_txn = TxnId.parse(last)
+
+    def _ended(self, instance: Instance) -> TxlogError | None:
+        self._forget(instance)
+        code = instance.process.wait()
+        if code == 0:
+            return None
+        if instance.error is not None:
+            return instance.error
+        if code > 0 and code not in _STOPPED:
+            return CommandFailed(f"instance {instance.number} ended with {code}")
+        deaths = self._deaths[instance.number] = self._deaths.get(instance.number, 0) + 1
+        if deaths > _DEATHS_MAX:
+            return CommandFailed(
+                f"instance {instance.number} died {deaths} times without a commit",
+                hint="a message may be killing it: try a smaller --txn-size",
+            )
+        self._log.tell("restarted", {"number": instance.number, "signal": abs(code)})
+        self._start(instance.number)
+        return None
+
+    def _forget(self, instance: Instance) -> None:
+        self._selector.unregister(instance.reports)
+        os.close(instance.reports)
+        del self._instances[instance.number]
+
+    def _stop(self) -> None:
+        """Ask all that still run to stop, and wait for them."""
+        left = list(self._instances.values())
+        for instance in left:
+            if instance.process.poll() is None:
+                instance.process.send_signal(signal.SIGTERM)
+                instance.process.send_signal(signal.SIGCONT)  # a stopped one hears nothing
+        for instance in left:
+            try:
+                instance.process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                instance.process.kill()
+                instance.process.wait()
+            self._forget(instance)
+        self._selector.close()
+
+
+def rebuilt(facts: dict[str, Any]) -> TxlogError:
+    """An error that another process described, as this one would raise it."""
+    known = dict(facts)
+    kind = getattr(errors, str(known.pop("class", "")), None)
+    message, hint = str(known.pop("message", "")), known.pop("hint", None)
+    code = int(str(known.pop("code", "TXL-106"))[4:])
+    for name in ("kind", "exit", "retryable"):
+        known.pop(name, None)
+    if not (isinstance(kind, type) and issubclass(kind, TxlogError) and code in kind.codes):
+        return CommandFailed(message, hint=hint)
+    error = kind(message, hint=hint, code=code)
+    error.fields = known
+    return error

@@ -1,0 +1,213 @@
+"""Owns tables for people: columns aligned, sizes and ages readable on a terminal, colours.
+
+Off a terminal numbers stay as in JSON and nothing is cut. Names from a store go through
+`printable`, so no stored byte moves a cursor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import unicodedata
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from txlog.cli.terminal import fields
+from txlog.cli.terminal.say import is_colored
+from txlog.errors import printable
+from txlog.startup import values
+
+_SHORT: Final = {"hidden_messages": "HIDDEN"}  # so that the table of status fits 100 columns
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+@values.value
+class Look:
+    """How tables look: readable values, colours, times in UTC, the width to keep to (0: none)."""
+
+    human: bool
+    color: bool
+    utc: bool
+    width: int
+
+
+def look(terminal: bool, color: str, utc: bool, environ: Mapping[str, str]) -> Look:
+    """Return the look that flags, environment and terminal ask for (CLI.md 4)."""
+    width = 0
+    if terminal:
+        named = environ.get("TERMINAL_WIDTH") or environ.get("COLUMNS") or ""
+        try:
+            width = (
+                int(named)
+                if named.isdecimal() and len(named) < 10
+                else os.get_terminal_size(1).columns
+            )
+        except OSError:
+            width = 80
+    return Look(human=terminal, color=is_colored(color, terminal, environ), utc=utc, width=width)
+
+
+def cell(value: object) -> str:
+    """Return a JSON value as one field of a table: null empty, arrays joined, objects as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
+        return ",".join(str(item) for item in value)
+    if isinstance(value, list | dict):
+        return as_json(value)
+    return str(value)
+
+
+def as_json(value: object) -> str:
+    """Return a value as compact JSON; of a name that is not UTF-8, each odd byte as `\\udcNN`.
+
+    Python gives such a name the same form, so a reader gets back what `open` takes.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def table(
+    names: Sequence[str],
+    rows: Sequence[Mapping[str, object]],
+    style: Look,
+    *,
+    markdown: bool = False,
+) -> str:
+    """Return rows aligned under their headings."""
+    headings = [heading(name, style.human) for name in names]
+    cells = [[readable(name, row[name], style) for name in names] for row in rows]
+    numeric = [
+        bool(rows) and all(isinstance(row[name], int | None) for row in rows) for name in names
+    ]
+    if markdown:
+        return _markdown(headings, cells, numeric)
+    widths = [
+        max([width_of(headings[i]), *(width_of(line[i]) for line in cells)])
+        for i in range(len(names))
+    ]
+    lines = [_line(headings, widths, numeric), *(_line(c, widths, numeric) for c in cells)]
+    if style.width:
+        lines = [cut(line, style.width) for line in lines]
+    if style.color:
+        lines[0] = f"{_BOLD}{lines[0]}{_PLAIN}"
+    return "".join(f"{line}\n" for line in lines)
+
+
+def pairs(row: Mapping[str, object], style: Look, *, markdown: bool = False) -> str:
+    """Return one object as a list of field and value."""
+    if markdown:
+        lines = [[name, readable(name, value, style)] for name, value in row.items()]
+        return _markdown(["field", "value"], lines, [False, False])
+    width = max((len(name) for name in row), default=0)
+    lines_of_text = []
+    for name, value in row.items():
+        line = f"{name.ljust(width)}  {readable(name, value, style)}".rstrip()
+        lines_of_text.append(cut(line, style.width) if style.width else line)
+    return "".join(f"{line}\n" for line in lines_of_text)
+
+
+def heading(name: str, human: bool) -> str:
+    """Return the heading of a field."""
+    if human and name in _SHORT:
+        return _SHORT[name]
+    if human:
+        for unit in ("_ms", "_bytes", "_list"):
+            if name.endswith(unit) and name != unit:
+                name = name.removesuffix(unit) + ("s" if unit == "_list" else "")
+                break
+    return name.replace("_", " ").upper()
+
+
+def readable(name: str, value: object, style: Look) -> str:
+    """Return a value for people; off a terminal as in JSON."""
+    if style.human and isinstance(value, int) and not isinstance(value, bool):
+        if name.endswith("_ms"):
+            return duration(value)
+        if name.endswith("_bytes"):
+            return size(value)
+        return f"{value:,}"
+    if style.human and isinstance(value, str) and fields.type_of(name) == "instant":
+        return local_time(value, style.utc)
+    return printable(cell(value))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 message`, `1,204 messages`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def duration(ms: int) -> str:
+    """Return milliseconds as people say them: 8.4s, 4m, 2h10m, 3d."""
+    sign, ms = ("-", -ms) if ms < 0 else ("", ms)
+    if ms < 1000:
+        return f"{sign}{ms}ms"
+    if ms < 60_000:
+        return f"{sign}{ms / 1000:.1f}s" if ms < 10_000 and ms % 1000 else f"{sign}{ms // 1000}s"
+    if ms < 3_600_000:
+        return f"{sign}{ms // 60_000}m"
+    if ms < 86_400_000:
+        minutes = ms % 3_600_000 // 60_000
+        return f"{sign}{ms // 3_600_000}h" + (f"{minutes}m" if minutes else "")
+    return f"{sign}{ms // 86_400_000}d"
+
+
+def size(count: int) -> str:
+    """Return bytes as people say them: 3 B, 82.4 MiB."""
+    if count < 1024:
+        return f"{count} B"
+    step = min((count.bit_length() - 1) // 10, len(_UNITS))
+    return f"{count / 1024**step:.1f} {_UNITS[step - 1]}"
+
+
+def local_time(text: str, utc: bool) -> str:
+    """Return an RFC 3339 instant for a terminal; what is none, or out of reach, as it is.
+
+    A column of a query has the name that its author gave it, and any value.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+        shown = moment.astimezone(UTC) if utc else moment.astimezone()
+    except (ValueError, OverflowError):
+        return printable(text)
+    return shown.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def width_of(text: str) -> int:
+    """Return the columns that text takes."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(bool(unicodedata.combining(char)) for char in text)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    parts = []
+    for text, width, right in zip(cells, widths, numeric, strict=True):
+        space = " " * (width - width_of(text))
+        parts.append(space + text if right else text + space)
+    return "  ".join(parts).rstrip()
+
+
+def cut(line: str, width: int) -> str:
+    """Return a line that takes no more than width columns."""
+    most = 4 * max(width, 1)  # characters: some take no column; a line may be a whole message
+    if len(line) > most:
+        line = line[:most]
+    elif width_of(line) <= width:
+        return line
+    while line and width_of(line) >= width:
+        line = line[:-1]
+    return line + "…"
+
+
+def _markdown(
+    headings: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]
+) -> str:
+    lines = [list(headings), ["--:" if right else "---" for right in numeric]]
+    lines += [[text.replace("|", "\\|") for text in row] for row in cells]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,311 @@
+"""Acknowledgement, individual and cumulative, plain and in a transaction.
+
+A request is checked as a whole before anything is written. In a transaction only PENDING messages
+can be acknowledged: anything else is a conflict, and the frame that is written then is the abort of
+the transaction (spec/transactions 9.3, the complete matrix).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.transactions.enter import Use, enter
+from txlog.engine.decide.transactions.resolve import abort_ops
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.catalog import Subscription, Topic, index_of
+from txlog.engine.folds.cursor import Cursor
+from txlog.engine.model.ops import AckConflicted, Acked, Mark, PendingAcked, Run, SubscriptionAdded
+from txlog.engine.plan.ack_sets import (
+    acked_outcome,
+    behind_mark,
+    checked_run,
+    is_trimmed,
+    messages_in,
+    subtract,
+    through,
+)
+from txlog.engine.plan.lookup import is_overdue
+from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.standing import OUTSIDE, Standing, is_stale
+from txlog.engine.view.view import View
+from txlog.errors import MessageNotFound, NotAllowed, TransactionConflict
+from txlog.ids import MessageId, TxnId
+from txlog.settings import Settings
+
+STALE = "stale"
+_HOW = {
+    "deleted": "is acknowledged already",
+    STALE: "was received before messages below it came back",
+}
+Find = Callable[[View], tuple[Topic, Subscription]]
+
+
+class AckAnswer(msgspec.Struct, frozen=True, gc=False):
+    """What an acknowledgement did, in messages.
+
+    stale: cumulative requests that were left undone: messages below have come back since
+    """
+
+    acked: int
+    already: int
+    dropped: int
+    stale: int = 0
+
+
+def by_partition(view: View, topic: Topic, runs: list[Run]) -> dict[int, list[Run]]:
+    """The runs of each partition (its store-wide number), in normal form.
+
+    raises: MessageNotFound, PartitionUnavailable
+    """
+    out: dict[int, list[Run]] = {}
+    owners = view.catalog.owners
+    for run in runs:
+        owner = owners.get(run[0])
+        if owner is None or owner[1] != "p" or index_of(topic, owner[0]) < 0:
+            wanted = MessageId(run[0], run[1], run[3])
+            raise MessageNotFound(
+                f"message {wanted} does not exist in this topic", message_id=wanted
+            )
+        check_available(view, topic, owner[0])
+        out.setdefault(owner[0], []).append(run)
+    return {
+        partition: [checked_run(view, partition, run) for run in _distinct(found)]
+        for partition, found in out.items()
+    }
+
+
+def _distinct(runs: list[Run]) -> list[Run]:
+    """The runs without overlap: an id twice counts once, and so does a message with its marker."""
+    if len(runs) == 1:
+        return runs
+    out: list[Run] = []
+    for run in sorted(runs, key=lambda one: (one[0], one[1], one[3], one[4], one[2])):
+        last = out[-1] if out else None
+        if last is None or last[0] != run[0] or run[1] > last[2]:
+            out.append(run)
+        elif last[3] == 0 and run[2] > last[2]:
+            out.append((run[0], last[2] + 1, run[2], 0, 0))
+        elif last[3] and run[3] <= last[4] + 1:
+            out[-1] = (*last[:4], max(last[4], run[4]))
+        elif last[3]:
+            out.append(run)
+    return out
+
+
+def _held_by_overdue(
+    view: View, subscription: Subscription, partitions: Iterable[int], now: Instant
+) -> bool:
+    """True when a holder is past its time-out (I-18).
+
+    Its coordinator is loaded now, so the sweep before the same call, made again, ends it.
+    """
+    found = False
+    for partition in partitions:
+        for coordinator, sequence in view.cursor(subscription.number, partition).pending:
+            txn = view.coordinator(coordinator).unfinished.get(sequence)
+            found = found or (txn is not None and is_overdue(txn, now))
+    return found
+
+
+def acknowledge(
+    view: View,
+    settings: Settings,
+    now: Instant,
+    find: Find,
+    runs: list[Run],
+    *,
+    cumulative: bool,
+    standing: Standing = OUTSIDE,
+) -> Decision:
+    """Decide a plain acknowledgement; best effort, written and not flushed, as in Pulsar.
+
+    standing: the consumer it comes through
+    returns: an AckAnswer, None: make the call again (its sweep has something to end); messages
+             that a transaction holds are dropped, not an error
+    raises:  MessageNotFound, NotAllowed (cumulative on a shared type), what find raises
+    """
+    topic, subscription = find(view)
+    _check_cumulative(view, subscription, runs, cumulative)
+    draft = Draft(view, settings, now.wall_ms)
+    acked = already = dropped = stale = 0
+    asked_of = by_partition(view, topic, runs)
+    if _held_by_overdue(view, subscription, asked_of, now):
+        return Decision([], answer=None)
+    for partition, wanted in asked_of.items():
+        cursor = view.cursor(subscription.number, partition)
+        asked = wanted
+        if cumulative:
+            target = _target(view, partition, wanted)
+            if is_stale(cursor, standing, partition, target, now):
+                stale += 1
+                continue
+            asked = through(view, partition, cursor.mark_delete, target)
+        new: list[Run] = []
+        dropped_before = dropped
+        for run in asked:
+            open_ones = _undeleted(view, partition, cursor, run)
+            count = messages_in(view, partition, open_ones)
+            free = [rest for one in open_ones for rest in subtract(view, partition, one,
+                                                                   cursor.held)]  # fmt: skip
+            free_count = messages_in(view, partition, free)
+            if not cumulative:
+                already += messages_in(view, partition, [run]) - count
+            dropped += count - free_count
+            acked += free_count
+            new += free
+        if new or dropped > dropped_before:
+            outcome, mark = (
+                acked_outcome(view, subscription.number, partition, new)
+                if new else (new, cursor.mark_delete)
+            )  # fmt: skip
+            draft.ops.append(
+                Acked(subscription.number, partition, outcome, mark,
+                      messages_in(view, partition, new), dropped - dropped_before)
+            )  # fmt: skip
+    return draft.decision(AckAnswer(acked, already, dropped, stale))
+
+
+def acknowledge_in_txn(
+    view: View, settings: Settings, now: Instant, uid: int, find: Find, runs: list[Run],
+    use: Use, *, cumulative: bool, standing: Standing = OUTSIDE,
+) -> Decision:  # fmt: skip
+    """Decide an acknowledgement in a transaction: PENDING becomes PENDING_ACK.
+
+    returns: (its TxnId, an AckAnswer), not flushed: the commit carries it; None: call again
+    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, MessageNotFound; and
+             TransactionConflict as the error of a decision that aborts the transaction
+    source:  PIP-31 "Acknowledge in a transaction", spec/transactions 9.3
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    txn = enter(draft, now, uid, use)
+    if isinstance(txn, Decision):
+        return txn
+    topic, subscription = find(view)
+    _check_cumulative(view, subscription, runs, cumulative)
+    pair = (txn.coordinator, txn.sequence)
+    opening = len(draft.ops)
+    total = 0
+    asked_of = by_partition(view, topic, runs)
+    if _held_by_overdue(view, subscription, asked_of, now):
+        return Decision([], answer=None)
+    for partition, wanted in asked_of.items():
+        cursor = view.cursor(subscription.number, partition)
+        conflict, taken, mark = _claim(view, partition, cursor, wanted, pair, cumulative)
+        if cumulative and is_stale(
+            cursor, standing, partition, _target(view, partition, wanted), now
+        ):
+            conflict = (MessageId(*_target(view, partition, wanted)), STALE)
+        if conflict is not None:
+            del draft.ops[opening:]
+            abort_ops(draft, txn, "conflict")
+            draft.ops.append(AckConflicted(subscription.number, partition))
+            return Decision(draft.ops, None, True, None, _conflict(TxnId(*pair), *conflict))
+        key = (subscription.number, partition)
+        if key not in txn.subscriptions:
+            draft.ops.append(SubscriptionAdded(*pair, *key))
+        count = messages_in(view, partition, taken)
+        draft.ops.append(PendingAcked(*key, *pair, taken, mark, count, standing.consumer))
+        total += count
+    return draft.decision((TxnId(*pair), AckAnswer(total, 0, 0)))
+
+
+def _claim(
+    view: View, partition: int, cursor: Cursor, wanted: list[Run], pair: tuple[int, int],
+    cumulative: bool,
+) -> tuple[tuple[MessageId, str] | None, list[Run], Mark | None]:  # fmt: skip
+    """(conflict or None, runs to hold, cumulative mark) for one partition."""
+    if not cumulative:
+        for run in wanted:
+            if _undeleted(view, partition, cursor, run) != [run]:
+                return (MessageId(run[0], run[1], run[3]), "deleted"), [], None
+            common = cursor.held.first_common(run)
+            if common is not None:
+                return (MessageId(*common), _holder(cursor, common)), [], None
+        return None, wanted, None
+    target = _target(view, partition, wanted)
+    for other, pending in cursor.pending.items():
+        mine = other == pair
+        if pending.cumulative is not None and (
+            not mine or _at_or_below(target, pending.cumulative)
+        ):
+            return (MessageId(*pending.cumulative), _holder_text(other)), [], None  # fmt: skip
+    asked = through(view, partition, cursor.mark_delete, target)
+    undeleted = [one for run in asked for one in _undeleted(view, partition, cursor, run)]
+    if not undeleted:
+        return (MessageId(*target), "deleted"), [], None
+    for other, pending in cursor.pending.items():
+        if other != pair:
+            for run in pending.runs:
+                if _at_or_below((run[0], run[1], run[3] or 1), target):
+                    return (MessageId(run[0], run[1], run[3]), _holder_text(other)), [], None
+    free = [rest for one in undeleted for rest in subtract(view, partition, one, cursor.held)]
+    return None, free, target
+
+
+def _undeleted(view: View, partition: int, cursor: Cursor, run: Run) -> list[Run]:
+    """What of the run is not DELETED."""
+    if is_trimmed(view, partition, run[0]):
+        return []
+    return [
+        rest
+        for part in behind_mark(view, partition, run, cursor.mark_delete)
+        for rest in subtract(view, partition, part, cursor.acked)
+    ]
+
+
+def _target(view: View, partition: int, wanted: list[Run]) -> Mark:
+    """The one id of a cumulative request as a mark: a marker's last message is its entry."""
+    ledger, _, entry, _, index = wanted[0]
+    marker = buffers.find_marker(view.buffer(partition), ledger, entry) if index else None
+    if marker is not None and marker.count == index:
+        index = 0
+    return (ledger, entry, index)
+
+
+def _at_or_below(left: Mark, right: Mark) -> bool:
+    whole = 1 << 62
+    return (left[0], left[1], left[2] or whole) <= (right[0], right[1], right[2] or whole)
+
+
+def _check_cumulative(
+    view: View, subscription: Subscription, runs: list[Run], cumulative: bool
+) -> None:
+    if not cumulative:
+        return
+    if subscription.type in ("shared", "key-shared"):
+        raise NotAllowed(
+            f"{subscription.name} is {subscription.type}: a cumulative acknowledgement is not "
+            "allowed", hint="acknowledge message by message", subscription=subscription.name,
+        )  # fmt: skip
+    known = view.catalog.owners
+    owners = [known[run[0]] for run in runs if run[0] in known]
+    if len(set(owners)) != len(owners) or any(run[1] != run[2] for run in runs):
+        raise NotAllowed("a cumulative acknowledgement takes exactly one id per partition")
+
+
+def _holder(cursor: Cursor, common: tuple[int, int, int]) -> str:
+    for pair, pending in cursor.pending.items():
+        for ledger, first, last, index_first, index_last in pending.runs:
+            if (
+                ledger == common[0]
+                and first <= common[1] <= last
+                and (not index_first or not common[2] or index_first <= common[2] <= index_last)
+            ):
+                return _holder_text(pair)
+    return "deleted"
+
+
+def _holder_text(pair: tuple[int, int]) -> str:
+    return f"{pair[0]}:{pair[1]}"
+
+
+def _conflict(txn_id: TxnId, message: MessageId, holder: str) -> TransactionConflict:
+    how = _HOW.get(holder, f"is held by {holder}")
+    return TransactionConflict(
+        f"message {message} {how}; transaction {txn_id} was aborted",
+        hint="begin again: its messages come back", txn=txn_id, message_id=message, holder=holder,
+    )  # fmt: skip

@@ -1,0 +1,356 @@
+"""Moving messages off a subscription: to its dead-letter topic, or to its retry topic.
+
+A move is one frame: the copies in the target, which is made if it is missing, and the
+acknowledgement of the originals. So after any crash a message is in exactly one of the two topics
+(spec/transactions 9.1, apache/pulsar #17287). The rows are read before the lock is taken; the
+decision looks again at each, and moves what is still PENDING and in no other hand.
+
+    <topic>-<subscription>-DLQ      messages that came again more often than max_redeliver_count
+    <topic>-<subscription>-RETRY    messages that a consumer put off
+
+A subscription on a retry topic is the second half of the one on the topic itself: what it puts off
+or gives up goes to the same two topics, by the same policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.sending.deliver_at import AFTER, Delays
+from txlog.engine.decide.sending.send import times_of
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of, numbers
+from txlog.engine.folds.cursor import BEFORE_ALL
+from txlog.engine.model.ops import (
+    Acked,
+    Appended,
+    CursorOpened,
+    DeadLettered,
+    Mark,
+    Run,
+    SubscriptionCreated,
+    SubscriptionPolicySet,
+    TopicCreated,
+)
+from txlog.engine.model.schema import PROPERTY_MAP
+from txlog.engine.plan.ack_sets import acked_outcome, messages_in
+from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.reading.dispatch import visible_end
+from txlog.engine.plan.reading.fetch import rows_in, still_pending, taken_apart, without
+from txlog.engine.plan.route import route
+from txlog.engine.plan.runs import merged, runs_of_table
+from txlog.engine.view.view import View
+from txlog.errors import LimitExceeded
+from txlog.ids import MessageId, TopicName
+from txlog.settings import TOPICS_MAX, Settings
+
+DEAD, RETRY = "DLQ", "RETRY"
+REAL_TOPIC, REAL_SUBSCRIPTION = "REAL_TOPIC", "REAL_SUBSCRIPTION"
+ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME = "ORIGIN_MESSAGE_ID", "RECONSUMETIMES", "DELAY_TIME"
+NO_LIMIT = 1 << 62  # a stored message is moved whatever the limit on new ones is by now
+Find = Callable[[View], tuple[Topic, Subscription]]
+Policies = Mapping[str, int | str]
+
+
+class Moved(msgspec.Struct, frozen=True, gc=False):
+    """What a move did: to which topic, how many messages, and how many were somebody else's."""
+
+    topic: str
+    moved: int
+    left: int
+
+
+class Postponed(msgspec.Struct, frozen=True, gc=False):
+    """What is said of a message that is put off, and through which consumer (0: by id)."""
+
+    delay_ms: int = 0
+    properties: dict[str, str] = {}
+    consumer: int = 0
+
+
+# --- where a subscription moves its messages ---------------------------------------------------
+
+
+def home(view: View, topic: Topic, held: Subscription) -> tuple[Topic, Subscription]:
+    """The subscription whose retry topic this is, or the subscription itself.
+
+    cost: O(subscriptions of the store) where no derived name tells
+    """
+    found = _derived_home(view, topic, held)
+    if found is not None:
+        return found
+    for other in view.catalog.subscriptions.values():
+        named = other.policies.get("retry_topic")
+        if named is None or other.name != held.name or other.number == held.number:
+            continue
+        if TopicName.parse(str(named)).full == topic.name:
+            return view.catalog.topics[other.topic], other
+    return topic, held
+
+
+def _derived_home(
+    view: View, topic: Topic, held: Subscription
+) -> tuple[Topic, Subscription] | None:
+    suffix = f"-{held.name}-{RETRY}"
+    base = None
+    if topic.name.endswith(suffix):
+        base = catalogs.find_topic(view.catalog, topic.name.removesuffix(suffix))
+    found = None if base is None else catalogs.find_subscription(view.catalog, base, held.name)
+    if base is None or found is None or "retry_topic" in found.policies:
+        return None
+    return base, found
+
+
+def policies(view: View, topic: Topic, held: Subscription) -> Policies:
+    """The policies of a subscription; on a retry topic of derived name, those of its home first.
+
+    A retry topic of another name gets them once, when it is made. cost: O(1), every receive asks
+    """
+    found = _derived_home(view, topic, held)
+    return held.policies if found is None else {**found[1].policies, **held.policies}
+
+
+def target_name(base: tuple[Topic, Subscription], kind: str) -> TopicName:
+    """The dead-letter or retry topic of a home: the one that was set, else the derived name.
+
+    raises: InvalidArgument (202) when the derived name is too long
+    """
+    topic, held = base
+    named = held.policies.get("retry_topic" if kind == RETRY else "dead_letter_topic")
+    return TopicName.parse(str(named) if named is not None else f"{topic.name}-{held.name}-{kind}")
+
+
+# --- what is due -------------------------------------------------------------------------------
+
+
+def due(view: View, topic: Topic, held: Subscription, partition: int) -> list[Run]:
+    """PENDING messages in nobody's hand that came again too often, in order of position.
+
+    cost: O(messages with a redelivery count), nothing without the policy
+    """
+    most = policies(view, topic, held).get("max_redeliver_count")
+    cursor = view.cursor(held.number, partition)
+    if not isinstance(most, int) or not cursor.redelivered:
+        return []
+    counts = cursor.redelivered
+    over = {
+        key for key, count in counts.items()
+        if count > most or (key[2] and count + counts.get((key[0], key[1], 0), 0) > most)
+    }  # fmt: skip
+    if not over:
+        return []
+    apart = {key for key in over if not key[2] or (key[0], key[1], 0) not in over}
+    return free(view, held, partition, taken_apart(view, partition, merged(apart)))
+
+
+def free(
+    view: View, held: Subscription, partition: int, runs: Sequence[Run], mine: int = 0
+) -> list[Run]:
+    """What of the runs is PENDING and in no hand but `mine`; what waits to come again is free."""
+    cursor = view.cursor(held.number, partition)
+    left = still_pending(view, partition, cursor, runs)
+    for consumer, lease in cursor.hands.leases.items():
+        if consumer != mine:
+            left = without(view, partition, left, lease.ids)
+    return left
+
+
+# --- the move ----------------------------------------------------------------------------------
+
+
+def bury(
+    view: View, settings: Settings, now: Instant, find: Find, rows: dict[int, pa.Table]
+) -> Decision:
+    """Decide to move messages that are due to the dead-letter topic; durable.
+
+    rows:    for each partition (its store-wide number) messages of RECEIVED, as they were read
+    answers: Moved; what is no longer due stays where it is
+    raises:  PartitionUnavailable (of the target), InvalidArgument, LimitExceeded, InvalidMessage
+             (the target's policies refuse the delay)
+    """
+    topic, held = find(view)
+    allowed = {partition: due(view, topic, held, partition) for partition in rows}
+    return _move(view, settings, now, (topic, held), rows, allowed, DEAD, None)
+
+
+def postpone(
+    view: View, settings: Settings, now: Instant, find: Find, rows: dict[int, pa.Table],
+    how: Postponed,
+) -> Decision:  # fmt: skip
+    """Decide to move messages to the retry topic, with a delay; durable.
+
+    A message that was put off max_redeliver_count times goes to the dead-letter topic, as in
+    Pulsar. rows, answers, raises: as bury; all messages have been put off equally often.
+    """
+    topic, held = find(view)
+    allowed = {
+        partition: free(view, held, partition, runs_of_table(table), how.consumer)
+        for partition, table in rows.items()
+    }
+    kind = _kind(home(view, topic, held), rows, how)
+    return _move(view, settings, now, (topic, held), rows, allowed, kind, how)
+
+
+def made_target(
+    view: View, settings: Settings, now: Instant, find: Find, rows: dict[int, pa.Table],
+    how: Postponed | None,
+) -> Decision:  # fmt: skip
+    """Decide to have the topic that messages are moved to; answers (its record, DLQ or RETRY)."""
+    topic, held = find(view)
+    base = home(view, topic, held)
+    kind = _kind(base, rows, how)
+    draft = Draft(view, settings, now.wall_ms)
+    target = _target(draft, base, target_name(base, kind), kind)
+    return draft.decision((target, kind), sync=True)
+
+
+def copies(
+    view: View, find: Find, table: pa.Table, kind: str, how: Postponed | None
+) -> pa.RecordBatch:
+    """The rows as they are to be sent to the target, for who does not send them by `bury`."""
+    topic, held = find(view)
+    return _copies(table, (topic, held), home(view, topic, held), kind, how)
+
+
+def _kind(
+    base: tuple[Topic, Subscription], rows: dict[int, pa.Table], how: Postponed | None
+) -> str:
+    """What was put off too often is given up."""
+    if how is None:
+        return DEAD
+    times = 1 + max(_times(dict(row or ())) for table in rows.values()
+                    for row in table.column("properties").to_pylist())  # fmt: skip
+    most = base[1].policies.get("max_redeliver_count")
+    return DEAD if isinstance(most, int) and times > most else RETRY
+
+
+def _times(properties: dict[str, str]) -> int:
+    text = properties.get(RECONSUMETIMES, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def _move(
+    view: View, settings: Settings, now: Instant, source: tuple[Topic, Subscription],
+    rows: dict[int, pa.Table], allowed: dict[int, list[Run]], kind: str, how: Postponed | None,
+) -> Decision:  # fmt: skip
+    topic, held = source
+    base = home(view, topic, held)
+    name = target_name(base, kind)
+    chosen = {
+        partition: rows_in(view, partition, table, allowed[partition])
+        for partition, table in rows.items()
+    }
+    asked = sum(table.num_rows for table in rows.values())
+    moved = sum(table.num_rows for table in chosen.values())
+    if not moved:
+        return Decision([], None, True, Moved(name.short, 0, asked))
+    draft = Draft(view, settings, now.wall_ms)
+    target = _target(draft, base, name, kind)
+    delays = Delays(view, settings, target, now.wall_ms)
+    pieces: list[pa.RecordBatch] = []
+    at = 0
+    for partition, table in sorted(chosen.items()):
+        turn = index_of(topic, partition)
+        batch = _copies(table, source, base, kind, how)
+        routed = delays.resolved(route(batch, target.partitions, turn, NO_LIMIT))
+        for part in routed.slices:
+            number = number_of(target, part.partition)
+            check_available(view, target, number)
+            ledger, first = draft.take_entries(number, "p", part.rows)
+            rows = routed.batch.slice(part.row_start, part.rows)
+            delays.check(number, rows)
+            times = times_of(rows)
+            draft.ops.append(
+                Appended(number, ledger, first, at, part.rows, part.payload_bytes, times=times)
+            )
+            at += part.rows
+        pieces.append(routed.batch)
+    refusal = delays.refusal()
+    if refusal is not None:
+        return refusal
+    draft.ops += delays.warnings()
+    for partition, table in sorted(chosen.items()):
+        if table.num_rows:
+            runs = runs_of_table(table)
+            outcome, mark = acked_outcome(view, held.number, partition, runs)
+            count = messages_in(view, partition, runs)
+            draft.ops.append(Acked(held.number, partition, outcome, mark, count))
+            if kind == DEAD:
+                draft.ops.append(DeadLettered(held.number, partition, count))
+    joined = pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+    return Decision(draft.ops, joined, True, Moved(name.short, moved, asked - moved))
+
+
+def _target(draft: Draft, base: tuple[Topic, Subscription], name: TopicName, kind: str) -> Topic:
+    """The topic to move to; made if it is missing, and so is the subscription that retries."""
+    catalog = draft.view.catalog
+    known = catalog.by_name.get(name.full.casefold())
+    if known is not None:
+        topic = catalog.topics[known]
+        starts = {number: visible_end(draft.view, number) for number in numbers(topic)}
+    elif len(catalog.topics) < TOPICS_MAX:
+        full = name.check_new().full
+        topic = Topic(catalog.next_topic, full, catalog.next_partition, 1, draft.now_ms, [])
+        draft.ops.append(TopicCreated(topic.number, topic.name, topic.first_partition, 1))
+        draft.open_partition(topic.first_partition)
+        starts = {topic.first_partition: BEFORE_ALL}
+    else:
+        raise LimitExceeded(
+            f"{name.short} cannot be made: the store has {TOPICS_MAX} topics, the most there may "
+            "be", setting="topics_max", limit=TOPICS_MAX, value=TOPICS_MAX + 1,
+        )  # fmt: skip
+    if kind == RETRY and catalogs.find_subscription(catalog, topic, base[1].name) is None:
+        _subscribe(draft, base, topic, starts)
+    return topic
+
+
+def _subscribe(
+    draft: Draft, base: tuple[Topic, Subscription], topic: Topic, starts: dict[int, Mark]
+) -> None:
+    """Make the subscription on a retry topic, so that what is put off comes again."""
+    number, held = draft.view.catalog.next_subscription, base[1]
+    draft.ops.append(
+        SubscriptionCreated(number, topic.number, held.name, held.type, held.isolation)
+    )
+    draft.ops += [CursorOpened(number, partition, mark) for partition, mark in starts.items()]
+    if "retry_topic" in held.policies:
+        dead = target_name(base, DEAD).full
+        for key, value in {**held.policies, "dead_letter_topic": dead}.items():
+            draft.ops.append(SubscriptionPolicySet(number, key, value))
+
+
+def _copies(
+    table: pa.Table, source: tuple[Topic, Subscription], base: tuple[Topic, Subscription],
+    kind: str, how: Postponed | None,
+) -> pa.RecordBatch:  # fmt: skip
+    """The rows to append: key, value, event time as they were, and where they come from."""
+    is_retried = source[0].number != base[0].number
+    columns = [table.column(name).to_pylist() for name in ("ledger", "entry", "index")]
+    properties: list[list[tuple[str, str]]] = []
+    for row, ledger, entry, index in zip(
+        table.column("properties").to_pylist(), *columns, strict=True
+    ):
+        new = dict(row or ())
+        from_here = {
+            REAL_TOPIC: TopicName.parse(source[0].name).short,
+            REAL_SUBSCRIPTION: source[1].name,
+            ORIGIN_MESSAGE_ID: str(MessageId(ledger, entry, index or 0)),
+        }
+        if is_retried and ORIGIN_MESSAGE_ID in new:  # it says already where it was at first
+            from_here = {}
+        if how is not None:
+            times = {RECONSUMETIMES: str(_times(new) + 1), DELAY_TIME: str(how.delay_ms)}
+            new |= how.properties | times
+        properties.append(list((new | from_here).items()))
+    names = ["key", "value", "properties", "event_time"]
+    arrays = [table.column(name).combine_chunks() for name in names]
+    arrays[2] = pa.array(properties, PROPERTY_MAP)
+    if how is not None and how.delay_ms and kind == RETRY:
+        names.append(AFTER)
+        arrays.append(pa.repeat(pa.scalar(how.delay_ms, pa.int64()), table.num_rows))
+    return pa.RecordBatch.from_arrays(arrays, names)

@@ -1,0 +1,195 @@
+"""Deciding over delayed messages: promote them (deliver whatever their time), or cancel them.
+
+    promote    Promoted: released on the subscription, later ones still wait
+    cancel     Acked: the same as an acknowledgement before the message was due
+
+A request is checked as a whole before anything is written, and is one frame. Which messages are
+delayed is read from their rows when they are named, else from the index.
+Source: spec/delayed-delivery 1, 9, 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.decide.consuming.acknowledge import by_partition
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.folds.catalog import Subscription, Topic, number_of
+from txlog.engine.folds.cursor import Cursor
+from txlog.engine.model.idset import Id, size
+from txlog.engine.model.ops import Acked, Promoted, Run
+from txlog.engine.plan.ack_sets import acked_outcome, is_trimmed
+from txlog.engine.plan.delayed.upcoming import (
+    TIMES,
+    Note,
+    is_behind,
+    is_in,
+    runs_in_order,
+    times_of,
+    upcoming_in_any_order,
+)
+from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.reading.fetch import taken_apart
+from txlog.engine.view.view import View
+from txlog.errors import MessageNotFound, NotAllowed
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.settings import Settings
+from txlog.startup import compute as pc
+
+HONOURING = ("shared", "key-shared")  # the types that wait for the time of a message
+Find = Callable[[View], tuple[Topic, Subscription | None]]
+
+
+class Which(msgspec.Struct, frozen=True, gc=False):
+    """The delayed messages that are meant: named ones, those before an instant, or all.
+
+    indexes: the partitions; note: is told which bucket of the index could not be read
+    """
+
+    indexes: Sequence[int]
+    note: Note
+    runs: list[Run] | None = None
+    before_ms: int | None = None
+
+
+class Changed(msgspec.Struct, frozen=True, gc=False):
+    """What became of it, in messages; first_ms, last_ms: the least and greatest of their times."""
+
+    messages: int
+    not_delayed: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+
+def promote(view: View, settings: Settings, now: Instant, find: Find, which: Which) -> Decision:
+    """Decide to release delayed messages, on one subscription or on all that wait for times.
+
+    returns: Changed, durable
+    raises:  NotAllowed (another type of subscription; a transaction holds one), MessageNotFound,
+             PartitionUnavailable, what find raises; nothing is changed then
+    """
+    topic, only = find(view)
+    if only is not None and only.type not in HONOURING:
+        raise NotAllowed(
+            f"{only.name} is {only.type}: it gets messages whatever their time",
+            hint="promote is for shared and key-shared subscriptions", subscription=only.name,
+        )  # fmt: skip
+    held = [one for one in _meant(view, topic, only) if one.type in HONOURING]
+
+    def release(draft: Draft, subscription: int, number: int, times: pa.Table) -> None:
+        draft.ops.append(Promoted(subscription, number, runs_in_order(times)))
+
+    def is_left(cursor: Cursor, times: pa.Table) -> pa.ChunkedArray:
+        done = pc.or_(is_in(times, cursor.released), is_in(times, cursor.hands.leased))
+        return pc.and_(_unacknowledged(cursor, times), pc.invert(done))
+
+    return _change(view, settings, now, topic, held, which, is_left, release)
+
+
+def cancel(view: View, settings: Settings, now: Instant, find: Find, which: Which) -> Decision:
+    """Decide to acknowledge delayed messages, on one subscription or on all there are.
+
+    returns, raises: as promote
+    """
+    topic, only = find(view)
+    held = _meant(view, topic, only)
+
+    def acknowledge(draft: Draft, subscription: int, number: int, times: pa.Table) -> None:
+        runs = runs_in_order(times)
+        outcome, mark = acked_outcome(view, subscription, number, runs)
+        draft.ops.append(Acked(subscription, number, outcome, mark, times.num_rows))
+
+    return _change(view, settings, now, topic, held, which, _unacknowledged, acknowledge)
+
+
+def _meant(view: View, topic: Topic, only: Subscription | None) -> list[Subscription]:
+    every = [view.catalog.subscriptions[number] for number in topic.subscriptions]
+    return every if only is None else [only]
+
+
+def _unacknowledged(cursor: Cursor, times: pa.Table) -> pa.ChunkedArray:
+    return pc.and_(is_behind(times, cursor.mark_delete), pc.invert(is_in(times, cursor.acked)))
+
+
+def _change(
+    view: View, settings: Settings, now: Instant, topic: Topic, held: Sequence[Subscription],
+    which: Which, is_left: Callable[[Cursor, pa.Table], pa.ChunkedArray],
+    change: Callable[[Draft, int, int, pa.Table], None],
+) -> Decision:  # fmt: skip
+    """Decide a change of what is left of the delayed messages on each subscription.
+
+    Named messages count as done when nothing is left to do; of the others only what is done.
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    found, not_delayed = _delayed(view, now, topic, which)
+    done = [TIMES.empty_table()]
+    for number, times in found.items():
+        touched = pa.chunked_array([pa.repeat(pa.scalar(False), times.num_rows)])
+        for one in held:
+            cursor = view.cursor(one.number, number)
+            is_pending = is_in(times, cursor.held)
+            if which.runs is not None and pc.any(is_pending).as_py():
+                raise _pending_error(one, cursor, times.filter(is_pending))
+            wanted = pc.and_(is_left(cursor, times), pc.invert(is_pending))
+            touched = pc.or_(touched, wanted)
+            if pc.any(wanted).as_py():
+                change(draft, one.number, number, times.filter(wanted))
+        done.append(times if which.runs is not None and held else times.filter(touched))
+    at = pa.concat_tables(done)["deliver_at"]
+    ends = pc.min_max(at).as_py()
+    answer = Changed(len(at), not_delayed, ends["min"], ends["max"])
+    return draft.decision(answer, sync=True)
+
+
+def _delayed(
+    view: View, now: Instant, topic: Topic, which: Which
+) -> tuple[dict[int, pa.Table], int]:
+    """The delayed messages that are meant, by partition, and how many named ones are not."""
+    numbers = [number_of(topic, index) for index in which.indexes]
+    if which.runs is None:
+        out: dict[int, pa.Table] = {}
+        for number in numbers:
+            check_available(view, topic, number)
+            pieces = upcoming_in_any_order(view, [number], which.note, now.wall_ms, which.before_ms)
+            out[number] = pa.concat_tables([TIMES.empty_table(), *pieces])
+        return out, 0
+    out, not_delayed = {}, 0
+    for number, wanted in by_partition(view, topic, which.runs).items():
+        for run in wanted:
+            if number not in numbers or is_trimmed(view, number, run[0]):
+                raise _not_found(topic, run)
+        runs = taken_apart(view, number, wanted)
+        times = times_of(view, number, runs)
+        out[number] = times.filter(pc.greater(times["deliver_at"], now.wall_ms))
+        not_delayed += sum(map(size, runs)) - out[number].num_rows
+    return out, not_delayed
+
+
+def _not_found(topic: Topic, run: Run) -> MessageNotFound:
+    wanted = MessageId(run[0], run[1], run[3])
+    short = TopicName.parse(topic.name).short
+    return MessageNotFound(f"message {wanted} is not there in {short}", message_id=wanted)
+
+
+def _pending_error(one: Subscription, cursor: Cursor, times: pa.Table) -> NotAllowed:
+    ledger, entry, index = (times[name][0].as_py() for name in TIMES.names[1:])
+    message = MessageId(ledger, entry, index)
+    holder = next(
+        TxnId(*pair) for pair, pending in cursor.pending.items()
+        if any(_has(run, (ledger, entry, index)) for run in pending.runs)
+    )  # fmt: skip
+    return NotAllowed(
+        f"transaction {holder} has acknowledged message {message} on {one.name}, and has not ended",
+        hint=f"what it holds: txlog txn show {holder}", subscription=one.name, message_id=message,
+        txn=holder,
+    )  # fmt: skip
+
+
+def _has(run: Run, one: Id) -> bool:
+    ledger, first, last, index_first, index_last = run
+    inside = ledger == one[0] and first <= one[1] <= last
+    return inside and (not index_first or index_first <= one[2] <= index_last)

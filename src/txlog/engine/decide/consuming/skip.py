@@ -1,0 +1,216 @@
+"""Skip: acknowledging what a subscription would get next, without naming it.
+
+    skip N · clear the backlog · expire what is older · the time to live of a topic
+
+All of it acts like plain acknowledgements: what a transaction holds stays with it, and a message in
+a consumer's hand is acknowledged there. A time to live counts from when a message became visible,
+or where the policy says so from its deliver_at, if that is later.
+Source: spec/transactions 9.1, spec/delayed-delivery 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.sending.deliver_at import AT
+from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
+from txlog.engine.folds.cursor import Cursor
+from txlog.engine.model.ops import Acked, Run
+from txlog.engine.plan.ack_sets import acked_outcome
+from txlog.engine.plan.clock_trust import trusted
+from txlog.engine.plan.delayed.timetable import timetable
+from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.policies import delay_policy
+from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
+from txlog.engine.plan.reading.ranges import behind_time, stop_behind
+from txlog.engine.plan.reading.skip_sets import Skip
+from txlog.engine.plan.retention_policy import retention_policy
+from txlog.engine.view.view import View
+from txlog.settings import Settings
+from txlog.startup import compute as pc
+
+ALL = 1 << 62
+
+
+class Amount(msgspec.Struct, frozen=True, gc=False):
+    """How much goes: so many messages of each partition, as far as they are older than an instant.
+
+    before_ms: None, whatever their age
+    due_ms:    their age counts from deliver_at, too: what is later than this is not due yet
+    """
+
+    messages: int = ALL
+    before_ms: int | None = None
+    due_ms: int | None = None
+
+
+def skip(
+    view: View, settings: Settings, now: Instant, topic: Topic, held: Subscription,
+    amount: Amount, indexes: Sequence[int] | None,
+) -> Decision:  # fmt: skip
+    """Decide to acknowledge the next messages of a subscription.
+
+    indexes: the partitions, None for all
+    returns: how many messages, durable
+    raises:  PartitionUnavailable
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    total = 0
+    for index in range(topic.partitions) if indexes is None else indexes:
+        number = number_of(topic, index)
+        check_available(view, topic, number)
+        total += _skip(draft, held.number, number, amount)
+    return draft.decision(total, sync=True)
+
+
+def expire(
+    view: View, settings: Settings, now: Instant, pairs: Sequence[tuple[int, int]]
+) -> Decision:
+    """Decide to acknowledge what is past the time to live of its topic, written and not flushed.
+
+    pairs:   (topic, subscription) numbers; what was deleted is left out, and what is away
+    returns: how many messages
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    total = 0
+    for topic_number, subscription in pairs:
+        topic = view.catalog.topics.get(topic_number)
+        if topic is None or subscription not in topic.subscriptions:
+            continue
+        amount = past_ttl(view, settings, topic, now)
+        if amount is None:
+            continue
+        for number in numbers(topic):
+            if number not in view.catalog.unavailable and _is_due(
+                view, subscription, number, amount
+            ):
+                total += _skip(draft, subscription, number, amount)
+    return draft.decision(total)
+
+
+def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> Amount | None:
+    """What is past the topic's time to live; None: it has none."""
+    ttl_ms = retention_policy(view, settings, topic).ttl_ms
+    if ttl_ms is None:
+        return None
+    policy = delay_policy(view, settings, topic)
+    now_ms = trusted(view, settings, now).wall_ms
+    due_ms = policy.cutoff(now_ms) if policy.is_ttl_from_deliver_at else None
+    return Amount(before_ms=now_ms - ttl_ms, due_ms=due_ms)
+
+
+def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:
+    """True when the first message that is PENDING is too old; it costs the time of one row.
+
+    Where deliver_at counts: the first that is due; one behind it may be too old if it is so itself.
+    """
+    before_ms = amount.before_ms
+    assert before_ms is not None
+    cursor = view.cursor(subscription, number)
+    for end in view.topic(number).ledgers:
+        if end.entries and end.ledger >= cursor.mark_delete[0]:
+            if min(end.first_ms, end.last_ms) >= before_ms:
+                return False
+            break
+    left_alone = _left_alone(view, number, cursor, amount)
+    found = plan(view, number, cursor.mark_delete, 1, left_alone).pieces
+    if not found:
+        return False
+    if found[0].marker is not None:
+        return found[0].marker.time_ms < before_ms
+    ledger, entry = found[0].ledger, found[0].entry
+    (rows,) = view.rows([(ledger, entry, entry + 1)], ["publish_time"])
+    return bool(rows.column(0).cast("int64")[0].as_py() < before_ms)
+
+
+def _skip(draft: Draft, subscription: int, number: int, amount: Amount) -> int:
+    view = draft.view
+    cursor = view.cursor(subscription, number)
+    stop = None
+    if amount.before_ms is not None:
+        stop = stop_behind(behind_time(view, number, amount.before_ms))
+    found = plan(
+        view,
+        number,
+        cursor.mark_delete,
+        amount.messages,
+        _left_alone(view, number, cursor, amount),
+        stop,
+        bytes_max=NO_MATTER,
+    )
+    pieces, messages = found.pieces, found.messages
+    if amount.due_ms is not None and amount.before_ms is not None:
+        pieces = _delivered_before(view, number, pieces, amount.before_ms)
+        messages = sum(piece.rows for piece in pieces)
+    if messages:
+        outcome, mark = acked_outcome(view, subscription, number, runs_of(pieces))
+        draft.ops.append(Acked(subscription, number, outcome, mark, messages))
+    return messages
+
+
+def _left_alone(view: View, number: int, cursor: Cursor, amount: Amount) -> Skip:
+    """What is acknowledged or held, and where deliver_at counts what is not due: it is not read."""
+    if amount.due_ms is None or view.delayed(number).is_empty:
+        return (cursor.acked, cursor.held)
+    index = timetable(view, number, amount.due_ms)
+    waiting, _ = index.futures(cursor, cursor.mark_delete, make_do=True)
+    return (cursor.acked, cursor.held, *waiting)
+
+
+def _delivered_before(view: View, number: int, pieces: list[Piece], before_ms: int) -> list[Piece]:
+    """The messages without a deliver_at, or with an earlier one."""
+    known = view.delayed(number)
+    if not pieces or (known.is_empty and known.passed_ms < before_ms):
+        return pieces  # no message there can have such a time
+    column = pa.chunked_array(
+        [
+            chunk
+            for table in view.rows(requests_of(pieces), [AT])
+            for chunk in table.column(0).cast(pa.int64()).chunks
+        ],
+        pa.int64(),
+    )
+    is_before = pc.fill_null(pc.less(column, pa.scalar(before_ms, pa.int64())), True)
+    encoded = pc.run_end_encode(is_before.combine_chunks())
+    out: list[Piece] = []
+    at = start = 0  # in the rows of the piece at hand, and of all pieces before it
+    low = 0
+    for value, high in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
+        while low < high:
+            piece = pieces[at]
+            stop = min(high, start + piece.rows)
+            if value:
+                out.append(_part(piece, low - start, stop - low))
+            low = stop
+            if low == start + piece.rows:
+                start, at = low, at + 1
+    return out
+
+
+def _part(piece: Piece, first: int, rows: int) -> Piece:
+    """Consecutive messages of a piece."""
+    if piece.marker is None:
+        return Piece(piece.ledger, piece.entry + first, rows, 0, None)
+    return Piece(piece.ledger, piece.entry, rows, piece.index + first, piece.marker)
+
+
+def runs_of(pieces: list[Piece]) -> list[Run]:
+    """The messages of a plan as runs; all messages of a marker are its entry."""
+    out: list[Run] = []
+    for piece in pieces:
+        ledger, entry, last = piece.ledger, piece.entry, piece.entry + piece.rows - 1
+        if piece.marker is not None:
+            last = entry
+            if piece.rows != piece.marker.count:
+                out.append((ledger, entry, entry, piece.index, piece.index + piece.rows - 1))
+                continue
+        if out and out[-1][0] == ledger and out[-1][2] == entry - 1 and not out[-1][3]:
+            out[-1] = (ledger, out[-1][1], last, 0, 0)
+        else:
+            out.append((ledger, entry, last, 0, 0))
+    return out

@@ -1,0 +1,167 @@
+"""The draft of a frame: what one decision wants to append, checked against the view.
+
+A decision is a function (view, now) -> Decision. It mutates nothing: entries and ledger numbers
+that it takes are counted here, so that several outcomes in one frame follow one another without
+gaps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from txlog.engine.model.ops import LedgerRolled, Op, WatermarkSnapshot
+from txlog.engine.plan import ack_sets
+from txlog.engine.plan.watermark_policy import is_snapshot_due
+from txlog.engine.view.view import View
+from txlog.errors import TxlogError
+from txlog.settings import Settings
+from txlog.startup.values import record
+
+if TYPE_CHECKING:
+    from txlog.engine.plan.ack_sets import Settled
+
+
+@record
+class Decision:
+    """The outcome of a decision; Law 3: it is appended, applied, flushed, then answered.
+
+    ops, batch: what to append; no ops: nothing
+    sync:       durable before the answer
+    answer:     what the caller gets
+    error:      raised after the append: an effect with an error (a conflict aborts its transaction)
+    """
+
+    ops: list[Op]
+    batch: pa.RecordBatch | None = None
+    sync: bool = False
+    answer: object = None
+    error: TxlogError | None = None
+
+
+class Draft:
+    """Collects the ops of one frame."""
+
+    __slots__ = ("_ends", "_next_ledger", "_settled", "now_ms", "ops", "settings", "sync", "view")
+
+    def __init__(self, view: View, settings: Settings, now_ms: int) -> None:
+        self.view = view
+        self.settings = settings
+        self.now_ms = now_ms
+        self.ops: list[Op] = []
+        self.sync = False
+        self._ends: dict[tuple[int, str], tuple[int, int]] = {}
+        self._next_ledger = 0
+        self._settled: dict[tuple[int, int], Settled] | None = None
+
+    def new_ledger(self) -> int:
+        """A ledger id that was never used; such a frame must be durable (R10)."""
+        if not self._next_ledger:
+            self._next_ledger = self.view.catalog.next_ledger
+        self._next_ledger += 1
+        self.sync = True
+        return self._next_ledger - 1
+
+    def skip_ledgers(self, first: int) -> None:
+        """Take the next ledger ids from this one on; it is above every one that was used."""
+        assert first >= max(self._next_ledger, self.view.catalog.next_ledger)  # Law 6
+        self._next_ledger = first
+
+    def take_entries(self, partition: int, role: str, rows: int) -> tuple[int, int]:
+        """(ledger, first entry) for the next rows of a partition (p) or its sidecar (s).
+
+        Rolls over when the open ledger is full by entries, bytes or age; makes the sidecar.
+        """
+        end = self._ends.get((partition, role))
+        if end is None:
+            end = self._open_end(partition, role)
+            if role == "p" and end[1]:  # a new ledger has its snapshot already
+                end = self._behind_snapshot(partition, *end)
+        self._ends[(partition, role)] = (end[0], end[1] + rows)
+        return end
+
+    def _open_end(self, partition: int, role: str) -> tuple[int, int]:
+        state = self.view.topic(partition) if role == "p" else self.view.buffer(partition)
+        if not state.ledgers:
+            return self.roll(partition, role, 0)
+        last = state.ledgers[-1]
+        limits = self.settings
+        if self.holds_rows(partition, role, last.ledger, last.entries) and (
+            last.entries >= limits.ledger_entries_max
+            or last.payload_bytes >= limits.ledger_bytes_max
+            or self.now_ms - last.opened_ms >= limits.ledger_age_max_ms
+        ):
+            return self.roll(partition, role, last.ledger)
+        return (last.ledger, last.entries)
+
+    def open_partition(self, partition: int) -> None:
+        """Give a partition that this frame makes its first ledger."""
+        self._ends[(partition, "p")] = self.roll(partition, "p", 0)
+
+    def holds_rows(self, partition: int, role: str, ledger: int, entries: int) -> bool:
+        """True for a ledger with anything but the snapshot that it begins with."""
+        if entries == 1 and role == "p":
+            return 0 not in self.view.watermark(partition).snapshots.get(ledger, ())
+        return entries > 0
+
+    def roll(self, partition: int, role: str, old: int) -> tuple[int, int]:
+        """Close a ledger (0: there is none) and open one; its next entry.
+
+        Behind a partition's first watermark a ledger begins with the state before it.
+        """
+        ledger = self.new_ledger()
+        self.ops.append(LedgerRolled(partition, role, old, ledger))
+        if role == "s" or not old or not self.view.watermark(partition).state.seen:
+            return (ledger, 0)
+        last = self.view.topic(partition).ledgers[-1]
+        self._snapshot(partition, ledger, 0, (last.ledger, last.entries - 1), 0)
+        return (ledger, 1)
+
+    def roll_behind(self, partition: int, last: tuple[int, int]) -> None:
+        """Open a ledger of a partition behind a closed one that this frame puts there.
+
+        last: its last row; that ledger has no snapshot, for nothing in it moves a watermark
+        """
+        ledger = self.new_ledger()
+        self.ops.append(LedgerRolled(partition, "p", last[0], ledger))
+        if self.view.watermark(partition).state.seen:
+            self._snapshot(partition, ledger, 0, last, 0)
+
+    def _behind_snapshot(self, partition: int, ledger: int, entry: int) -> tuple[int, int]:
+        """The next entry, behind a snapshot of watermarks if one is due."""
+        if not is_snapshot_due(self.view, self.settings, partition):
+            return (ledger, entry)
+        last = self.view.topic(partition).ledgers[-1]
+        self._snapshot(partition, ledger, entry, (ledger, entry - 1), last.payload_bytes)
+        return (ledger, entry + 1)
+
+    def snapshot(self, partition: int) -> None:
+        """Add a snapshot of watermarks behind the last row, whether it is due or not."""
+        ledger, entry = self._open_end(partition, "p")
+        if entry <= 1 and not self.holds_rows(partition, "p", ledger, entry):
+            return  # it begins with one
+        last = self.view.topic(partition).ledgers[-1]
+        self._snapshot(partition, ledger, entry, (ledger, entry - 1), last.payload_bytes)
+        self._ends[(partition, "p")] = (ledger, entry + 1)
+
+    def _snapshot(
+        self, partition: int, ledger: int, entry: int, as_of: tuple[int, int], ledger_bytes: int
+    ) -> None:
+        payload = self.view.watermark(partition).payload(as_of)
+        self.ops.append(WatermarkSnapshot(partition, ledger, entry, payload, ledger_bytes))
+
+    def settled(self, subscription: int, partition: int) -> Settled:
+        """What the ops so far do to a cursor; several commits in one frame follow one another."""
+        key = (subscription, partition)
+        if self._settled is None:
+            self._settled = {}
+        found = self._settled.get(key)
+        if found is None:
+            mark = self.view.cursor(subscription, partition).mark_delete
+            found = self._settled[key] = ack_sets.Settled(mark)
+        return found
+
+    def decision(self, answer: object = None, *, sync: bool = False) -> Decision:
+        """The finished decision without rows."""
+        return Decision(self.ops, None, sync or self.sync, answer)

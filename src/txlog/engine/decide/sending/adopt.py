@@ -1,0 +1,235 @@
+"""Adopting staged files: ids for them, then the one frame that makes them ledgers of a topic.
+
+    recorded   was this batch stored before? then its answer, and nothing happens
+    reserve    an id a file, by a durable frame; the files get their names by it, without a frame
+    adopt      one frame: the key is connected, a transaction opened and committed, each file is a
+               closed ledger behind the open one, a fresh one is opened, the batch is recorded
+
+An id is taken at the end, since positions compare by it: one that was taken before others went on
+could be adopted behind readers that have passed it. So an id below a ledger that the partition has
+by now is not used, and others are asked for. Source: ANALYTICS 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.sending.deliver_at import Delays
+from txlog.engine.decide.transactions.enter import NewTxn, open_txn
+from txlog.engine.decide.transactions.keys import check_key, connect_ops, find_owner, home
+from txlog.engine.decide.transactions.resolve import release_key
+from txlog.engine.folds import transaction_key as keys
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN
+from txlog.engine.model.bulk_ops import Adopted, Batch, BatchRecorded
+from txlog.engine.model.delay_ops import DelaysCounted
+from txlog.engine.model.key_ops import NEW_HOLDER
+from txlog.engine.model.ops import KeyBound, LedgerReserved, PartitionAdded, StatusUpdated
+from txlog.engine.plan.lookup import live_topic
+from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.staging import Staged
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument, LimitExceeded, NotAllowed
+from txlog.ids import TopicName
+from txlog.settings import Settings
+
+NAMES_MAX = 10_000
+NAME_BYTES_MAX = 1_024
+DONE, BEFORE, AGAIN = "done", "before", "again"
+Owner = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A batch that is stored; what: None for a number below the last one.
+
+    coordinator: of its transaction
+    """
+
+    coordinator: int
+    what: Batch | None
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What is to be adopted: files in the order of their ledgers, with their last names.
+
+    topic: its number
+    """
+
+    topic: int
+    key: str
+    batch: int | str
+    staged: Sequence[Staged]
+    files: Sequence[FileRef]
+
+
+def check_token(key: str, batch: int | str) -> None:
+    """Raises InvalidArgument for what cannot name a batch."""
+    check_key(key)
+    if isinstance(batch, bool) or not isinstance(batch, int | str):
+        raise InvalidArgument(f"a batch is a number or a name, not {type(batch).__name__}")
+    if isinstance(batch, int):
+        if not 0 <= batch < 1 << 63:
+            raise InvalidArgument(f"batch {batch} is no number from 0", code=203)
+        return
+    try:
+        size = len(batch.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= NAME_BYTES_MAX:
+        raise InvalidArgument(f"the name of a batch has 1 to {NAME_BYTES_MAX} bytes", code=202)
+
+
+def recorded(
+    view: View, settings: Settings, caller: Owner, topic: int, key: str, batch: int | str
+) -> Recorded | None:
+    """The batch if it was stored, under this key and for this topic.
+
+    raises: NotAllowed: it was stored for another topic
+    """
+    uid, _ = find_owner(view, caller, None)
+    number = home(view, settings, uid, key)
+    known = keys.find(view.keys(number), uid, key)
+    if known is None:
+        return None
+    if isinstance(batch, str):
+        found = known.names.get(batch)
+        if found is None:
+            return None
+        _check_topic(view, found, topic, key, batch)
+        return Recorded(number, found)
+    if known.last is None:
+        return None
+    _check_topic(view, known.last, topic, key, known.batch)
+    if batch > known.batch:
+        return None
+    return Recorded(number, known.last if batch == known.batch else None)
+
+
+def _check_topic(view: View, found: Batch, topic: int, key: str, batch: int | str) -> None:
+    """One key for two topics would let the second batch of a number vanish."""
+    if found.topic == topic:
+        return
+    other = view.catalog.topics.get(found.topic)
+    name = "a topic that was deleted" if other is None else TopicName.parse(other.name).short
+    raise NotAllowed(
+        f"transaction key {key} has stored batch {batch} in {name}",
+        hint="use a key for each topic", transaction_key=key,
+    )  # fmt: skip
+
+
+def reserve(view: View, topic: int, staged: Sequence[Staged]) -> Decision:
+    """Decide an id for each file, rising in their order; durable before answered.
+
+    raises: TopicNotFound, NotAllowed (partitions were added)
+    """
+    found = _checked(view, topic, staged)
+    first = view.catalog.next_ledger
+    ops = [
+        LedgerReserved(number_of(found, one.partition), "p", first + at)
+        for at, one in enumerate(staged)
+    ]
+    return Decision([*ops], None, True, [op.ledger for op in ops])
+
+
+def adopt(
+    view: View, settings: Settings, now: Instant, caller: Owner, wanted: Adoption
+) -> Decision:  # fmt: skip
+    """Decide that the files are messages of the topic; durable before answered.
+
+    returns: one of DONE, BEFORE (it was stored already), AGAIN (an id is too low by now)
+    raises:  TopicNotFound, NotAllowed (partitions were added, a batch of another topic),
+             PartitionUnavailable, InvalidMessage (a delay above the maximum), LimitExceeded
+             (unfinished transactions, names of batches)
+    """
+    key, batch = wanted.key, wanted.batch
+    if recorded(view, settings, caller, wanted.topic, key, batch) is not None:
+        return Decision([], None, True, BEFORE)
+    topic = _checked(view, wanted.topic, wanted.staged)
+    places: dict[int, tuple[int, int]] = {}  # by partition: first ledger, messages
+    for one, file in zip(wanted.staged, wanted.files, strict=True):
+        number = number_of(topic, one.partition)
+        check_available(view, topic, number)
+        if file.ledger <= view.topic(number).ledgers[-1].ledger:
+            return Decision([], None, False, AGAIN)
+        first, messages = places.get(number, (file.ledger, 0))
+        places[number] = (first, messages + file.rows)
+    refusal, warnings = _delays(view, settings, now, topic, wanted)
+    if refusal is not None:
+        return refusal
+    draft = Draft(view, settings, now.wall_ms)
+    _commit(draft, now, find_owner(view, caller, None), wanted, places)
+    draft.ops += warnings
+    return draft.decision(DONE, sync=True)
+
+
+def _checked(view: View, number: int, staged: Sequence[Staged]) -> Topic:
+    topic = live_topic(view, number, "of this batch")
+    if any(one.partitions != topic.partitions for one in staged):
+        raise NotAllowed(
+            f"{TopicName.parse(topic.name).short} has {topic.partitions} partitions by now, the "
+            f"batch was routed over {staged[0].partitions}",
+            hint="write it again", topic=TopicName.parse(topic.name).short,
+        )  # fmt: skip
+    return topic
+
+
+def _delays(
+    view: View, settings: Settings, now: Instant, topic: Topic, wanted: Adoption
+) -> tuple[Decision | None, list[DelaysCounted]]:
+    delays = Delays(view, settings, topic, now.wall_ms)
+    for one in wanted.staged:
+        if one.times is not None:
+            times = pa.Array.from_buffers(
+                pa.int64(), one.file.rows, [None, pa.py_buffer(one.times)]
+            )
+            delays.check_times(number_of(topic, one.partition), times)
+    return delays.refusal(), delays.warnings()
+
+
+def _commit(
+    draft: Draft, now: Instant, holder: Owner, wanted: Adoption,
+    places: dict[int, tuple[int, int]],
+) -> None:  # fmt: skip
+    """Add the ops: who does it, the files, the end, the record."""
+    key, batch = wanted.key, wanted.batch
+    connected, freed = connect_ops(draft, now, holder, key, NEW_HOLDER)
+    number, uid = connected.coordinator, holder[0]
+    known = keys.find(draft.view.keys(number), uid, key)
+    if isinstance(batch, str) and known is not None and len(known.names) >= NAMES_MAX:
+        raise LimitExceeded(
+            f"transaction key {key} has {NAMES_MAX} batches with a name",
+            hint="use another key, or number the batches", limit=NAMES_MAX,
+            value=NAMES_MAX + 1,
+        )  # fmt: skip
+    new = NewTxn(holder, now, draft.settings.txn_timeout_default_ms, number)
+    txn = open_txn(draft, new, key=key, epoch=connected.epoch, freed=freed)
+    pair = (number, txn.sequence)
+    draft.ops.append(KeyBound(number, uid, key, connected.epoch, txn.sequence))
+    draft.ops += [PartitionAdded(*pair, partition) for partition in sorted(places)]
+    total = sum(messages for _, messages in places.values())
+    rows = [(partition, *places[partition]) for partition in sorted(places)]
+    shown = [(partition, ledger, 0, messages) for partition, ledger, messages in rows]
+    draft.ops.append(StatusUpdated(*pair, OPEN, COMMITTING, None, total, 0, shown))
+    topic = draft.view.catalog.topics[wanted.topic]
+    last: dict[int, FileRef] = {}
+    for one, file in zip(wanted.staged, wanted.files, strict=True):
+        partition = number_of(topic, one.partition)
+        draft.ops.append(Adopted(partition, file, one.payload_bytes, one.time_ms, one.times))
+        last[partition] = file
+    for partition, file in sorted(last.items()):
+        draft.roll_behind(partition, (file.ledger, file.rows - 1))
+    draft.ops.append(StatusUpdated(*pair, COMMITTING, COMMITTED))
+    release_key(draft, txn)
+    answer = Batch(
+        wanted.topic, txn.sequence, total, sum(one.payload_bytes for one in wanted.staged),
+        len(wanted.files), now.wall_ms, rows,
+    )  # fmt: skip
+    draft.ops.append(BatchRecorded(number, uid, key, batch, answer))

@@ -1,0 +1,162 @@
+"""When the messages of a send are delivered: what was asked for becomes an instant, under the lock.
+
+    deliver_at T             T, also when it has passed: then the message is delivered at once
+    deliver_after D          the time of the frame that appends it, plus D
+    nothing                  null: at once
+    fixed_delivery_delay_ms  the time of the frame, plus that, whatever was asked for
+
+The time is that of the frame, never the sender's own: producers whose clocks differ still mean the
+same by a delay (apache/pulsar #13567). A message that is refused is counted; nothing of its batch
+is stored. One that will have expired by then is stored, and its sender is told (#21898).
+Source: spec/delayed-delivery 2, 8.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+from txlog.engine.decide.draft import Decision
+from txlog.engine.folds.catalog import Topic
+from txlog.engine.model.ops import DelaysCounted
+from txlog.engine.model.schema import INSTANT
+from txlog.engine.plan.policies import MAX_DELAY, delay_policy
+from txlog.engine.plan.retention_policy import retention_policy
+from txlog.engine.plan.route import FEW_ROWS, Routed
+from txlog.engine.view.view import View
+from txlog.errors import InvalidMessage
+from txlog.ids import TopicName
+from txlog.settings import INSTANT_MS_MAX, Settings
+from txlog.startup import compute as pc
+
+AFTER, AT = "deliver_after", "deliver_at"
+
+
+class Delays:
+    """The deliveries of one send to a topic: those it asks for, refuses and warns of.
+
+    number_of_refused and beyond_ttl are by partition (its store-wide number)
+    """
+
+    __slots__ = (
+        "_beyond", "_fixed_ms", "_latest_ms", "_max_ms", "_refused", "_time_ms", "_topic",
+        "_ttl_latest_ms", "_view", "_worst_ms",
+    )  # fmt: skip
+
+    def __init__(self, view: View, settings: Settings, topic: Topic, time_ms: int) -> None:
+        policy = delay_policy(view, settings, topic)
+        self._view, self._topic, self._time_ms = view, topic, time_ms
+        self._fixed_ms = policy.fixed_delivery_delay_ms if policy.active else 0
+        self._max_ms = policy.max_delivery_delay_ms if policy.active and not self._fixed_ms else 0
+        self._latest_ms = time_ms + self._max_ms if self._max_ms else None
+        ttl_ms = retention_policy(view, settings, topic).ttl_ms
+        self._ttl_latest_ms = None
+        if ttl_ms is not None and policy.active and not policy.is_ttl_from_deliver_at:
+            self._ttl_latest_ms = time_ms + ttl_ms
+        self._refused: dict[int, int] = {}
+        self._beyond: dict[int, int] = {}
+        self._worst_ms = 0
+
+    # --- what is stored ----------------------------------------------------------------------
+
+    def resolved(self, routed: Routed) -> Routed:
+        """The rows with the instants that are stored; without a time they stay as they are."""
+        batch = routed.batch
+        asked = batch.schema.get_field_index(AFTER)
+        if self._fixed_ms:
+            batch = batch if asked < 0 else batch.remove_column(asked)
+            column = pa.repeat(self._scalar(self._later(self._fixed_ms)), batch.num_rows)
+            batch = _with_instants(batch, column.cast(INSTANT))
+        elif asked >= 0:
+            column = self._instants(batch.column(asked))
+            batch = batch.remove_column(asked)
+            at = batch.schema.get_field_index(AT)
+            if at >= 0:
+                column = pc.coalesce(batch.column(at), column)
+            batch = _with_instants(batch, column)
+        return routed if batch is routed.batch else msgspec.structs.replace(routed, batch=batch)
+
+    def _instants(self, delays: pa.Array) -> pa.Array:
+        """The instants of delays; a row without one stays without."""
+        if len(delays) <= FEW_ROWS:  # three kernels take 60 us whatever their size
+            known = delays.to_pylist()
+            return pa.array([None if one is None else self._later(one) for one in known], INSTANT)
+        most = self._scalar(INSTANT_MS_MAX - self._time_ms)
+        within = pc.min_element_wise(delays, most, skip_nulls=False)
+        return pc.add(within, self._scalar(self._time_ms)).view(INSTANT)
+
+    def resolved_one(self, deliver_at: int | None, deliver_after: int | None) -> int | None:
+        """The instant of one message, as `resolved`; None: at once."""
+        if self._fixed_ms:
+            return self._later(self._fixed_ms)
+        return deliver_at if deliver_after is None else self._later(deliver_after)
+
+    def _later(self, delay_ms: int) -> int:
+        return min(self._time_ms + delay_ms, INSTANT_MS_MAX)
+
+    def _scalar(self, value: int) -> pa.Scalar:
+        return pa.scalar(value, pa.int64())
+
+    # --- what is refused, and what is warned of ----------------------------------------------
+
+    def check(self, number: int, rows: pa.RecordBatch) -> pa.Array | None:
+        """Look at rows that are to be stored in a partition; those that will have expired: a mask.
+
+        rows: resolved; None: no row expires before it is due
+        """
+        if self._latest_ms is None and self._ttl_latest_ms is None:
+            return None
+        at = rows.schema.get_field_index(AT)
+        if at < 0:
+            return None
+        return self._checked(number, rows.column(at).view(pa.int64()))
+
+    def check_times(self, number: int, times: pa.Array) -> None:
+        """Look at rows by their instants, NO_TIME for none."""
+        if self._latest_ms is not None or self._ttl_latest_ms is not None:
+            self._checked(number, times)
+
+    def check_one(self, number: int, deliver_at: int | None) -> bool:
+        """Look at one message that is to be stored; whether it will have expired."""
+        return self._checked(number, pa.array([deliver_at], pa.int64())) is not None
+
+    def _checked(self, number: int, times: pa.Array) -> pa.Array | None:
+        last = pc.max(times).as_py()
+        if last is None:
+            return None
+        if self._latest_ms is not None and last > self._latest_ms:
+            late = pc.sum(pc.greater(times, self._scalar(self._latest_ms))).as_py()
+            self._refused[number] = self._refused.get(number, 0) + late
+            self._worst_ms = max(self._worst_ms, last - self._time_ms)
+        if self._ttl_latest_ms is None or last <= self._ttl_latest_ms:
+            return None
+        beyond = pc.fill_null(pc.greater(times, self._scalar(self._ttl_latest_ms)), False)
+        self._beyond[number] = self._beyond.get(number, 0) + beyond.true_count
+        return beyond
+
+    def refusal(self) -> Decision | None:
+        """The decision that refuses everything and counts it; None: nothing is refused."""
+        if not self._refused:
+            return None
+        name = TopicName.parse(self._topic.name).short
+        error = InvalidMessage(
+            f"a message for {name} is to be delivered in {self._worst_ms} ms, {MAX_DELAY} is "
+            f"{self._max_ms}", hint="deliver it earlier, or change the policy of the topic",
+            setting=MAX_DELAY, limit=self._max_ms, value=self._worst_ms, topic=name,
+        )  # fmt: skip
+        # a topic that the same frame would have made is not there to count it
+        is_known = self._topic.number in self._view.catalog.topics
+        counts = self._refused if is_known else {}
+        return Decision(
+            [DelaysCounted(number, refused=count) for number, count in counts.items()],
+            error=error,
+        )
+
+    def warnings(self) -> list[DelaysCounted]:
+        """The ops that count what will have expired; they go with the messages."""
+        return [DelaysCounted(number, beyond_ttl=count) for number, count in self._beyond.items()]
+
+
+def _with_instants(batch: pa.RecordBatch, column: pa.Array) -> pa.RecordBatch:
+    at = batch.schema.get_field_index(AT)
+    return batch.append_column(AT, column) if at < 0 else batch.set_column(at, AT, column)

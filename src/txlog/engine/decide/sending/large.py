@@ -1,0 +1,281 @@
+"""Sending a large message: an id for its file first, then one frame that names the file.
+
+    1 reserve   checks what can be checked, and keeps a ledger id; durable (R10, R19)
+    2 the file  is published under that id by the sender, chunk by chunk
+    3 append    one frame: the message is the file, all of it; without a transaction the frame opens
+                and commits one for it, so that for readers it is like any other
+
+Whoever dies before 3 leaves a file that nobody names. Each decision looks again at everything: what
+was true at 1 may not be at 3. Source: PIP-37, spec/transactions 7 "Large messages".
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.sending.deliver_at import Delays
+from txlog.engine.decide.sending.producers import Named, check_producer, last_sent, make_room
+from txlog.engine.decide.sending.send import check_room
+from txlog.engine.decide.transactions.enter import NewTxn, Use, enter, open_txn
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.catalog import Topic, numbers
+from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn
+from txlog.engine.model.ops import (
+    BufferCommitted,
+    ChunksAppended,
+    CommitMarker,
+    Deduplicated,
+    DelaysCounted,
+    LedgerReserved,
+    PartitionAdded,
+    StatusUpdated,
+)
+from txlog.engine.plan.originals import find_in_txn, find_plain
+from txlog.engine.plan.participants import check_available
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.view.view import View
+from txlog.errors import InvalidMessage
+from txlog.ids import MessageId, TxnId
+from txlog.settings import Settings
+
+
+class Address(msgspec.Struct, frozen=True, gc=False):
+    """Where a large message goes: partition (from 0), by whom, with which sequence if it has one.
+
+    named:                     the producer, None without deduplication
+    deliver_at, deliver_after: when it is delivered; at most one of them
+    """
+
+    partition: int
+    named: Named | None = None
+    sequence: int | None = None
+    deliver_at: int | None = None
+    deliver_after: int | None = None
+
+
+class Made(msgspec.Struct, frozen=True, gc=False):
+    """A published file of chunks and what it holds."""
+
+    file: FileRef
+    value_bytes: int
+    payload_bytes: int
+    crc: int
+
+
+class Placed(msgspec.Struct, frozen=True, gc=False):
+    """What became of a large message, or of its reservation.
+
+    ledger:     reserved for its file; 0: it is stored already, or was just now
+    message_id: None in a transaction, or when the original cannot be found any more
+    beyond_ttl: it will expire before it is due
+    """
+
+    ledger: int = 0
+    message_id: MessageId | None = None
+    index: int | None = None
+    duplicate: bool = False
+    beyond_ttl: bool = False
+
+
+# --- without a transaction --------------------------------------------------------------------
+
+
+def reserve(
+    view: View, settings: Settings, now: Instant, topic: Topic, to: Address
+) -> Decision:  # fmt: skip
+    """Decide the ledger of a message that is sent plainly, unless it is there already; a Placed.
+
+    raises: ProducerFenced, PartitionUnavailable, InvalidMessage
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    number, _, found = _plain(draft, now, topic, to)
+    if found is not None:
+        return draft.decision(found, sync=True)
+    return _Due(draft, topic, to, number).refusal() or _reserved(draft, number)
+
+
+def append(
+    view: View, settings: Settings, now: Instant, topic: Topic, to: Address, made: Made,
+    owner: tuple[int, str],
+) -> Decision:  # fmt: skip
+    """Decide that the file is a message, in a transaction opened and committed for it; a Placed.
+
+    raises: as reserve; LimitExceeded (unfinished transactions)
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    number, sequence, found = _plain(draft, now, topic, to)
+    if found is not None:
+        return draft.decision(found, sync=True)
+    due = _Due(draft, topic, to, number)
+    refusal = due.refusal()
+    if refusal is not None:
+        return refusal
+    producer = None if to.named is None else to.named.name
+    if producer is not None and view.topic(number).producers.get(producer) is None:
+        make_room(draft, number, producer)
+    txn = open_txn(draft, NewTxn(owner, now, settings.txn_timeout_default_ms))
+    pair = (txn.coordinator, txn.sequence)
+    draft.ops.append(PartitionAdded(*pair, number))
+    _chunks(draft, number, made, pair, 1, producer, sequence, due.deliver_at, plain=True)
+    side_ledger, side_entry = draft.take_entries(number, "s", 1)
+    ledger, entry = draft.take_entries(number, "p", 1)
+    markers = [(number, ledger, entry, 1)]
+    draft.ops += [
+        StatusUpdated(*pair, OPEN, COMMITTING, None, 1, 0, markers),
+        CommitMarker(
+            number, ledger, entry, *pair, 1, made.payload_bytes, producer,
+            -1 if producer is None else sequence, int(due.deliver_at is not None),
+        ),
+        BufferCommitted(number, *pair, side_ledger, side_entry, ledger, entry),
+        StatusUpdated(*pair, COMMITTING, COMMITTED),
+        *due.warnings(),
+    ]  # fmt: skip
+    placed = Placed(message_id=MessageId(ledger, entry, 1), beyond_ttl=due.beyond_ttl)
+    return draft.decision(placed, sync=True)
+
+
+def _plain(draft: Draft, now: Instant, topic: Topic, to: Address) -> tuple[int, int, Placed | None]:
+    """(partition, sequence or -1, what is there already); the scope is that of plain sends."""
+    view, number = draft.view, numbers(topic)[to.partition]
+    if to.named is not None:
+        check_producer(view, topic, to.named)
+    check_available(view, topic, number)
+    if to.named is None:
+        return number, -1 if to.sequence is None else to.sequence, None
+    known = last_sent(draft, now, number, to.named.name)
+    last = -1 if known is None else known.sequence
+    sequence = _sequence(to, last)
+    if sequence > last:
+        return number, sequence, None
+    original = find_plain(view, number, to.named.name, sequence)
+    draft.ops.append(Deduplicated(number, 1, int(original is None)))
+    return number, sequence, Placed(message_id=original, duplicate=True)
+
+
+# --- in a transaction -------------------------------------------------------------------------
+
+
+def reserve_in_txn(
+    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, to: Address, use: Use
+) -> Decision:  # fmt: skip
+    """Decide the ledger of a message in a transaction; (its TxnId, a Placed).
+
+    raises: TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, PartitionUnavailable,
+            ProducerFenced, LimitExceeded
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    txn = enter(draft, now, uid, use)
+    if isinstance(txn, Decision):
+        return txn
+    number, _, found = _in_txn(draft, txn, topic, to)
+    answer = TxnId(txn.coordinator, txn.sequence)
+    if found is not None:
+        return draft.decision((answer, found), sync=True)
+    refusal = _Due(draft, topic, to, number).refusal()
+    if refusal is not None:
+        return refusal
+    decision = _reserved(draft, number)
+    decision.answer = (answer, decision.answer)
+    return decision
+
+
+def append_in_txn(
+    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, to: Address, made: Made,
+    use: Use,
+) -> Decision:  # fmt: skip
+    """Decide that the file is a message of the transaction; (its TxnId, a Placed).
+
+    Written, not flushed, like every send in a transaction: the commit carries it.
+    raises: as reserve_in_txn
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    txn = enter(draft, now, uid, use)
+    if isinstance(txn, Decision):
+        return txn
+    number, sequence, found = _in_txn(draft, txn, topic, to)
+    pair = (txn.coordinator, txn.sequence)
+    if found is None:
+        due = _Due(draft, topic, to, number)
+        refusal = due.refusal()
+        if refusal is not None:
+            return refusal
+        if number not in txn.partitions:
+            draft.ops.append(PartitionAdded(*pair, number))
+        held = buffers.find_held(view.buffer(number), *pair)
+        index = 1 + (0 if held is None else held.count)
+        producer = None if to.named is None else to.named.name
+        _chunks(draft, number, made, pair, index, producer, sequence, due.deliver_at, plain=False)
+        draft.ops += due.warnings()
+        found = Placed(index=index, beyond_ttl=due.beyond_ttl)
+    return draft.decision((TxnId(*pair), found))
+
+
+def _in_txn(
+    draft: Draft, txn: Txn, topic: Topic, to: Address
+) -> tuple[int, int, Placed | None]:  # fmt: skip
+    """(partition, sequence or -1, what is there already); the scope is the transaction."""
+    view, number = draft.view, numbers(topic)[to.partition]
+    if to.named is not None:
+        check_producer(view, topic, to.named)
+    check_available(view, topic, number)
+    check_room(view, txn, 1)
+    if to.named is None:
+        return number, -1 if to.sequence is None else to.sequence, None
+    held = buffers.find_held(view.buffer(number), txn.coordinator, txn.sequence)
+    last, last_index = -1, 0
+    if held is not None:
+        last, last_index = held.producers.get(to.named.name, (-1, 0))
+    sequence = _sequence(to, last)
+    if sequence > last:
+        return number, sequence, None
+    index = last_index if sequence == last else find_in_txn(view, held, to.named.name, sequence)
+    draft.ops.append(Deduplicated(number, 1, int(index is None)))
+    return number, sequence, Placed(index=index, duplicate=True)
+
+
+# --- both -------------------------------------------------------------------------------------
+
+
+def _sequence(to: Address, last: int) -> int:
+    if to.sequence is None:
+        return last + 1
+    if to.sequence < 0:
+        raise InvalidMessage("a sequence id is missing or negative", hint="number every message")
+    return to.sequence
+
+
+class _Due:
+    """When the message is delivered, by the clock of this decision."""
+
+    __slots__ = ("_delays", "beyond_ttl", "deliver_at")
+
+    def __init__(self, draft: Draft, topic: Topic, to: Address, number: int) -> None:
+        self._delays = Delays(draft.view, draft.settings, topic, draft.now_ms)
+        self.deliver_at = self._delays.resolved_one(to.deliver_at, to.deliver_after)
+        self.beyond_ttl = self._delays.check_one(number, self.deliver_at)
+
+    def refusal(self) -> Decision | None:
+        return self._delays.refusal()
+
+    def warnings(self) -> list[DelaysCounted]:
+        return self._delays.warnings()
+
+
+def _reserved(draft: Draft, number: int) -> Decision:
+    ledger = draft.new_ledger()
+    draft.ops.append(LedgerReserved(number, "s", ledger))
+    return draft.decision(Placed(ledger=ledger), sync=True)
+
+
+def _chunks(
+    draft: Draft, number: int, made: Made, pair: tuple[int, int], index: int,
+    producer: str | None, sequence: int, deliver_at: int | None, *, plain: bool,
+) -> None:  # fmt: skip
+    """Add the message; its ledger stands before the open one, which the sidecar then has."""
+    draft.take_entries(number, "s", 0)
+    draft.ops.append(
+        ChunksAppended(number, made.file, made.value_bytes, made.crc, made.payload_bytes, *pair,
+                       index, producer, sequence, plain, deliver_at)
+    )  # fmt: skip

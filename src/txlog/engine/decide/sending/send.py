@@ -1,0 +1,277 @@
+"""Sending: plain into the partition, in a transaction into its sidecar; deduplication.
+
+    plain send                  scope (partition, producer name), for ever within the settings
+    send in a transaction       scope (transaction, producer name, partition)
+
+A sequence at or below the last of its scope is a duplicate: success, not stored, the original id.
+A batch is one frame with one answer a row; a large message is the business of chunked.py.
+Source: PIP-31 "Produce in a transaction", PIP-6.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.sending import producers
+from txlog.engine.decide.sending.deliver_at import Delays
+from txlog.engine.decide.transactions import enter
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.model.delay_ops import NO_TIME
+from txlog.engine.model.ops import Appended, BufferAppended, Deduplicated, PartitionAdded
+from txlog.engine.plan import originals as flow_originals
+from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.route import PartitionSlice, Routed
+from txlog.engine.view.view import View
+from txlog.errors import InvalidMessage, LimitExceeded
+from txlog.ids import MessageId, TxnId
+from txlog.settings import TXN_MESSAGES_MAX, Settings
+from txlog.startup import compute as pc
+
+if TYPE_CHECKING:
+    from txlog.engine.decide.sending.producers import Named
+    from txlog.engine.decide.transactions.enter import Use
+    from txlog.engine.folds.coordinator import Txn
+
+_NO_TIME = pa.scalar(NO_TIME, pa.int64())
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """What became of one slice of a routed batch.
+
+    The first `duplicates` rows of the slice were there already; their ids are in `originals`, or
+    None where the original cannot be found any more. In a transaction only the index counts.
+    beyond_ttl: of the rows that were stored, those that will expire before they are due
+    """
+
+    partition: int
+    row_start: int
+    rows: int
+    duplicates: int
+    originals: list[MessageId | None]
+    ledger: int
+    first_entry: int
+    first_index: int
+    beyond_ttl: pa.Array | None = None
+
+
+def send(
+    view: View, settings: Settings, now: Instant, topic: Topic, routed: Routed,
+    named: Named | None,
+) -> Decision:  # fmt: skip
+    """Decide a plain send; durable before answered. Returns a list of Stored, one a slice.
+
+    raises: ProducerFenced, PartitionUnavailable, InvalidMessage (also: a delay above the maximum)
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    producer = _checked(view, topic, named)
+    delays = Delays(view, settings, topic, now.wall_ms)
+    routed = delays.resolved(routed)
+    stored: list[Stored] = []
+    pieces: list[pa.RecordBatch] = []
+    at = 0
+    for piece in routed.slices:
+        number = number_of(topic, piece.partition)
+        check_available(view, topic, number)
+        last = -1
+        if producer is not None:
+            known = producers.last_sent(draft, now, number, producer)
+            last = -1 if known is None else known.sequence
+            if known is None:
+                producers.make_room(draft, number, producer)
+        rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
+        originals = [
+            flow_originals.find_plain(view, number, producer or "", sequence)
+            for sequence in _sequences(routed, piece, duplicates)
+        ]
+        _count_duplicates(draft, number, originals)
+        kept = piece.rows - duplicates
+        ledger = first = 0
+        beyond = None
+        if kept:
+            ledger, first = draft.take_entries(number, "p", kept)
+            size = _share(piece, rows, duplicates)
+            draft.ops.append(
+                Appended(number, ledger, first, at, kept, size, producer, last_sequence,
+                         times_of(rows))
+            )  # fmt: skip
+            pieces.append(rows)
+            at += kept
+            beyond = delays.check(number, rows)
+        stored.append(
+            Stored(piece.partition, piece.row_start, piece.rows, duplicates, originals, ledger,
+                   first, 0, beyond)
+        )  # fmt: skip
+    refusal = delays.refusal()
+    if refusal is not None:
+        return refusal
+    draft.ops += delays.warnings()
+    # also a duplicate is answered only once its original is durable
+    return Decision(draft.ops, _joined(routed, pieces, at), True, stored)
+
+
+def send_in_txn(
+    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, routed: Routed,
+    named: Named | None, use: Use,
+) -> Decision:  # fmt: skip
+    """Decide a send in a transaction; written, not flushed: the commit carries it.
+
+    returns: (its TxnId, a list of Stored with first_index, one a slice)
+    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, PartitionUnavailable,
+             ProducerFenced, LimitExceeded, InvalidMessage
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    txn = enter.enter(draft, now, uid, use)
+    if isinstance(txn, Decision):
+        return txn
+    producer = _checked(view, topic, named)
+    for piece in routed.slices:
+        check_available(view, topic, number_of(topic, piece.partition))
+    delays = Delays(view, settings, topic, now.wall_ms)
+    routed = delays.resolved(routed)
+    check_room(view, txn, routed.batch.num_rows)
+    pair = (txn.coordinator, txn.sequence)
+    stored: list[Stored] = []
+    pieces: list[pa.RecordBatch] = []
+    at = 0
+    for piece in routed.slices:
+        number = number_of(topic, piece.partition)
+        held = buffers.find_held(view.buffer(number), *pair)
+        last, last_index = -1, 0
+        if held is not None and producer is not None:
+            last, last_index = held.producers.get(producer, (-1, 0))
+        rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
+        indexes = [
+            last_index
+            if sequence == last
+            else flow_originals.find_in_txn(view, held, producer, sequence)
+            for sequence in _sequences(routed, piece, duplicates)
+        ]
+        originals = [None if index is None else MessageId(0, 0, index) for index in indexes]
+        _count_duplicates(draft, number, originals)
+        kept = piece.rows - duplicates
+        index = 1 + (0 if held is None else held.count)
+        ledger = first = 0
+        beyond = None
+        if kept:
+            if number not in txn.partitions:
+                draft.ops.append(PartitionAdded(*pair, number))
+            ledger, first = draft.take_entries(number, "s", kept)
+            size = _share(piece, rows, duplicates)
+            draft.ops.append(
+                BufferAppended(number, ledger, first, at, kept, size, *pair, index, producer,
+                               last_sequence, times_of(rows))
+            )  # fmt: skip
+            pieces.append(rows)
+            at += kept
+            beyond = delays.check(number, rows)
+        stored.append(
+            Stored(piece.partition, piece.row_start, piece.rows, duplicates, originals, ledger,
+                   first, index, beyond)
+        )  # fmt: skip
+    refusal = delays.refusal()
+    if refusal is not None:
+        return refusal
+    draft.ops += delays.warnings()
+    answer = (TxnId(*pair), stored)
+    return Decision(draft.ops, _joined(routed, pieces, at), draft.sync, answer)
+
+
+def _checked(view: View, topic: Topic, named: Named | None) -> str | None:
+    """The producer's name, None without one; raises ProducerFenced."""
+    if named is None:
+        return None
+    producers.check_producer(view, topic, named)
+    return named.name
+
+
+def _fresh(
+    routed: Routed, piece: PartitionSlice, producer: str | None, last: int
+) -> tuple[pa.RecordBatch, int, int]:
+    """(rows to store, how many leading rows are duplicates, the last sequence)."""
+    rows = routed.batch.slice(piece.row_start, piece.rows)
+    if producer is None:
+        return rows, 0, -1
+    at = rows.schema.get_field_index("sequence_id")
+    if at < 0:
+        numbers = pa.arange(last + 1, last + 1 + piece.rows)
+        return rows.append_column("sequence_id", numbers), 0, last + piece.rows
+    given = rows.column(at)
+    if given.null_count or (pc.min(given).as_py() or 0) < 0:
+        raise InvalidMessage("a sequence id is missing or negative", hint="number every message")
+    if piece.rows > 1:
+        step = pc.subtract(given.slice(1), given.slice(0, piece.rows - 1))
+        if (pc.min(step).as_py() or 0) <= 0:
+            raise InvalidMessage(
+                f"the sequence ids for partition {piece.partition} do not rise within the batch"
+            )
+    duplicates = int(pc.sum(pc.less_equal(given, pa.scalar(last, pa.int64()))).as_py() or 0)
+    kept = rows.slice(duplicates)
+    return kept, duplicates, given[-1].as_py() if kept.num_rows else last
+
+
+def times_of(rows: pa.RecordBatch) -> bytes | None:
+    """The deliver_at of rows as an op has them; None when none has one."""
+    at = rows.schema.get_field_index("deliver_at")
+    if at < 0:
+        return None
+    column = rows.column(at)
+    if column.null_count == len(column):
+        return None
+    times = column.view(pa.int64())  # a cast would cost 15 us
+    if times.null_count:
+        times = pc.fill_null(times, _NO_TIME)
+    size = times.type.byte_width
+    data = times.buffers()[1]
+    assert data is not None
+    found: bytes = data.slice(times.offset * size, len(times) * size).to_pybytes()
+    return found
+
+
+def _count_duplicates(draft: Draft, partition: int, originals: list[MessageId | None]) -> None:
+    if originals:
+        draft.ops.append(Deduplicated(partition, len(originals), originals.count(None)))
+
+
+def _sequences(routed: Routed, piece: PartitionSlice, duplicates: int) -> list[int]:
+    if not duplicates:
+        return []
+    column: list[int] = routed.batch.column("sequence_id").slice(
+        piece.row_start, duplicates
+    ).to_pylist()  # fmt: skip
+    return column
+
+
+def _share(piece: PartitionSlice, rows: pa.RecordBatch, duplicates: int) -> int:
+    return piece.payload_bytes if not duplicates else rows.nbytes
+
+
+def _joined(routed: Routed, pieces: list[pa.RecordBatch], rows: int) -> pa.RecordBatch | None:
+    """The rows of the frame; the routed batch itself when nothing was left out or added."""
+    if not rows:
+        return None
+    if rows == routed.batch.num_rows and pieces[0].num_columns == routed.batch.num_columns:
+        return routed.batch
+    if len(pieces) == 1:
+        return pieces[0]
+    return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+
+
+def check_room(view: View, txn: Txn, messages: int) -> None:
+    """A transaction holds at most TXN_MESSAGES_MAX messages, so that its end stays one frame."""
+    held = 0
+    for partition in txn.partitions:
+        known = buffers.find_held(view.buffer(partition), txn.coordinator, txn.sequence)
+        held += 0 if known is None else known.count
+    if held + messages > TXN_MESSAGES_MAX:
+        raise LimitExceeded(
+            f"transaction {txn.coordinator}:{txn.sequence} would hold "
+            f"{held + messages} messages, the most is {TXN_MESSAGES_MAX}",
+            hint="commit and begin another", setting="txn_messages_max", limit=TXN_MESSAGES_MAX,
+            value=held + messages,
+        )  # fmt: skip

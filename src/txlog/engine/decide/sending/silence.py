@@ -1,0 +1,116 @@
+"""Producers that were silent for too long: they are declared idle, by a row like any other.
+
+    watermark_producer_idle_timeout_ms   policy of a topic, its namespace or the store; 0: never
+
+The sweep before a writing call looks (store/sweeper). Silence counts by the wall clock from the
+frame with a producer's last watermark row in a partition; one with rows in an open transaction is
+heard of. A partition that is away is left until it is back. Source: spec/watermarks 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Draft
+from txlog.engine.folds.catalog import Topic, numbers
+from txlog.engine.model.ops import WatermarkIdled
+from txlog.engine.plan.watermark_policy import policy
+from txlog.engine.view.view import View
+from txlog.errors import Corruption
+from txlog.settings import Settings
+
+TIMEOUT: Final = "watermark_producer_idle_timeout_ms"
+BY_TIMEOUT: Final = "timeout"
+RETRY_MS: Final = 1_000  # where something holds back what is overdue
+LOOK_MS_MAX: Final = 60_000  # between two looks, for the wall clock may be set
+NEVER_MS: Final = 1 << 62
+
+
+class Look(NamedTuple):
+    """(partition, producer) to be declared idle, and after how many ms there may be others."""
+
+    silent: list[tuple[int, str]]
+    again_ms: int
+
+
+def silent_producers(view: View, settings: Settings, now_ms: int, *, bounded: bool = True) -> Look:
+    """Who was silent for as long as the policy of the topic says.
+
+    bounded: at most sweep_max of them, and of so many partitions that may have one; of others the
+             turn comes as the journal grows
+    cost:    loads the watermarks of these partitions, reads no row; without the policy no fold
+    """
+    limits = _limits(view, settings)
+    if not limits:
+        return Look([], NEVER_MS)
+    again_ms = min(LOOK_MS_MAX, *limits)  # whoever comes now is not silent before
+    watched: list[tuple[int, int]] = []
+    for topic in _topics(view, settings):
+        if limit_ms := policy(view, settings, topic, TIMEOUT):
+            watched += [(number, limit_ms) for number in _used(view, topic)]
+    most = settings.sweep_max
+    if bounded and len(watched) > most:
+        start = view.lsn % len(watched)
+        watched = (watched[start:] + watched[:start])[:most]
+        again_ms = min(again_ms, RETRY_MS)
+    silent: list[tuple[int, str]] = []
+    for number, limit_ms in watched:
+        try:
+            state = view.watermark(number)
+        except Corruption:
+            continue  # whoever uses this partition is told; other calls must not fail for it
+        busy = {name for effects in state.pending.values() for name in effects}
+        for name, one in state.state.active.items():
+            left_ms = one.time_ms + limit_ms - now_ms
+            if left_ms > 0:
+                again_ms = min(again_ms, left_ms)
+            elif name in busy:
+                again_ms = min(again_ms, RETRY_MS)
+            elif not bounded or len(silent) < most:
+                silent.append((number, name))
+    return Look(silent, again_ms)
+
+
+def _limits(view: View, settings: Settings) -> list[int]:
+    """What any policy says, wherever it holds."""
+    catalog = view.catalog
+    named = [*catalog.namespace_policies.values(), *catalog.policies.values()]
+    found = [getattr(settings, TIMEOUT), *(known.get(TIMEOUT, 0) for known in named)]
+    return [limit_ms for limit_ms in found if limit_ms]
+
+
+def _topics(view: View, settings: Settings) -> Iterable[Topic]:
+    """Topics that may have the policy."""
+    catalog = view.catalog
+    of_namespaces = catalog.namespace_policies.values()
+    if getattr(settings, TIMEOUT) or any(TIMEOUT in known for known in of_namespaces):
+        return catalog.topics.values()
+    return [
+        catalog.topics[number] for number, known in catalog.policies.items() if TIMEOUT in known
+    ]
+
+
+def _used(view: View, topic: Topic) -> Iterator[int]:
+    away = view.catalog.unavailable
+    for number in numbers(topic):
+        if number not in away and view.exists(("watermark", number, 0)):
+            yield number
+
+
+def declare_idle(draft: Draft, silent: Iterable[tuple[int, str]]) -> None:
+    """Add the W_IDLE rows."""
+    for number, name in silent:
+        where = draft.take_entries(number, "p", 1)
+        draft.ops.append(WatermarkIdled(number, *where, name, BY_TIMEOUT))
+
+
+def is_silence_due(view: View, settings: Settings, now: Instant) -> bool:
+    """True when a sweep would declare somebody idle."""
+    if view.no_silence_before(now):
+        return False
+    found = silent_producers(view, settings, now.wall_ms)
+    if not found.silent:
+        view.note_silence(now, found.again_ms)
+    return bool(found.silent)

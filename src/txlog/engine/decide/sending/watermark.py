@@ -1,0 +1,188 @@
+"""Asserting event-time progress: a row in every partition of the topic, in one frame.
+
+    plain              W_SET or W_IDLE rows in the partitions, durable before answered
+    in a transaction   rows in the sidecars; they take effect with its markers, or never
+
+Source: apache/pulsar#12267; spec/watermarks 3, 10, 11, 12.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.sending.producers import Named, check_producer
+from txlog.engine.decide.transactions.enter import Use, enter
+from txlog.engine.folds.catalog import Topic, index_of, numbers
+from txlog.engine.folds.watermark import START, Active, State, Watermark
+from txlog.engine.model.ops import (
+    BufferWatermark,
+    PartitionAdded,
+    WatermarkIdled,
+    WatermarkSet,
+)
+from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.watermark_policy import policy
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument, LimitExceeded
+from txlog.ids import TopicName, TxnId
+from txlog.settings import EVENT_TIME_MAX, Settings
+
+
+class Assertion(msgspec.Struct, frozen=True, gc=False):
+    """What a producer asserts: event_time in ms, None: it is idle; by: who says so."""
+
+    producer: str
+    event_time: int | None
+    by: str = "producer"
+
+
+class WatermarkPlaced(msgspec.Struct, frozen=True, gc=False):
+    """Where an assertion stands: partition (from 0) -> (ledger, entry); of its transaction else.
+
+    numbers: partition (from 0) -> its number in the store
+    """
+
+    positions: dict[int, tuple[int, int]]
+    numbers: dict[int, int]
+    txn: TxnId | None = None
+
+
+def check_event_time(event_time: int | None) -> int | None:
+    """The time, if it may be asserted; raises InvalidArgument."""
+    if event_time is None:
+        return None
+    if isinstance(event_time, bool) or not isinstance(event_time, int):
+        raise InvalidArgument(f"event_time is {event_time!r}, it must be an integer", code=203)
+    if not 0 < event_time <= EVENT_TIME_MAX:
+        raise InvalidArgument(
+            f"event_time is {event_time}, it must be above 0 and below 2^63", code=203
+        )
+    return event_time
+
+
+def assert_watermark(
+    view: View, settings: Settings, now: Instant, topic: Topic, what: Assertion,
+    named: Named | None = None,
+) -> Decision:  # fmt: skip
+    """Decide a plain watermark; durable before answered. Returns WatermarkPlaced.
+
+    raises: InvalidArgument, ProducerFenced, PartitionUnavailable, LimitExceeded (producers)
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    _check(draft, topic, what, named)
+    positions: dict[int, tuple[int, int]] = {}
+    for number in numbers(topic):
+        where = draft.take_entries(number, "p", 1)
+        draft.ops.append(
+            WatermarkIdled(number, *where, what.producer, what.by)
+            if what.event_time is None
+            else WatermarkSet(number, *where, what.producer, what.event_time)
+        )
+        positions[index_of(topic, number)] = where
+    return draft.decision(WatermarkPlaced(positions, _indexes(topic)), sync=True)
+
+
+def assert_in_txn(
+    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, what: Assertion,
+    named: Named | None, use: Use,
+) -> Decision:  # fmt: skip
+    """Decide a watermark in a transaction; written, not flushed: the commit carries it.
+
+    returns: (its TxnId, WatermarkPlaced)
+    raises:  as assert_watermark; TransactionNotFound, InvalidTxnStatus and its kin
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    txn = enter(draft, now, uid, use)
+    if isinstance(txn, Decision):
+        return txn
+    _check(draft, topic, what, named)
+    pair = (txn.coordinator, txn.sequence)
+    for number in numbers(topic):
+        if number not in txn.partitions:
+            draft.ops.append(PartitionAdded(*pair, number))
+        where = draft.take_entries(number, "s", 1)
+        draft.ops.append(BufferWatermark(number, *where, *pair, what.producer, what.event_time))
+    txn_id = TxnId(*pair)
+    return draft.decision((txn_id, WatermarkPlaced({}, _indexes(topic), txn_id)))
+
+
+def _indexes(topic: Topic) -> dict[int, int]:
+    return {index_of(topic, number): number for number in numbers(topic)}
+
+
+def is_active(view: View, topic: Topic, producer: str) -> bool:
+    """True while some partition waits for a producer, whatever open transactions will do."""
+    return any(producer in view.watermark(number).state.active for number in numbers(topic))
+
+
+def regresses(view: View, topic: Topic, what: Assertion, txn: TxnId | None) -> bool:
+    """True when the time is below the last one of the producer, so that it changes nothing."""
+    if what.event_time is None:
+        return False
+    for number in numbers(topic):
+        state = view.watermark(number)
+        known = state.state.active.get(what.producer)
+        last = None if known is None else known.event_time
+        if txn is not None:
+            held = state.pending.get((txn.coordinator, txn.sequence), {}).get(what.producer)
+            if held is not None:
+                idle, time = held
+                last = time if idle or last is None else max(last, time or last)
+        if last is not None and what.event_time < last:
+            return True
+    return False
+
+
+def _check(draft: Draft, topic: Topic, what: Assertion, named: Named | None) -> None:
+    view = draft.view
+    check_event_time(what.event_time)
+    if named is not None:
+        check_producer(view, topic, named)
+    most = policy(view, draft.settings, topic, "watermark_producers_max")
+    for number in numbers(topic):
+        check_available(view, topic, number)
+        if most and what.event_time is not None:
+            known = _names(view.watermark(number))
+            if what.producer not in known and len(known) >= most:
+                raise LimitExceeded(
+                    f"{len(known)} producers assert watermarks in "
+                    f"{TopicName.parse(topic.name).short}, watermark_producers_max is {most}",
+                    hint="declare some idle", setting="watermark_producers_max", limit=most,
+                    value=len(known) + 1,
+                )  # fmt: skip
+
+
+def _names(state: Watermark) -> set[str]:
+    """Producers that are waited for, or will be when open transactions commit."""
+    found = set(state.state.active)
+    for effects in state.pending.values():
+        found |= effects.keys()
+    return found
+
+
+def take_snapshots(view: View, settings: Settings, now: Instant, topic: Topic) -> Decision:
+    """Decide a snapshot in every partition where anything was asserted; answers how many."""
+    draft = Draft(view, settings, now.wall_ms)
+    before = 0
+    for number in numbers(topic):
+        check_available(view, topic, number)
+        if view.watermark(number).state.seen:
+            draft.snapshot(number)
+            before += 1
+    return draft.decision(before, sync=True)
+
+
+def least_state(view: View, topic: Topic) -> State | None:
+    """What a new partition begins with: by producer the least time of the others; None: nothing."""
+    known = [view.watermark(number).state for number in numbers(topic)]
+    if not any(state.seen for state in known):
+        return None
+    active: dict[str, Active] = {}
+    for state in known:
+        for producer, one in state.active.items():
+            least = active.get(producer)
+            if least is None or one.event_time < least.event_time:
+                active[producer] = Active(one.event_time, *START, one.time_ms)
+    return State(active, True)

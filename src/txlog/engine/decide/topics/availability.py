@@ -1,0 +1,79 @@
+"""Taking a partition away, and bringing it back with all that waited for it.
+
+Coming back is one frame: markers, aborts and cursor changes of every decided transaction that
+waited, in order of decision, the last status of those then complete, and PartitionAvailable. So
+nobody finds the partition readable and a marker missing. Source: spec/transactions 11.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.transactions.resolve import finish_ops
+from txlog.engine.folds.catalog import number_of
+from txlog.engine.folds.coordinator import ENDED
+from txlog.engine.model.ops import PartitionAvailable, PartitionOffline
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.participants import waiting_for
+from txlog.engine.view.view import View
+from txlog.errors import Corruption, InvalidArgument
+from txlog.ids import TopicName, TxnId
+from txlog.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """What became of a partition; finished: the transactions that its coming back completed."""
+
+    online: bool
+    changed: bool
+    finished: list[TxnId] = field(default_factory=list)
+
+
+def partition_number(view: View, name: TopicName) -> int:
+    """The store-wide number of the partition that a name says; one of one need not be named.
+
+    raises: TopicNotFound, InvalidArgument (which of several)
+    """
+    found = find_topic(view, name)
+    if name.partition is None and found.partitions > 1:
+        raise InvalidArgument(
+            f"{name.short} has {found.partitions} partitions: which one?", code=205,
+            hint=f"{name.short}/0", topic=name.short,
+        )  # fmt: skip
+    return number_of(found, name.partition or 0)
+
+
+def set_offline(view: View, name: TopicName) -> Decision:
+    """Decide that a partition is not available; a Switched. Raises TopicNotFound."""
+    number = partition_number(view, name)
+    if number in view.catalog.unavailable:
+        return Decision([], None, True, Switched(False, False))
+    return Decision([PartitionOffline(number, "admin")], None, True, Switched(False, True))
+
+
+def quarantine(view: View, partition: int, ledger: int, row: int) -> Decision:
+    """Decide that a partition is damaged, if it still is; answers whether it is not available."""
+    if partition in view.catalog.unavailable:
+        return Decision([], None, True, True)
+    try:
+        view.rows([(ledger, row, row + 1)])
+    except Corruption:
+        return Decision([PartitionOffline(partition, "damage", ledger, row)], None, True, True)
+    return Decision([], None, True, False)  # a checkpoint has replaced the file meanwhile
+
+
+def set_online(view: View, settings: Settings, now: Instant, name: TopicName) -> Decision:
+    """Decide the coming back of a partition whose files were found good; a Switched."""
+    number = partition_number(view, name)
+    if number not in view.catalog.unavailable:
+        return Decision([], None, True, Switched(True, False))
+    draft = Draft(view, settings, now.wall_ms)
+    finished: list[TxnId] = []
+    for txn in waiting_for(view, number):
+        if finish_ops(draft, txn, back=number).status in ENDED:
+            finished.append(TxnId(txn.coordinator, txn.sequence))
+    draft.ops.append(PartitionAvailable(number))
+    return draft.decision(Switched(True, True, finished), sync=True)

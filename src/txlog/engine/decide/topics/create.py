@@ -1,0 +1,202 @@
+"""Administration: creating topics and subscriptions, more coordinators, rolling ledgers over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.topics.policies import Policies
+from txlog.engine.decide.topics.policies import policy_ops as subscription_policies
+from txlog.engine.decide.topics.trim import POLICIES
+from txlog.engine.folds.catalog import Topic, consumers_of, numbers
+from txlog.engine.model.ops import (
+    CursorOpened,
+    IsolationSet,
+    PolicySet,
+    SettingSet,
+    SubscriptionCreated,
+    TopicCreated,
+)
+from txlog.engine.plan.lookup import subscription as find_subscription
+from txlog.engine.plan.reading.ranges import partition_of, resolve_bound
+from txlog.engine.plan.reading.uncommitted import check_isolation
+from txlog.engine.view.view import View
+from txlog.errors import (
+    AlreadyExists,
+    ConsumerBusy,
+    InvalidArgument,
+    LimitExceeded,
+    NotAllowed,
+)
+from txlog.ids import MessageId, TopicName
+from txlog.ranges import START, Bound
+from txlog.settings import (
+    INSTANT_MS_MAX,
+    PARTITIONS_MAX,
+    TOPICS_MAX,
+    Settings,
+    check_setting,
+)
+
+NO_POLICIES: Mapping[str, int | None] = MappingProxyType({})
+SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key-shared")
+
+
+def nothing(view: View, now: Instant) -> Decision:
+    """A call that only wants the sweep which precedes every decision."""
+    del view, now
+    return Decision([], None, True)
+
+
+def create_topic(
+    view: View, settings: Settings, now: Instant, name: TopicName, partitions: int, *,
+    if_not_exists: bool, policies: Mapping[str, int | None] = NO_POLICIES,
+) -> Decision:  # fmt: skip
+    """Decide a new topic; answers whether it was created."""
+    if partitions < 1:
+        raise InvalidArgument(f"a topic has at least 1 partition, not {partitions}", code=203)
+    if partitions > PARTITIONS_MAX:
+        raise LimitExceeded(
+            f"{partitions} partitions asked for, the most is {PARTITIONS_MAX}",
+            setting="partitions_max", limit=PARTITIONS_MAX, value=partitions,
+        )  # fmt: skip
+    catalog = view.catalog
+    known = catalog.by_name.get(name.full.casefold())
+    if known is not None:
+        there = catalog.topics[known]
+        if if_not_exists and there.name == name.full:
+            return Decision([], None, True, False)
+        raise AlreadyExists(
+            f"topic {TopicName.parse(there.name).short} exists already", topic=name.short
+        )
+    if len(catalog.topics) >= TOPICS_MAX:
+        raise LimitExceeded(
+            f"the store has {TOPICS_MAX} topics, the most there may be", setting="topics_max",
+            limit=TOPICS_MAX, value=TOPICS_MAX + 1,
+        )  # fmt: skip
+    draft = Draft(view, settings, now.wall_ms)
+    first = catalog.next_partition
+    made = name.check_new().full
+    draft.ops.append(TopicCreated(catalog.next_topic, made, first, partitions))
+    for number in range(first, first + partitions):
+        draft.open_partition(number)
+    draft.ops += policy_ops(catalog.next_topic, policies)
+    return draft.decision(True, sync=True)
+
+
+def set_policies(view: View, topic: Topic, policies: Mapping[str, int | None]) -> Decision:
+    """Decide policies of a topic, None to take one away; answers those it has then."""
+    known = {**view.catalog.policies.get(topic.number, {}), **policies}
+    answer = {name: known[name] for name in POLICIES if known.get(name) is not None}
+    return Decision([*policy_ops(topic.number, policies)], None, True, answer)
+
+
+def policy_ops(topic: int, policies: Mapping[str, int | None]) -> list[PolicySet]:
+    """The ops of policies of a topic; raises InvalidArgument."""
+    for name, value in policies.items():
+        if name not in POLICIES:
+            raise InvalidArgument(f"{name} is not a policy", hint=", ".join(POLICIES))
+        if value is not None and not isinstance(value, int):
+            raise InvalidArgument(f"{name} is {value!r}, it must be an integer", code=203)
+        if value is not None and not 0 <= value <= INSTANT_MS_MAX:
+            raise InvalidArgument(f"{name} is {value}, it must not be negative", code=203)
+    return [
+        PolicySet(topic, name, None if value is None else int(value))  # True is 1
+        for name, value in policies.items()
+    ]
+
+
+def check_type(type: str) -> str:
+    """The subscription type, if there is one of this name; raises InvalidArgument."""
+    if type not in SUBSCRIPTION_TYPES:
+        raise InvalidArgument(
+            f"{type!r} is not a subscription type", hint=", ".join(SUBSCRIPTION_TYPES)
+        )
+    return type
+
+
+def create_subscription(
+    view: View, settings: Settings, now: Instant, topic: Topic, name: str, *, type: str,
+    isolation: str, position: Bound | None, if_not_exists: bool,
+    policies: Policies = NO_POLICIES,
+) -> Decision:  # fmt: skip
+    """Decide a new subscription; answers whether it was created."""
+    check_type(type)
+    check_isolation(isolation)
+    folded = name.casefold()
+    for number in topic.subscriptions:
+        there = view.catalog.subscriptions[number]
+        if there.name.casefold() == folded:
+            if if_not_exists and there.name == name:
+                return Decision([], None, True, False)
+            raise AlreadyExists(
+                f"subscription {there.name} exists already", subscription=there.name,
+                topic=TopicName.parse(topic.name).short,
+            )  # fmt: skip
+    draft = Draft(view, settings, now.wall_ms)
+    number = view.catalog.next_subscription
+    draft.ops.append(SubscriptionCreated(number, topic.number, name, type, isolation))
+    wanted = position or START
+    for index, partition in enumerate(numbers(topic)):
+        # an id selects its partition; of the others nothing is passed over
+        is_other = isinstance(wanted.value, MessageId) and (
+            partition_of(view, topic, wanted.value) != index
+        )
+        behind = resolve_bound(view, topic, index, START if is_other else wanted)
+        draft.ops.append(CursorOpened(number, partition, behind))
+    draft.ops += subscription_policies(number, topic.name, name, policies)
+    return draft.decision(True, sync=True)
+
+
+def scale_coordinators(view: View, settings: Settings, now: Instant, count: int) -> Decision:
+    """Decide to have more coordinators; answers their number before.
+
+    raises: NotAllowed for fewer, InvalidArgument and LimitExceeded by the bounds of the setting
+    """
+    check_setting("coordinators", count)
+    before = settings.coordinators
+    if count < before:
+        raise NotAllowed(
+            f"the store has {before} coordinators, {count} asked for: their number may only grow",
+            setting="coordinators", limit=before, value=count,
+        )  # fmt: skip
+    draft = Draft(view, settings, now.wall_ms)
+    if count > before:
+        draft.ops.append(SettingSet("coordinators", count))
+    return draft.decision(before, sync=True)
+
+
+def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | None) -> Decision:
+    """Decide to close the open ledgers of these topics (None: of all), for sealing."""
+    draft = Draft(view, settings, now.wall_ms)
+    rolled = 0
+    for topic in view.catalog.topics.values() if topics is None else topics:
+        for number in numbers(topic):
+            for role in ("p", "s"):
+                state = view.topic(number) if role == "p" else view.buffer(number)
+                last = state.ledgers[-1] if state.ledgers else None
+                if last and draft.holds_rows(number, role, last.ledger, last.entries):
+                    draft.roll(number, role, last.ledger)
+                    rolled += 1
+    return draft.decision(rolled, sync=True)
+
+
+def set_isolation(
+    view: View, topic: Topic, name: str, isolation: str, dead: Collection[int]
+) -> Decision:
+    """Decide the isolation of a subscription; answers whether it changed.
+
+    dead: consumers that the caller found dead; any other one is ConsumerBusy
+    """
+    check_isolation(isolation)
+    held = find_subscription(view, topic, name)
+    if any(one.number not in dead for one in consumers_of(view.catalog, held.number)):
+        raise ConsumerBusy(
+            f"subscription {name} has a consumer: its isolation cannot be changed",
+            hint="close the consumer", subscription=name,
+        )  # fmt: skip
+    if held.isolation == isolation:
+        return Decision([], None, True, False)
+    return Decision([IsolationSet(held.number, isolation)], None, True, True)

@@ -1,0 +1,125 @@
+"""Deleting subscriptions and topics, in one frame each.
+
+What transactions hold there goes with it: an open one commits without it and names it as skipped,
+a decided one that waited for nothing else is complete in the frame of the deletion (I-17). Files go
+as those of a trim do: the frame lets go of the ledgers, the next checkpoint no longer names them.
+Source: spec/transactions 5.1, 9.3, 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.topics.buckets import all_gone
+from txlog.engine.decide.transactions.resolve import finish_ops
+from txlog.engine.folds.catalog import Subscription, Topic, consumers_of, numbers
+from txlog.engine.model.ops import SubscriptionDeleted, TopicDeleted
+from txlog.engine.plan.ack_sets import backlog
+from txlog.engine.plan.participants import Place, in_order, participants, waiting_for
+from txlog.engine.view.view import View
+from txlog.errors import ConsumerBusy, StillInUse
+from txlog.ids import TopicName
+from txlog.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedSubscription:
+    """What a deleted subscription had not acknowledged."""
+
+    topic: str
+    subscription: str
+    backlog: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """What was in a deleted topic."""
+
+    topic: str
+    partitions: int
+    messages: int
+    size_bytes: int
+    subscriptions: int
+
+
+def delete_subscription(
+    view: View, settings: Settings, now: Instant, topic: Topic, held: Subscription, *,
+    dead: Collection[int], force: bool,
+) -> Decision:  # fmt: skip
+    """Decide that a subscription is gone, with what it acknowledged and what is pending on it.
+
+    dead:    consumers of it that the caller found dead; any other keeps it, unless forced
+    returns: a DeletedSubscription, durable
+    raises:  ConsumerBusy
+    """
+    short = TopicName.parse(topic.name).short
+    known = {one.number for one in consumers_of(view.catalog, held.number)}
+    if not force and known - set(dead):
+        raise ConsumerBusy(
+            f"subscription {held.name} of {short} has a live consumer",
+            hint="close it, or --force", topic=short, subscription=held.name,
+        )  # fmt: skip
+    draft = Draft(view, settings, now.wall_ms)
+    ours = list(numbers(topic))
+    answer = DeletedSubscription(
+        short, held.name, sum(backlog(view, held.number, number) for number in ours)
+    )
+    clamped = [
+        number for number in ours
+        if view.exists(("watermark", number, 0)) and held.number in view.watermark(number).clamps
+    ]  # fmt: skip
+    draft.ops.append(SubscriptionDeleted(held.number, ours, clamped))
+    _complete(draft, ours, [(number, held.number) for number in ours])
+    return draft.decision(answer, sync=True)
+
+
+def delete_topic(
+    view: View, settings: Settings, now: Instant, topic: Topic, *, force: bool
+) -> Decision:
+    """Decide that a topic is gone, with its messages and subscriptions.
+
+    returns: a DeletedTopic, durable
+    raises:  StillInUse (408) with subscriptions or unfinished transactions, unless forced
+    """
+    short = TopicName.parse(topic.name).short
+    ours = list(numbers(topic))
+    states = [view.topic(number) for number in ours]
+    sides = [view.buffer(number) for number in ours]
+    subscriptions = list(topic.subscriptions)
+    txns = {
+        (coordinator, sequence)
+        for side in sides for coordinator, held in side.held.items() for sequence in held
+    }  # fmt: skip
+    if not force and (subscriptions or txns):
+        raise StillInUse(
+            f"topic {short} has subscriptions ({len(subscriptions)}) or unfinished transactions "
+            f"({len(txns)})", hint="--force deletes it all the same",
+            topic=short,
+        )  # fmt: skip
+    answer = DeletedTopic(
+        short, topic.partitions, sum(state.messages for state in states),
+        sum(state.payload_bytes for state in states), len(subscriptions),
+    )  # fmt: skip
+    draft = Draft(view, settings, now.wall_ms)
+    draft.ops += [SubscriptionDeleted(number, ours) for number in subscriptions]
+    draft.ops += [op for number in ours for op in all_gone(view, number)]
+    ledgers = [end.ledger for state in states for end in state.ledgers]
+    ledgers += [end.ledger for side in sides for end in side.ledgers]
+    draft.ops.append(TopicDeleted(topic.number, ours, ledgers))
+    gone = [(number, subscription) for number in ours for subscription in (0, *subscriptions)]
+    _complete(draft, ours, gone)
+    return draft.decision(answer, sync=True)
+
+
+def _complete(draft: Draft, partitions: list[int], gone: list[Place]) -> None:
+    """Add the end of every decided transaction that waits for nothing but what is deleted."""
+    found = {
+        (txn.coordinator, txn.sequence): txn
+        for partition in partitions for txn in waiting_for(draft.view, partition)
+    }  # fmt: skip
+    for txn in in_order(list(found.values())):
+        if not participants(draft.view, txn, gone=gone).waiting:
+            finish_ops(draft, txn, gone=gone)

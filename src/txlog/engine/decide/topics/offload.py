@@ -1,0 +1,28 @@
+"""The deciding frames of offloading: a place to copy to, and a copy that takes a file's place.
+
+A file is copied without the write lock; so the decision looks again whether the ledger still has
+the file that was copied.
+"""
+
+from __future__ import annotations
+
+from txlog.engine.decide.draft import Decision
+from txlog.engine.folds.catalog import has_partition
+from txlog.engine.model.ops import Offloaded, PlaceAdded
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.view.view import View
+
+
+def add_place(view: View, place: str) -> Decision:
+    """Decide that files may be in a place; durable before the first is there."""
+    if place in view.catalog.places:
+        return Decision([], None, True)
+    return Decision([PlaceAdded(place)], None, True)
+
+
+def offload(view: View, partition: int, old: FileRef, new: FileRef) -> Decision:
+    """Decide that a copy takes the place of its file; answers whether it does."""
+    is_same = has_partition(view.catalog, partition) and view.files.of(old.ledger) == [old]
+    if not is_same:
+        return Decision([], None, True, False)
+    return Decision([Offloaded(partition, new)], None, True, True)

@@ -1,0 +1,88 @@
+"""The deciding frames of sidecar upkeep: rolling, naming a new ledger, switching over to it.
+
+Files are made without the write lock, from a state that may be past by the time they are there. So
+each decision looks again: what does not fit any more is refused with False and nothing happens.
+Source: spec/transactions 12, R17.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.topics.trim import dead_ledgers
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.catalog import has_partition
+from txlog.engine.model.ops import Compacted, LedgerReserved, LedgerRolled, LedgerSealed
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.view.view import View
+
+Moved = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A published file and what it stands for; old: (ledger, was it sealed)."""
+
+    partition: int
+    old: list[tuple[int, bool]]
+    file: FileRef
+    payload_bytes: int
+    moved: list[Moved]
+
+
+def roll_dead(view: View, numbers: Iterable[int], draft: Draft) -> Decision:
+    """Decide to close the open ledgers of sidecars that hold dead rows."""
+    for number in numbers:
+        ends = view.buffer(number).ledgers
+        if ends and ends[-1].dead_bytes:
+            draft.ops.append(LedgerRolled(number, "s", ends[-1].ledger, draft.new_ledger()))
+    return draft.decision()
+
+
+def drop_dead(view: View, number: int) -> Decision:
+    """Decide to drop closed sidecar ledgers without a live row; answers how many."""
+    ops = dead_ledgers(view, number, set())
+    return Decision([*ops], None, True, len(ops))
+
+
+def reserve_ledger(view: View, number: int) -> Decision:
+    """Decide the id of a new sidecar ledger; it is used by the switch, or never.
+
+    returns: 0 when the topic was deleted since
+    """
+    if not has_partition(view.catalog, number):
+        return Decision([], None, True, 0)
+    ledger = view.catalog.next_ledger
+    return Decision([LedgerReserved(number, "s", ledger)], None, True, ledger)
+
+
+def switch(view: View, made: Switch) -> Decision:
+    """Decide that a compacted file takes the place of its ledgers; answers whether it does.
+
+    What ended since the file was made is right in either place: order comes from markers.
+    """
+    state = view.buffer(made.partition)
+    closed = {end.ledger: end.sealed for end in state.ledgers[:-1]}
+    if any(closed.get(ledger) is not sealed for ledger, sealed in made.old):
+        return Decision([], None, True, False)
+    old = [ledger for ledger, _ in made.old]
+    op = Compacted(made.partition, old, made.file, made.payload_bytes, made.moved)
+    return Decision([op], None, True, True)
+
+
+def seal(view: View, op: LedgerSealed) -> Decision:
+    """Decide that a sealed file takes the place of a ledger; answers whether it does.
+
+    A trim since the file was made took rows out of the rule by which ranges are counted anew.
+    """
+    number, ledger = op.partition, op.file.ledger
+    state = view.topic(number) if op.role == "p" else view.buffer(number)
+    if not any(end.ledger == ledger and not end.sealed for end in state.ledgers[:-1]):
+        return Decision([], None, True, False)
+    if op.role == "s":
+        rows = buffers.live_rows(view.buffer(number)).get(ledger, 0)
+        if rows != op.file.rows:
+            return Decision([], None, True, False)
+    return Decision([op], None, True, True)

@@ -1,0 +1,237 @@
+"""Trimming: whole ledgers of a partition go, oldest first, and what pointed at them moves on.
+
+One frame holds all of it (Law 4): the ledgers, the sidecar ledgers in which nothing lives any more,
+mark-delete of every cursor, and what open transactions still hold. A trimmed message counts as
+DELETED from then on. Source: spec/transactions 12, RELIABILITY R18.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.folds.cursor import covers
+from txlog.engine.folds.topic import LedgerEnd
+from txlog.engine.model.idset import IdSet
+from txlog.engine.model.ops import CursorTrimmed, LedgerRolled, LedgerTrimmed, Mark, Run
+from txlog.engine.plan.ack_sets import advanced, behind_mark, messages_in, subtract, through
+from txlog.engine.plan.clock_trust import trusted
+from txlog.engine.plan.participants import unavailable_error
+from txlog.engine.plan.reading.ranges import partition_of, resolve_bound
+from txlog.engine.plan.retention_policy import RetentionPolicy, retention_policy
+from txlog.engine.view.view import View
+from txlog.errors import Refused
+from txlog.ids import MessageId, TopicName
+from txlog.ranges import Bound
+from txlog.settings import Settings
+
+# What a topic may be told: keep so long, keep so many bytes, keep until acknowledged by all;
+# acknowledge what is older (expiry.py).
+POLICIES = ("retention_ms", "retention_bytes", "retention_acked", "ttl_ms")
+
+
+@dataclass(slots=True)
+class TrimmedPartition:
+    """What a trim does to one partition; unacked: messages some subscription has not deleted."""
+
+    partition: int
+    first_before: MessageId | None = None
+    first_after: MessageId | None = None
+    ledgers: int = 0
+    messages: int = 0
+    size_bytes: int = 0
+    unacked: int = 0
+
+
+@dataclass(slots=True)
+class TrimAnswer:
+    """What a trim does to a topic."""
+
+    topic: str
+    partitions: list[TrimmedPartition] = field(default_factory=list)
+
+    def total(self, name: str) -> int:
+        """The sum of a count over the partitions."""
+        return sum(getattr(row, name) for row in self.partitions)
+
+
+def trim(
+    view: View, settings: Settings, now: Instant, topic: Topic, to: Bound | None, *,
+    force_unacked: bool = False, careful: bool = False,
+) -> Decision:  # fmt: skip
+    """Decide to trim what lies before a bound, or (None) what the topic's policies let go.
+
+    careful: stop before the first ledger with unacknowledged messages, instead of refusing
+    returns: a TrimAnswer, durable
+    raises:  Refused (902) when unacknowledged messages would go
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    answer = TrimAnswer(TopicName.parse(topic.name).short)
+    policy = retention_policy(view, settings, topic)
+    only = None
+    if to is not None and isinstance(to.value, MessageId):
+        only = partition_of(view, topic, to.value)
+    for index in range(topic.partitions):
+        row = TrimmedPartition(index)
+        answer.partitions.append(row)
+        number = number_of(topic, index)
+        ends = view.topic(number).ledgers
+        row.first_before = row.first_after = _first(ends)
+        if only is not None and index != only:
+            continue
+        if number in view.catalog.unavailable:
+            if careful:
+                continue
+            raise unavailable_error(view.catalog, topic, number)
+        count = (
+            _by_policy(view, policy, topic, number, trusted(view, settings, now).wall_ms)
+            if to is None else _below(ends, resolve_bound(view, topic, index, to))
+        )  # fmt: skip
+        if careful:
+            count = _acknowledged(view, topic, number, ends[:count])
+        if count:
+            _trim_partition(draft, topic, number, count, row)
+    unacked = answer.total("unacked")
+    if unacked and not force_unacked:
+        raise Refused(
+            f"{unacked} messages of {answer.topic} that would go are not acknowledged", code=902,
+            hint="--force-unacked trims them all the same", topic=answer.topic,
+        )  # fmt: skip
+    return draft.decision(answer, sync=True)
+
+
+def _first(ends: list[LedgerEnd]) -> MessageId | None:
+    return next((MessageId(end.ledger, 0) for end in ends if end.entries), None)
+
+
+def _below(ends: list[LedgerEnd], mark: Mark) -> int:
+    """How many of the oldest ledgers lie wholly at or before the mark."""
+    count = 0
+    for end in ends:
+        if not covers(mark, (end.ledger, end.entries - 1, 0)) or (
+            end is ends[-1] and not _used(end)
+        ):
+            break
+        count += 1
+    return count
+
+
+def _used(end: LedgerEnd) -> bool:
+    return end.entries > 0
+
+
+def _by_policy(view: View, policy: RetentionPolicy, topic: Topic, number: int, now_ms: int) -> int:
+    """How many of the oldest ledgers a policy of the topic lets go."""
+    age, size = policy.retention_ms, policy.retention_bytes
+    state = view.topic(number)
+    acked = 0
+    if policy.retention_acked and topic.subscriptions:
+        acked = _acknowledged(view, topic, number, state.ledgers[:-1])
+    count, left = 0, state.payload_bytes
+    for end in state.ledgers[:-1]:
+        left -= end.payload_bytes
+        is_old = age is not None and now_ms - end.last_ms >= age
+        is_beyond = size is not None and left >= size
+        if not (is_old or is_beyond or count < acked):
+            return count
+        count += 1
+    last = state.ledgers[-1]
+    # an idle partition never rolls over by itself: its last ledger goes when all in it is too old
+    return count + (_used(last) and age is not None and now_ms - last.last_ms >= age)
+
+
+def _acknowledged(view: View, topic: Topic, number: int, ends: list[LedgerEnd]) -> int:
+    """How many of these ledgers every subscription has wholly behind its mark-delete."""
+    marks = [view.cursor(one, number).mark_delete for one in topic.subscriptions]
+    for count, end in enumerate(ends):
+        last = _last_message(view, number, end)
+        if last is not None and not all(covers(mark, last) for mark in marks):
+            return count
+    return len(ends)
+
+
+def _last_message(view: View, number: int, end: LedgerEnd) -> Mark | None:
+    """The last entry of a ledger that is a message, or a marker with some."""
+    buffer = view.buffer(number)
+    silent = view.watermark(number).silent.get(end.ledger, ())
+    for entry in range(end.entries - 1, -1, -1):
+        if entry in silent:
+            continue
+        marker = buffers.find_marker(buffer, end.ledger, entry)
+        if marker is None or marker.count:
+            return (end.ledger, entry, 0)
+    return None
+
+
+def _trim_partition(
+    draft: Draft, topic: Topic, number: int, count: int, row: TrimmedPartition
+) -> None:
+    view = draft.view
+    ends = view.topic(number).ledgers
+    going = ends[:count]
+    row.first_after = _first(ends[count:])
+    row.ledgers = count
+    row.messages = sum(end.messages for end in going)
+    row.size_bytes = sum(end.payload_bytes for end in going)
+    if count == len(ends):
+        draft.roll(number, "p", going[-1].ledger)
+    for end in going:
+        draft.ops.append(
+            LedgerTrimmed(number, "p", end.ledger, end.messages, end.payload_bytes,
+                          _last_message(view, number, end))
+        )  # fmt: skip
+    draft.ops += dead_ledgers(view, number, {end.ledger for end in going}, draft)
+    target: Mark = (going[-1].ledger, going[-1].entries - 1, 0)
+    seen = IdSet()
+    for subscription in topic.subscriptions:
+        cursor = view.cursor(subscription, number)
+        for run in through(view, number, cursor.mark_delete, target):
+            for left in subtract(view, number, run, cursor.acked):
+                for fresh in subtract(view, number, left, seen):
+                    row.unacked += messages_in(view, number, [fresh])
+                    seen.add(fresh)
+        if not covers(cursor.mark_delete, target):
+            draft.ops.append(_cursor_trimmed(view, subscription, number, target))
+
+
+def _cursor_trimmed(view: View, subscription: int, number: int, target: Mark) -> CursorTrimmed:
+    cursor = view.cursor(subscription, number)
+    changed: list[tuple[int, int, list[Run], Mark | None, int]] = []
+    for pair, pending in cursor.pending.items():
+        left = [rest for run in pending.runs for rest in behind_mark(view, number, run, target)]
+        if left != pending.runs:
+            cumulative = pending.cumulative
+            if cumulative is not None and covers(target, cumulative):
+                cumulative = None  # nothing of it is left
+            changed.append((*pair, left, cumulative, messages_in(view, number, left)))
+    mark = advanced(view, subscription, number, target)
+    return CursorTrimmed(subscription, number, mark, changed)
+
+
+def dead_ledgers(
+    view: View, number: int, trimmed: set[int], draft: Draft | None = None
+) -> list[LedgerRolled | LedgerTrimmed]:
+    """The ops that drop sidecar ledgers without a live row, once these ledgers are gone.
+
+    draft: close the open one for that; else only closed ones are dropped
+    """
+    state = view.buffer(number)
+    used = {part[0] for of in state.held.values() for held in of.values() for part in held.ranges}
+    for ledger, markers in state.markers.items():
+        if ledger not in trimmed:
+            used |= {part[0] for marker in markers for part in marker.ranges}
+    ends = state.ledgers[:-1]
+    out: list[LedgerRolled | LedgerTrimmed] = []
+    if draft is not None and state.ledgers:
+        last = state.ledgers[-1]
+        if last.entries and last.ledger not in used:
+            out.append(LedgerRolled(number, "s", last.ledger, draft.new_ledger()))
+            ends = state.ledgers
+    out += [
+        LedgerTrimmed(number, "s", end.ledger, 0, end.payload_bytes)
+        for end in ends if end.ledger not in used
+    ]  # fmt: skip
+    return out

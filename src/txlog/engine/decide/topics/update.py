@@ -1,0 +1,83 @@
+"""Changing a topic: more partitions, other policies.
+
+Partitions only come. A key's partition is crc32(key) mod partitions, so keys move when there are
+more: behind the frame that adds them every send goes by the new number (produce.py looks under the
+lock), and what was sent before stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.sending.watermark import least_state
+from txlog.engine.decide.topics.create import policy_ops
+from txlog.engine.decide.topics.trim import POLICIES
+from txlog.engine.folds.catalog import Topic
+from txlog.engine.folds.cursor import BEFORE_ALL
+from txlog.engine.folds.watermark import PAYLOAD_VERSION, START, Snapshot, encode_snapshot
+from txlog.engine.model.ops import CursorOpened, PartitionsAdded, WatermarkSnapshot
+from txlog.engine.view.view import View
+from txlog.errors import LimitExceeded, NotAllowed
+from txlog.ids import TopicName
+from txlog.settings import PARTITIONS_MAX, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedTopic:
+    """What a topic has after a change, and whether anything is different."""
+
+    topic: str
+    partitions: int
+    policies: dict[str, int]
+    changed: bool
+
+
+def update_topic(
+    view: View, settings: Settings, now: Instant, topic: Topic, partitions: int | None,
+    policies: Mapping[str, int | None],
+) -> Decision:  # fmt: skip
+    """Decide partitions (None: as they are) and policies (None: take away) of a topic.
+
+    returns: an UpdatedTopic, durable; subscriptions get new partitions from their start
+    raises:  NotAllowed (fewer partitions), LimitExceeded, InvalidArgument (a policy)
+    """
+    short = TopicName.parse(topic.name).short
+    draft = Draft(view, settings, now.wall_ms)
+    count = topic.partitions if partitions is None else partitions
+    if count < topic.partitions:
+        raise NotAllowed(
+            f"topic {short} has {topic.partitions} partitions, {count} asked for: their number "
+            "may only grow", hint="messages cannot move between partitions", topic=short,
+        )  # fmt: skip
+    if count > PARTITIONS_MAX:
+        raise LimitExceeded(
+            f"{count} partitions asked for, the most is {PARTITIONS_MAX}",
+            setting="partitions_max", limit=PARTITIONS_MAX, value=count,
+        )  # fmt: skip
+    known = view.catalog.policies.get(topic.number, {})
+    different = {name: value for name, value in policies.items() if known.get(name) != value}
+    policy_ops(topic.number, policies)  # a wrong one is refused, whatever it was
+    draft.ops += policy_ops(topic.number, different)
+    if count > topic.partitions:
+        _add(draft, topic, count - topic.partitions)
+    now_known = {
+        name: value for name, value in {**known, **policies}.items()
+        if value is not None and name in POLICIES
+    }  # fmt: skip
+    return draft.decision(UpdatedTopic(short, count, now_known, bool(draft.ops)), sync=True)
+
+
+def _add(draft: Draft, topic: Topic, count: int) -> None:
+    first = draft.view.catalog.next_partition
+    draft.ops.append(PartitionsAdded(topic.number, first, count))
+    known = least_state(draft.view, topic)
+    for number in range(first, first + count):
+        ledger, entry = draft.roll(number, "p", 0)
+        if known is not None:  # a partition of which nothing is known would stop every consumer
+            payload = encode_snapshot(Snapshot(PAYLOAD_VERSION, START, known))
+            draft.ops.append(WatermarkSnapshot(number, ledger, entry, payload, 0))
+        for subscription in topic.subscriptions:
+            draft.ops.append(CursorOpened(subscription, number, BEFORE_ALL))

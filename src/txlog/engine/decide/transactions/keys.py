@@ -1,0 +1,297 @@
+"""Transaction keys: connecting, beginning under a key, deleting; fencing what stands in the way.
+
+    stored epoch s   presented -1      presented s   below s      above s
+    none             0                 -             -            NotAllowed
+    living           s+1, take-over    s+1           NotAllowed   NotAllowed
+    tombstone        s+1, lives again  NotAllowed    NotAllowed   NotAllowed
+
+One frame connects and aborts the OPEN transaction of the holder before, reason `fenced` (Law 4), so
+there is no moment with two. A transaction that is overdue was timed out, not fenced: the sweep
+would have come first. A decided one is left to finish.
+Source: "Transaction keys" (connection, fencing); spec/transactions 4, 10.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from zlib import crc32
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.transactions.enter import NewTxn, check_timeout, open_txn
+from txlog.engine.decide.transactions.resolve import abort_ops
+from txlog.engine.folds import transaction_key as keys
+from txlog.engine.folds.coordinator import OPEN
+from txlog.engine.folds.transaction_key import Key
+from txlog.engine.model.key_ops import NEW_HOLDER
+from txlog.engine.model.ops import KeyBound, KeyConnected, KeyDeleted
+from txlog.engine.plan.lookup import ROOT_UID, is_overdue
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound
+from txlog.ids import TxnId
+from txlog.settings import TRANSACTION_KEY_BYTES_MAX, Settings
+from txlog.suggest import meant
+
+Owner = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The answer of connect; fenced is the transaction that it aborted."""
+
+    key: str
+    owner_uid: int
+    owner: str
+    epoch: int
+    coordinator: int
+    fenced: TxnId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The answer of begin under a key."""
+
+    txn_id: TxnId
+    fenced: TxnId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The answer of delete; epoch is the one that the tombstone keeps."""
+
+    key: str
+    owner_uid: int
+    owner: str
+    epoch: int
+    aborted: list[TxnId]
+
+
+def connect(
+    view: View, settings: Settings, now: Instant, caller: Owner, key: str, epoch: int,
+    owner: str | int | None = None,
+) -> Decision:  # fmt: skip
+    """Decide who holds a key; durable before answered. Returns Connected.
+
+    epoch:  the one that this holder was given last, -1 for a new holder, which always takes over
+    owner:  whose key it is, the caller's when left out
+    raises: InvalidArgument; NotAllowed (an epoch of the table above, another's key)
+    """
+    check_key(key)
+    _check_epoch(epoch)
+    draft = Draft(view, settings, now.wall_ms)
+    holder = find_owner(view, caller, owner)
+    answer, _ = connect_ops(draft, now, holder, key, epoch)
+    return draft.decision(answer, sync=True)
+
+
+def begin(
+    view: View, settings: Settings, now: Instant, caller: Owner, timeout_ms: int | None, key: str,
+    epoch: int | None = None, owner: str | int | None = None,
+) -> Decision:  # fmt: skip
+    """Decide a new transaction under a key; its OPEN one, if any, is aborted. Returns Opened.
+
+    epoch:  of the connection; None or -1 connects in the same frame
+    raises: ProducerFenced (not the newest epoch, or the key was deleted), InvalidArgument,
+            LimitExceeded, NotAllowed
+    """
+    check_key(key)
+    timeout_ms = check_timeout(settings, timeout_ms)
+    draft = Draft(view, settings, now.wall_ms)
+    if epoch is not None:
+        _check_epoch(epoch)
+    holder = find_owner(view, caller, owner)
+    connects = epoch is None or epoch == NEW_HOLDER
+    if connects:
+        connected, freed = connect_ops(draft, now, holder, key, NEW_HOLDER)
+    else:
+        assert epoch is not None
+        connected, freed = _go_on(draft, now, holder, key, epoch)
+    number = connected.coordinator
+    new = NewTxn(holder, now, timeout_ms, number)
+    txn = open_txn(draft, new, key=key, epoch=connected.epoch, freed=freed)
+    draft.ops.append(KeyBound(number, holder[0], key, connected.epoch, txn.sequence))
+    # that another was aborted is an answer which must stay true
+    answer = Opened(TxnId(number, txn.sequence), connected.fenced)
+    return draft.decision(answer, sync=connects or freed > 0)
+
+
+def delete(
+    view: View, settings: Settings, now: Instant, caller: Owner, key: str,
+    owner: str | int | None = None,
+) -> Decision:  # fmt: skip
+    """Decide a tombstone, which keeps the epoch, so that no old holder matches a reborn key.
+
+    returns: Deleted
+    raises:  TransactionKeyNotFound, NotAllowed (another's key)
+    """
+    check_key(key)
+    draft = Draft(view, settings, now.wall_ms)
+    uid, name = find_owner(view, caller, owner)
+    number = home(view, settings, uid, key)
+    known = living(view, number, (uid, name), key)
+    _, fenced = _fence(draft, now, number, known)
+    draft.ops.append(KeyDeleted(number, uid, key))
+    aborted = [] if fenced is None else [fenced]
+    return draft.decision(Deleted(key, uid, known.owner, known.epoch, aborted), sync=True)
+
+
+def home(view: View, settings: Settings, uid: int, key: str) -> int:
+    """The coordinator of a key: where it is registered, or where a new one belongs.
+
+    The number of coordinators grows; a key stays where it was made, so it is looked for under every
+    number the store had, newest first, tombstones included.
+    """
+    digest = crc32(f"{uid}&{key}".encode())
+    for count in (settings.coordinators, *reversed(view.catalog.coordinator_counts)):
+        if keys.find(view.keys(digest % count), uid, key) is not None:
+            return digest % count
+    return digest % settings.coordinators
+
+
+def living(view: View, number: int, owner: Owner, key: str) -> Key:
+    """The key at its coordinator; raises TransactionKeyNotFound, also for a tombstone."""
+    known = keys.find(view.keys(number), owner[0], key)
+    if known is None or known.deleted:
+        state = "does not exist" if known is None else "was deleted"
+        raise TransactionKeyNotFound(
+            f"transaction key {owner[1]}&{key} {state}",
+            hint=meant(key, living_keys(view, owner[0]), "txlog admin list-transaction-keys"),
+            transaction_key=key, owner=owner[1],
+        )  # fmt: skip
+    return known
+
+
+def living_keys(view: View, uid: int) -> list[str]:
+    """The living keys of a user, of the coordinators that have any."""
+    return [
+        key
+        for kind, number, _ in sorted(view.known()) if kind == "key"
+        for key, known in view.keys(number).of.get(uid, {}).items() if not known.deleted
+    ]  # fmt: skip
+
+
+UID_MAX = (1 << 32) - 1  # as Linux has it
+
+
+def find_owner(view: View, caller: Owner, owner: str | int | None) -> Owner:
+    """Whose key is meant: the caller's, or for root that of a user by number or name.
+
+    raises: NotAllowed for another's; TransactionKeyNotFound when nobody of that name has a key;
+            InvalidArgument for a name of two users, and for a caller whose name cannot be shown
+    """
+    uid, name = caller
+    if owner is None or owner in (uid, name, str(uid)):
+        if "&" in name:
+            raise InvalidArgument(f"the name of user {uid} has an &: it can have no key", code=202)
+        return caller
+    if uid != ROOT_UID:
+        raise NotAllowed(
+            f"only root may name the keys of {owner}", hint="leave out the owner", owner=str(owner)
+        )
+    known = {
+        (other, one.owner)
+        for kind, number, _ in view.known() if kind == "key"
+        for other, of_owner in view.keys(number).of.items()
+        for one in of_owner.values()
+        if str(owner) in (str(other), one.owner)
+    }  # fmt: skip
+    uids = {other for other, _ in known}
+    if len(uids) > 1:
+        listed = ", ".join(map(str, sorted(uids)))
+        raise InvalidArgument(f"{owner} is the name of users {listed}: give a number", code=205)
+    if known:
+        return max(known)
+    if str(owner).isdecimal():
+        if len(str(owner)) > 10 or int(owner) > UID_MAX:
+            raise InvalidArgument(f"{str(owner)[:40]} is no number of a user", code=202)
+        return int(owner), str(owner)
+    raise TransactionKeyNotFound(f"user {owner} has no transaction key", owner=str(owner))
+
+
+def check_key(key: str) -> None:
+    """Raises InvalidArgument for a text that cannot be a transaction key; spec/transactions 2."""
+    reason = None
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        size, reason = 1, "it is no valid text"
+    if not 1 <= size <= TRANSACTION_KEY_BYTES_MAX:
+        reason = f"it has {size} bytes, 1 to {TRANSACTION_KEY_BYTES_MAX} are allowed"
+    elif "&" in key:
+        reason = "& separates owner and key"
+    elif any(unicodedata.category(char) == "Cc" for char in key):
+        reason = "it has a control character"
+    if reason is not None:
+        shown = key if len(key) <= 80 else f"{key[:77]}..."
+        raise InvalidArgument(f"bad transaction key {shown!r}: {reason}", code=202)
+
+
+def _check_epoch(epoch: int) -> None:
+    if epoch < NEW_HOLDER:
+        raise InvalidArgument(
+            f"the epoch is {epoch}, the smallest is -1", code=203, epoch=epoch, value=epoch
+        )
+
+
+def connect_ops(
+    draft: Draft, now: Instant, holder: Owner, key: str, presented: int
+) -> tuple[Connected, int]:
+    """Add the ops of a connection; also how many transactions they end.
+
+    holder: as find_owner answers
+    """
+    uid, name = holder
+    number = home(draft.view, draft.settings, uid, key)
+    known = keys.find(draft.view.keys(number), uid, key)
+    stored = -1 if known is None else known.epoch
+    if presented != NEW_HOLDER and (known is None or known.deleted or presented != stored):
+        raise _refused(holder, key, known, presented)
+    draft.ops.append(KeyConnected(number, uid, name, key, stored + 1))
+    freed, fenced = (0, None) if known is None else _fence(draft, now, number, known)
+    return Connected(key, uid, name, stored + 1, number, fenced), freed
+
+
+def _go_on(
+    draft: Draft, now: Instant, holder: Owner, key: str, epoch: int
+) -> tuple[Connected, int]:
+    """The connection of this epoch, if it is the newest; its OPEN transaction is fenced."""
+    uid, name = holder
+    number = home(draft.view, draft.settings, uid, key)
+    known = keys.find(draft.view.keys(number), uid, key)
+    if known is None or known.deleted or epoch != known.epoch:
+        why = "was never connected"
+        if known is not None:
+            why = "was deleted" if known.deleted else f"is at epoch {known.epoch}"
+        raise ProducerFenced(
+            f"epoch {epoch} may not begin: transaction key {name}&{key} {why}",
+            hint="stop this task", transaction_key=key, epoch=epoch, owner=name,
+        )  # fmt: skip
+    freed, fenced = _fence(draft, now, number, known)
+    return Connected(key, uid, name, epoch, number, fenced), freed
+
+
+def _fence(draft: Draft, now: Instant, number: int, known: Key) -> tuple[int, TxnId | None]:
+    """Abort the OPEN transaction of a key: (how many were aborted, the one that was fenced)."""
+    txn = draft.view.coordinator(number).unfinished.get(known.sequence)
+    if txn is None or txn.status != OPEN:
+        return 0, None
+    timed_out = is_overdue(txn, now)
+    abort_ops(draft, txn, "timeout" if timed_out else "fenced")
+    return 1, None if timed_out else TxnId(number, txn.sequence)
+
+
+def _refused(holder: Owner, key: str, known: Key | None, presented: int) -> NotAllowed:
+    """The error of a connection with an epoch that is neither -1 nor the newest."""
+    hint = "-1 takes over"
+    if known is None or presented > known.epoch:
+        why = "newer than this store knows"
+        hint = "was the store restored from a copy? -1 takes over"
+    elif known.deleted:
+        why = "the key was deleted"
+    else:
+        why = f"a newer holder has epoch {known.epoch}"
+    return NotAllowed(
+        f"transaction key {holder[1]}&{key} refuses epoch {presented}: {why}", hint=hint,
+        transaction_key=key, epoch=presented, owner=holder[1],
+    )  # fmt: skip

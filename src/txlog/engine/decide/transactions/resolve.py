@@ -1,0 +1,232 @@
+"""Ending transactions: the ops of a commit and of an abort, the late ones, the lossy recovery.
+
+One frame holds the decision, the markers, the cursor changes and the final status (Law 4):
+
+    StatusUpdated OPEN→COMMITTING · CommitMarker + BufferCommitted per partition with messages
+    · PendingCommitted per cursor with acknowledgements · StatusUpdated COMMITTING→COMMITTED
+    · KeyReleased, if it was begun under a key
+
+While a participant is not available its part and the last status wait for a later frame
+(`finish_ops`): that of the partition's coming back, or of a sweep.
+Source: PIP-31 "End transaction"; spec/transactions 5.1, 5.2, 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.buffer import Held
+from txlog.engine.folds.coordinator import (
+    ABORTED,
+    ABORTING,
+    COMMITTED,
+    COMMITTING,
+    OPEN,
+    Txn,
+)
+from txlog.engine.model.ops import (
+    BufferAborted,
+    BufferCommitted,
+    CommitMarker,
+    CounterRaised,
+    Effect,
+    IdsReserved,
+    KeyReleased,
+    Op,
+    PendingAborted,
+    PendingCommitted,
+    StatusUpdated,
+)
+from txlog.engine.plan.ack_sets import pending_outcome
+from txlog.engine.plan.lookup import is_overdue, timed_out
+from txlog.engine.plan.participants import Participants, Place, participants
+from txlog.engine.view.view import View
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """How far an end has come: markers as (partition, ledger, entry, messages)."""
+
+    status: str
+    reason: str | None
+    messages: int
+    acks: int
+    markers: list[tuple[int, int, int, int]]
+    waiting: list[Place]
+    skipped: list[Place]
+
+
+def commit_ops(draft: Draft, txn: Txn) -> Outcome:
+    """Add the ops that commit an OPEN transaction, as far as its participants are available."""
+    found = participants(draft.view, txn)
+    body, markers = _commit_body(draft, txn, found)
+    _decide(draft, txn, COMMITTING, None, found, markers)
+    draft.ops += body
+    return _outcome(draft, txn, COMMITTING, None, found, markers, [])
+
+
+def aborter(txn: Txn, uid: int) -> str:
+    """The reason of an abort that somebody asked for: its owner, or root for another's."""
+    return "user" if uid == txn.owner_uid else "admin"
+
+
+def abort_ops(draft: Draft, txn: Txn, reason: str) -> Outcome:
+    """Add the ops that abort an OPEN transaction; nothing is written to a partition."""
+    found = participants(draft.view, txn)
+    body = _abort_body(draft, txn, found)
+    _decide(draft, txn, ABORTING, reason, found, [])
+    draft.ops += body
+    return _outcome(draft, txn, ABORTING, reason, found, [], [])
+
+
+def finish_ops(draft: Draft, txn: Txn, back: int = 0, gone: Collection[Place] = ()) -> Outcome:
+    """Drive a decided transaction on: end what is available by now, and it when nothing waits.
+
+    back: a partition that the same frame makes available
+    gone: participants that the same frame deletes
+    """
+    found = participants(draft.view, txn, back, gone)
+    if txn.status == ABORTING:
+        draft.ops += _abort_body(draft, txn, found)
+        return _outcome(draft, txn, ABORTING, txn.reason, found, [], [])
+    body, markers = _commit_body(draft, txn, found)
+    draft.ops += body
+    late = sorted([*markers, *unrecorded_markers(draft.view, txn)])
+    return _outcome(draft, txn, COMMITTING, None, found, sorted([*txn.markers, *late]), late)
+
+
+def unrecorded_markers(view: View, txn: Txn) -> list[tuple[int, int, int, int]]:
+    """Markers that a waiting transaction got since its decision: its record learns them last."""
+    out: list[tuple[int, int, int, int]] = []
+    recorded = {marker[0] for marker in txn.markers}
+    for partition in txn.partitions:
+        if partition not in recorded:
+            known = buffers.marker_of(
+                view.buffer(partition), txn.coordinator, txn.sequence, txn.decision_lsn
+            )
+            if known is not None:
+                out.append((partition, known[0], known[1].entry, known[1].count))
+    return out
+
+
+def _decide(
+    draft: Draft, txn: Txn, status: str, reason: str | None, found: Participants,
+    markers: list[tuple[int, int, int, int]],
+) -> None:  # fmt: skip
+    """Add the point of no return."""
+    draft.ops.append(
+        StatusUpdated(txn.coordinator, txn.sequence, OPEN, status, reason, found.messages,
+                      found.acks, markers)
+    )  # fmt: skip
+
+
+def _outcome(
+    draft: Draft, txn: Txn, status: str, reason: str | None, found: Participants,
+    markers: list[tuple[int, int, int, int]], late: list[tuple[int, int, int, int]],
+) -> Outcome:  # fmt: skip
+    """Add the last status unless a participant waits; what the end has come to."""
+    if not found.waiting:
+        expected, status = status, COMMITTED if status == COMMITTING else ABORTED
+        draft.ops.append(
+            StatusUpdated(txn.coordinator, txn.sequence, expected, status, markers=late,
+                          skipped=found.skipped)
+        )  # fmt: skip
+        release_key(draft, txn)
+    messages = txn.messages if txn.decision_lsn else found.messages
+    acks = txn.acks if txn.decision_lsn else found.acks
+    return Outcome(status, reason, messages, acks, markers, found.waiting, found.skipped)
+
+
+def _commit_body(
+    draft: Draft, txn: Txn, found: Participants
+) -> tuple[list[Op], list[tuple[int, int, int, int]]]:
+    """Markers and cursor changes at the available participants, and the markers for the record."""
+    pair = (txn.coordinator, txn.sequence)
+    body: list[Op] = []
+    markers: list[tuple[int, int, int, int]] = []
+    for partition, held in found.partitions:
+        ledger, entry = draft.take_entries(partition, "p", 1)
+        side_ledger, side_entry = draft.take_entries(partition, "s", 1)
+        body += (
+            CommitMarker(
+                partition,
+                ledger,
+                entry,
+                *pair,
+                held.count,
+                held.payload_bytes,
+                delayed=held.delayed,
+                watermarks=_watermarks(draft.view, partition, held, pair),
+            ),
+            BufferCommitted(partition, *pair, side_ledger, side_entry, ledger, entry),
+        )
+        markers.append((partition, ledger, entry, held.count))
+    for subscription, partition, pending in found.cursors:
+        before = draft.settled(subscription, partition)
+        runs, mark = pending_outcome(draft.view, subscription, partition, pending, before)
+        body.append(PendingCommitted(subscription, partition, *pair, runs, mark))
+    return body, markers
+
+
+def _watermarks(view: View, partition: int, held: Held, pair: tuple[int, int]) -> list[Effect]:
+    """The net effect of the transaction's watermark rows in a partition."""
+    return view.watermark(partition).effects_of(*pair) if held.watermarks else []
+
+
+def _abort_body(draft: Draft, txn: Txn, found: Participants) -> list[Op]:
+    pair = (txn.coordinator, txn.sequence)
+    body: list[Op] = []
+    for partition, held in found.partitions:
+        place = draft.take_entries(partition, "s", 1)
+        body.append(BufferAborted(partition, *pair, *place, held.delayed, held.watermarks > 0))
+    for subscription, partition, _ in found.cursors:
+        body.append(PendingAborted(subscription, partition, *pair))
+    return body
+
+
+def release_key(draft: Draft, txn: Txn) -> None:
+    """Add what the key of a transaction learns in the frame that makes it COMMITTED or ABORTED."""
+    if txn.key is not None:
+        open_ms = max(0, draft.now_ms - txn.wall_ms)
+        draft.ops.append(
+            KeyReleased(txn.coordinator, txn.owner_uid, txn.key, txn.sequence, open_ms)
+        )
+
+
+def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision | None:
+    """The decision that aborts an overdue transaction and answers TransactionTimedOut, or None.
+
+    The sweep of the call may not have known its coordinator yet (spec 6: lazy expiry).
+    """
+    if not is_overdue(txn, now):
+        return None
+    abort_ops(draft, txn, "timeout")
+    error = timed_out(txn)
+    return Decision(draft.ops, None, True, None, error)
+
+
+def recover_lossy(view: View, draft: Draft) -> int:
+    """Abort everything OPEN and step over ids that may have been given out (spec 5.2, R9, R10)."""
+    aborted = 0
+    for key in sorted(view.known()):
+        if key[0] != "coordinator":
+            continue
+        state = view.coordinator(key[1])
+        for txn in list(state.unfinished.values()):
+            if txn.status == OPEN:
+                abort_ops(draft, txn, "recovery")
+                aborted += 1
+        if state.next_sequence < state.reserved_below:
+            draft.ops.append(CounterRaised(key[1], state.reserved_below))
+    draft.sync = True
+    return aborted
+
+
+def reserve_ids(draft: Draft, number: int, sequence: int) -> None:
+    """Reserve a block of ids durably before the first of it is given out (R10)."""
+    draft.ops.append(IdsReserved(number, sequence + draft.settings.txn_ids_reserved))
+    draft.sync = True

@@ -1,0 +1,230 @@
+"""The sweep that comes before every call: it expires, drives on and forgets (spec/transactions 6).
+
+    overdue OPEN                         aborted, reason timeout
+    COMMITTING, ABORTING                 driven on at participants that are available by now
+    ended, older or more than retained   forgotten, by an op: only then it is gone
+
+It sees loaded coordinators only; a call says what it uses, and what is unresolved there is loaded.
+Nothing runs in the background. The bound on ended transactions is over the whole store, so it is
+exact where every coordinator is loaded (checkpoint, expire, listing); between those it forgets too
+late, never too early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from heapq import merge
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Draft
+from txlog.engine.decide.transactions import resolve
+from txlog.engine.folds import coordinator as folds_coordinator
+from txlog.engine.folds.catalog import Subscription, Topic, number_of
+from txlog.engine.model.ops import TxnsForgotten
+from txlog.engine.plan.lookup import is_overdue
+from txlog.engine.plan.participants import in_order, participants
+from txlog.engine.plan.route import PartitionSlice
+from txlog.engine.view.view import View
+from txlog.errors import TxlogError
+from txlog.settings import Settings
+from txlog.startup.values import record
+
+if TYPE_CHECKING:
+    from txlog.engine.folds.coordinator import Txn
+
+Pair = tuple[int, int]
+Find = Callable[[View], tuple[Topic, Subscription]]
+
+
+class Uses(msgspec.Struct, frozen=True, gc=False):
+    """What a call works with: what of it is unresolved concerns the sweep before the call.
+
+    txn:     the transaction it names
+    sends:   the number of the topic that it sends to in a transaction, and the routed slices
+    cursors: (subscription, partition) it receives on
+    acks:    what finds the subscription it acknowledges on, and the ledgers of the messages
+    """
+
+    txn: Pair | None = None
+    sends: tuple[int, list[PartitionSlice]] | None = None
+    cursors: tuple[tuple[int, int], ...] = ()
+    acks: tuple[Find, tuple[int, ...]] | None = None
+
+    def in_txn(self, coordinator: int, sequence: int) -> Uses:
+        """The same, in a transaction."""
+        return Uses((coordinator, sequence), self.sends, self.cursors, self.acks)
+
+
+@record
+class Swept:
+    """What a sweep did, in transactions."""
+
+    expired: int = 0
+    rolled_forward: int = 0
+    rolled_back: int = 0
+    forgotten: int = 0
+    left: int = 0  # decided ones that the bound kept from going on
+
+
+def load_used(view: View, settings: Settings, now: Instant, uses: Uses) -> bool:
+    """Load the coordinators of what a call uses.
+
+    An acknowledgement looks at holders itself, and is made again when one of them is overdue.
+    returns: True when the transaction it names is to be forgotten
+    """
+    is_past = False
+    if uses.txn is not None and uses.txn[0] < settings.coordinators:
+        txn = view.coordinator(uses.txn[0]).ended.get(uses.txn[1])
+        is_past = txn is not None and is_old(txn, settings, now.wall_ms)
+    if uses.sends is not None:
+        topic = view.catalog.topics.get(uses.sends[0])
+        for piece in uses.sends[1] if topic is not None else ():  # else the call itself says so
+            assert topic is not None
+            for number, held in view.buffer(number_of(topic, piece.partition)).held.items():
+                if held:
+                    view.coordinator(number)
+    for key in uses.cursors:
+        for pair in view.cursor(*key).pending:
+            view.coordinator(pair[0])
+    return is_past
+
+
+def concerned(view: View, uses: Uses) -> set[Pair]:
+    """Transactions that are swept for a call whatever the bound.
+
+    returns: its own, and the holders of what it wants
+    """
+    out = set() if uses.txn is None else {uses.txn}
+    for key in [*uses.cursors, *_acknowledged(view, uses)]:
+        out.update(view.cursor(*key).pending)
+    return out
+
+
+def _acknowledged(view: View, uses: Uses) -> set[tuple[int, int]]:
+    """(subscription, partition) that a call acknowledges on."""
+    if uses.acks is None:
+        return set()
+    find, ledgers = uses.acks
+    try:
+        subscription = find(view)[1].number
+    except TxlogError:
+        return set()  # the call itself says what is wrong
+    owners = view.catalog.owners
+    return {(subscription, owners[ledger][0]) for ledger in ledgers if ledger in owners}
+
+
+def sweep(draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: bool) -> Swept:
+    """Add the ops that expire and drive on transactions of loaded coordinators.
+
+    first:   transactions beyond the bound, too
+    bounded: at most sweep_max others, oldest first
+    """
+    overdue, decided = _due(draft.view, now)
+    limit = draft.settings.sweep_max if bounded else len(overdue) + len(decided)
+    swept = Swept()
+    # markers must stand in order of decision, so one beyond the bound takes all before it along
+    reach = [at + 1 for at, txn in enumerate(decided) if _pair(txn) in first]
+    now_going_on = decided[: max([limit, *reach])]
+    swept.left = len(decided) - len(now_going_on)
+    for txn in now_going_on:
+        if resolve.finish_ops(draft, txn).status in folds_coordinator.ENDED:
+            if txn.status == folds_coordinator.COMMITTING:
+                swept.rolled_forward += 1
+            else:
+                swept.rolled_back += 1
+    mine = [txn for txn in overdue if _pair(txn) in first]
+    others = [txn for txn in overdue if _pair(txn) not in first]
+    for txn in mine + others[: max(0, limit - len(decided))]:
+        resolve.abort_ops(draft, txn, "timeout")
+        swept.expired += 1
+    return swept
+
+
+def _due(view: View, now: Instant) -> tuple[list[Txn], list[Txn]]:
+    """(overdue transactions, oldest first; decided ones that can go on, by decision)."""
+    overdue: list[Txn] = []
+    decided: list[Txn] = []
+    for _, state in view.loaded_coordinators():
+        for txn in state.unfinished.values():
+            if txn.status == folds_coordinator.OPEN:
+                if is_overdue(txn, now):
+                    overdue.append(txn)
+            elif participants(view, txn).can_go_on:
+                decided.append(txn)
+    return sorted(overdue, key=lambda txn: (txn.wall_ms, _pair(txn))), in_order(decided)
+
+
+def _pair(txn: Txn) -> Pair:
+    return (txn.coordinator, txn.sequence)
+
+
+def is_anything_due(
+    view: View, settings: Settings, now: Instant, sure: Instant, *, ended: bool = True
+) -> bool:
+    """True when a sweep of the loaded coordinators would write something.
+
+    sure:  as far as the wall clock is believed (clockguard)
+    ended: also for ended transactions that are to be forgotten
+    """
+    return any(_due(view, now)) or (
+        ended and bool(forgettable(view, settings, sure.wall_ms, thorough=True))
+    )
+
+
+def forget_ended(
+    draft: Draft, now: Instant, first: Collection[Pair] = (), *, thorough: bool
+) -> int:
+    """Add the ops that forget ended transactions of loaded coordinators; returns how many."""
+    found = forgettable(draft.view, draft.settings, now.wall_ms, first, thorough=thorough)
+    for number in sorted(found):
+        draft.ops.append(TxnsForgotten(number, sorted(found[number])))
+    return sum(map(len, found.values()))
+
+
+def forgettable(
+    view: View, settings: Settings, now_ms: int, first: Collection[Pair] = (), *, thorough: bool
+) -> dict[int, set[int]]:
+    """Ended transactions past either bound of the retention, by coordinator.
+
+    first:    transactions that are looked at in any case
+    thorough: look at every one; else stop at the first of a coordinator that is young enough (one
+              ended under a clock far ahead then keeps those behind it until a thorough sweep)
+    """
+    out: dict[int, set[int]] = {}
+    states = view.loaded_coordinators()
+    surplus = 0
+    if settings.txn_ended_retention_count >= 0:
+        surplus = sum(len(state.ended) for _, state in states) - settings.txn_ended_retention_count
+    if surplus > 0:
+        oldest: Iterator[Txn] = merge(
+            *(state.ended.values() for _, state in states),
+            key=lambda txn: (txn.decision_lsn, _pair(txn)),
+        )
+        for _, txn in zip(range(surplus), oldest, strict=False):
+            out.setdefault(txn.coordinator, set()).add(txn.sequence)
+    for number, state in states:
+        old: list[int] = []
+        for sequence, txn in state.ended.items():
+            if is_old(txn, settings, now_ms):
+                old.append(sequence)
+            elif not thorough:
+                break
+        named = (state.ended.get(sequence) for coordinator, sequence in first
+                 if coordinator == number)  # fmt: skip
+        old += [txn.sequence for txn in named if _is_ended_and_old(txn, settings, now_ms) and txn]
+        if old:
+            out.setdefault(number, set()).update(old)
+    return out
+
+
+def is_old(txn: Txn, settings: Settings, now_ms: int) -> bool:
+    """True when an ended transaction is past the time it is remembered."""
+    limit = settings.txn_ended_retention_ms
+    return limit == 0 or 0 < limit < now_ms - txn.ended_ms
+
+
+def _is_ended_and_old(txn: Txn | None, settings: Settings, now_ms: int) -> bool:
+    return txn is not None and is_old(txn, settings, now_ms)

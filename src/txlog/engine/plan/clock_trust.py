@@ -1,0 +1,130 @@
+"""How far the wall clock is believed: what destroys, or delivers early, by time asks here first.
+
+A wall clock that is set forward makes everything old. So the store keeps a *mark*: where the wall
+clock and the clock since boot stood when it was last believed. What is due is what the mark says:
+
+    same boot       the mark and what the clock since boot has run; more than clock_jump_max_ms
+                    ahead of that, the wall clock was set, and is not believed until it is accepted
+    another boot    nobody knows how long the machine was off. More than the bound ahead of the mark
+                    it is believed once it ran for SETTLE_MS of this boot without being set
+    no mark         a store of an older version: as another boot, behind its newest frame
+
+Until then time goes on as expected for what destroys: in the same boot with the clock since boot,
+else not at all. Messages are stamped, ordered and delivered with the wall clock as it is; only in
+the same boot, where it is known to be wrong, delayed messages wait for the time expected.
+A wall clock that is behind is believed: it destroys less. Source: RELIABILITY R32.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from txlog.clock import Instant
+from txlog.engine.model.ops import ClockNoted
+from txlog.engine.view.view import View
+from txlog.settings import HOUR_MS, UNLIMITED, Settings
+
+SETTLE_MS: Final = HOUR_MS
+NOTE_MS: Final = HOUR_MS  # a mark is this old at most while the store is written to
+
+
+class Judged(NamedTuple):
+    """What there is to say of the wall clock.
+
+    ahead_ms:    how far it is ahead of what was expected
+    is_believed: what destroys may go by it
+    is_set:      it was set in this boot: only a command makes it believed
+    left_ms:     else for how long it must go on like this
+    expected_ms: what the time would be
+    """
+
+    ahead_ms: int
+    is_believed: bool
+    is_set: bool
+    left_ms: int
+    expected_ms: int
+
+
+def judge(view: View, settings: Settings, now: Instant) -> Judged:
+    """Whether the wall clock is believed."""
+    mark = _mark(view)
+    is_same = mark.boot_id != "" and mark.boot_id == now.boot_id
+    expected = mark.wall_ms + (max(0, now.boot_ms - mark.boot_ms) if is_same else 0)
+    ahead, bound = now.wall_ms - expected, settings.clock_jump_max_ms
+    if bound == UNLIMITED or ahead <= bound:
+        return Judged(ahead, True, False, 0, expected)
+    if is_same:
+        return Judged(ahead, False, True, 0, expected)
+    ran_ms = _ran_ms(mark, now, bound)
+    return Judged(ahead, ran_ms >= SETTLE_MS, False, max(0, SETTLE_MS - ran_ms), expected)
+
+
+def is_as_expected(view: View, settings: Settings, now: Instant) -> bool:
+    """True when the mark is of this boot and the wall clock near it: nearly always, and cheap."""
+    mark, bound = view.catalog.clock, settings.clock_jump_max_ms
+    return (
+        mark is not None and mark.boot_id == now.boot_id != "" and mark.boot_ms <= now.boot_ms
+        and now.wall_ms - mark.wall_ms - now.boot_ms + mark.boot_ms <= bound != UNLIMITED
+    )  # fmt: skip
+
+
+def trusted(view: View, settings: Settings, now: Instant) -> Instant:
+    """The instant that destroying goes by: now, or the time expected."""
+    if is_as_expected(view, settings, now):
+        return now
+    known = judge(view, settings, now)
+    return now if known.is_believed else now._replace(wall_ms=known.expected_ms)
+
+
+def due_ms(view: View, settings: Settings, now: Instant) -> int:
+    """The time that delayed messages wait for: the wall clock, unless it was set in this boot."""
+    if is_as_expected(view, settings, now):
+        return now.wall_ms
+    known = judge(view, settings, now)
+    return known.expected_ms if known.is_set else now.wall_ms
+
+
+def note(view: View, settings: Settings, now: Instant) -> ClockNoted | None:
+    """The mark as it is to be; None: it is well as it is. It rides in a frame of others."""
+    mark = view.catalog.clock
+    if is_as_expected(view, settings, now) and _stands(mark, now):
+        return None
+    known = judge(view, settings, now)
+    if known.is_believed:
+        if _stands(mark, now):
+            return None
+        return ClockNoted(max(now.wall_ms, known.expected_ms), now.boot_id, now.boot_ms)
+    if known.is_set or (mark is not None and _ran_ms(mark, now, settings.clock_jump_max_ms) >= 0):
+        return None
+    at = _mark(view)
+    seen = (now.wall_ms, now.boot_id, now.boot_ms)
+    return ClockNoted(at.wall_ms, at.boot_id, at.boot_ms, *seen)
+
+
+def wants_frame(view: View, settings: Settings, now: Instant) -> bool:
+    """True when the clock of a new boot is in doubt for the first time: its hour must begin."""
+    if is_as_expected(view, settings, now):
+        return False
+    known = judge(view, settings, now)
+    return not known.is_believed and note(view, settings, now) is not None
+
+
+def _stands(mark: ClockNoted | None, now: Instant) -> bool:
+    """True for a mark of this boot that nothing has been in doubt since, and that is not old."""
+    return (
+        mark is not None and mark.boot_id == now.boot_id and not mark.seen_boot_id
+        and now.boot_ms - mark.boot_ms < NOTE_MS
+    )  # fmt: skip
+
+
+def _mark(view: View) -> ClockNoted:
+    known = view.catalog.clock
+    return ClockNoted(view.time_ms, "", 0) if known is None else known
+
+
+def _ran_ms(mark: ClockNoted, now: Instant, bound: int) -> int:
+    """For how long the clock has run since it was first in doubt; -1: not in this boot, or set."""
+    if not mark.seen_boot_id or mark.seen_boot_id != now.boot_id:
+        return -1
+    ran_ms = now.boot_ms - mark.seen_boot_ms
+    return ran_ms if abs(now.wall_ms - mark.seen_wall_ms - ran_ms) <= bound else -1

@@ -1,0 +1,361 @@
+"""Key_Shared: which consumer gets which keys, and when a key may change hands.
+
+A key's slot is crc32(key) & 0xFFFF; the slots are split evenly over the attached consumers, sorted
+by id. A consumer looks at messages in order of position and leaves those of other owners alone. A
+slot is blocked for it while an earlier message of that slot is in another hand, is held by a
+transaction that acknowledged it elsewhere, or waits after a nack: so a key keeps its order while it
+moves from one consumer to another. Messages without a key go to anyone.
+Source: spec/transactions 9.1.
+"""
+
+from __future__ import annotations
+
+from binascii import crc32
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.folds.cursor import Cursor, covers
+from txlog.engine.model.idset import Id, IdSet, before
+from txlog.engine.model.ops import Mark, Run
+from txlog.engine.plan.delayed.due import Cycle
+from txlog.engine.plan.delayed.timerows import Key
+from txlog.engine.plan.reading.batch_bytes import Weight
+from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
+from txlog.engine.plan.reading.skip_sets import Skip
+from txlog.engine.plan.standing import Place, stands_at
+from txlog.engine.view.view import View
+from txlog.errors import Corruption
+from txlog.settings import RECEIVE_BYTES_MAX
+from txlog.startup import compute as pc
+
+SLOTS = 1 << 16
+NO_SLOT = -1
+_NO_SLOT = pa.scalar(NO_SLOT, pa.int32())
+SCAN_ROWS_MIN = 64
+# rows looked at under the write lock before a consumer without a message there is sent round again
+SCAN_ROWS_MAX = 65_536
+
+
+class Chosen(msgspec.Struct, gc=False):
+    """The next messages of a partition for one owner.
+
+    pieces:  stretches that hold them; takes: for each, the offsets of its rows that are meant
+    is_more: the look ended early, and there may be messages behind it
+    error:   the keys of the pieces cannot be read; nothing is chosen
+    """
+
+    pieces: list[Piece]
+    takes: list[list[int]]
+    place: Place
+    is_more: bool = False
+    error: Corruption | None = None
+    bytes: int = 0  # about so many in the pieces
+
+    def runs(self) -> list[Run]:
+        """What was chosen, as runs."""
+        out: list[Run] = []
+        for piece, offsets in zip(self.pieces, self.takes, strict=True):
+            first = last = offsets[0]
+            for at in offsets[1:]:
+                if at != last + 1:
+                    out.append(_run(piece, first, last))
+                    first = at
+                last = at
+            out.append(_run(piece, first, last))
+        return out
+
+
+def _run(piece: Piece, first: int, last: int) -> Run:
+    if piece.marker is None:
+        return (piece.ledger, piece.entry + first, piece.entry + last, 0, 0)
+    return (piece.ledger, piece.entry, piece.entry, piece.index + first, piece.index + last)
+
+
+def slot_of(key: bytes) -> int:
+    """The slot of a key."""
+    return crc32(key) & (SLOTS - 1)
+
+
+def slots_of(members: tuple[int, ...], consumer: int) -> range:
+    """The slots that a consumer owns among the attached ones, which are sorted by id."""
+    count, at = len(members), members.index(consumer)
+    return range(-(-at * SLOTS // count), -(-(at + 1) * SLOTS // count))
+
+
+def choose_keys(
+    view: View, number: int, cursor: Cursor, consumer: int, members: tuple[int, ...],
+    place: Place | None, limit: int, now: Instant, cycle: Cycle | None = None,
+) -> Chosen:  # fmt: skip
+    """The next messages of a partition for the owner of some slots, at most limit.
+
+    cycle:  of a subscription that honours deliver_at
+    cost:   reads the keys of what it passes, once while the members stay the same, and of what has
+            become due; nothing of what is not due
+    raises: Unindexed, BucketLost
+    """
+    stops = _Stops(cursor, consumer, now)
+    mine = slots_of(members, consumer)
+    at = stands_at(cursor, place, now, members) if cycle is None else cycle.mark
+    out = Chosen([], [], _place(cursor, at, members, cycle))
+    look = _Look(out, limit, stops)
+    skip: Skip = stops.passed
+    if cycle is not None:
+        if cursor.hands.waiting or stops.first_elsewhere() is not None:
+            at = _back_to_due(cycle, stops)
+        elif not _take_due(view, number, cycle, look, mine, len(members)):
+            return out
+    if cursor.hands.waiting:  # what waits holds its key up, also where the consumer has passed it
+        at = _lower(at, min(cursor.hands.waiting))
+    if cycle is not None:
+        cycle.open_forward(at)
+        skip = (*skip, *cycle.skip)
+    looked = 0
+    while look.left > 0 and out.bytes < RECEIVE_BYTES_MAX:
+        found = plan(view, number, at, max(SCAN_ROWS_MIN, look.left * len(members)), skip)
+        at = found.behind
+        if not found.messages:
+            break
+        try:
+            slots = _slots(view, found.pieces)
+            waiting = {} if cycle is None else cycle.not_due(found.pieces)
+        except Corruption as error:
+            return Chosen(found.pieces, [], out.place, error=error)
+        start = 0
+        for piece, offsets in _owned(found.pieces, slots, mine):
+            if cycle is not None and waiting:
+                offsets = look.put_off(cycle, piece, offsets, waiting, start)
+            look.take(piece, offsets, found.bytes * piece.rows // found.messages)
+            start += piece.rows
+        looked += found.messages
+        if looked >= SCAN_ROWS_MAX and look.halt is None and not out.pieces:
+            out.is_more = True
+            break
+    out.is_more = out.is_more or (cycle is not None and cycle.is_more and not out.pieces)
+    out.place = _place(cursor, look.halt or at, members, cycle)
+    return out
+
+
+def _place(cursor: Cursor, at: Mark, members: tuple[int, ...], cycle: Cycle | None) -> Place:
+    return Place(cursor.round, at, members) if cycle is None else cycle.place(at)
+
+
+def _take_due(
+    view: View, number: int, cycle: Cycle, look: _Look, mine: range, owners: int
+) -> bool:  # fmt: skip
+    """Take the owner's part of what is due below its mark; False: its keys cannot be read.
+
+    Nothing there holds a key up: what is in another hand is of another owner's slots, or the mark
+    stands below it.
+    """
+    weight = Weight(view, number, RECEIVE_BYTES_MAX)
+    taken: list[Id] = []
+    passed = cycle.pointer
+    due = cycle.due()
+    is_over = False
+    while not is_over and len(taken) < look.left:
+        count = max(SCAN_ROWS_MIN, (look.left - len(taken)) * owners)
+        batch = list(islice(due, count))
+        is_over = len(batch) < count
+        found = cycle.pieces_of(sorted(key[1:] for key in batch))
+        try:
+            slots = _slots_by_id(view, found)
+        except Corruption as error:
+            cycle.pointer = min(cycle.pointer, passed)
+            if taken:
+                break  # those first
+            look.fail(found, cycle.place(cycle.mark), error)
+            return False
+        for key in batch:
+            one = key[1:]
+            slot = slots[one]
+            if slot == NO_SLOT or slot in mine:
+                room, each = weight.fit(one[0], cycle.marker_of(one), one[2], 1, is_first=not taken)
+                if not room or len(taken) == look.left:
+                    cycle.pointer = min(cycle.pointer, passed)
+                    is_over = True
+                    break
+                weight.left -= each
+                taken.append(one)
+            passed = key
+        if not is_over:
+            cycle.pass_over(passed)
+    look.take_all(cycle.pieces_of(sorted(taken)), RECEIVE_BYTES_MAX - weight.left)
+    return True
+
+
+def _slots_by_id(view: View, pieces: list[Piece]) -> dict[Id, int]:
+    if not pieces:
+        return {}
+    ids = (id_of(piece, offset) for piece in pieces for offset in range(piece.rows))
+    return dict(zip(ids, _slots(view, pieces).to_pylist(), strict=True))
+
+
+def _back_to_due(cycle: Cycle, stops: _Stops) -> Mark:
+    """The place to go on from, below everything that has become due since it was passed.
+
+    What holds a key up is below it as well: whoever passed it may not know.
+    """
+    lowest: Id | None = None
+    for key in cycle.due():
+        if lowest is None or key[1:] < lowest:
+            lowest = key[1:]
+    if lowest is None:
+        return cycle.mark
+    if not cycle.is_more:
+        cycle.forget_due()
+    first = stops.first_elsewhere()
+    return _lower(_lower(cycle.mark, lowest), first if first is not None else lowest)
+
+
+def _lower(mark: Mark, one: Id) -> Mark:
+    """The lower of a mark and the place before a message."""
+    lowest = before(one)
+    return mark if covers(lowest, mark) else lowest
+
+
+class _Look:
+    """One look at the messages of an owner, in order of position.
+
+    halt: the position before the first message that must be looked at again
+    """
+
+    __slots__ = ("_out", "_stops", "halt", "left")
+
+    def __init__(self, out: Chosen, limit: int, stops: _Stops) -> None:
+        self._out, self._stops = out, stops
+        self.left = limit
+        self.halt: Mark | None = None
+
+    def fail(self, pieces: list[Piece], place: Place, error: Corruption) -> None:
+        """Nothing is chosen: these cannot be read."""
+        self._out.pieces, self._out.place, self._out.error = pieces, place, error
+
+    def take_all(self, pieces: list[Piece], size: int) -> None:
+        """Take pieces of so many bytes as they are: the owner's, and nothing stops them."""
+        self._out.pieces += pieces
+        self._out.takes += [list(range(piece.rows)) for piece in pieces]
+        self._out.bytes += size
+        self.left -= sum(piece.rows for piece in pieces)
+
+    def put_off(
+        self, cycle: Cycle, piece: Piece, offsets: list[tuple[int, int]], waiting: dict[int, Key],
+        start: int,
+    ) -> list[tuple[int, int]]:  # fmt: skip
+        """The rows of a piece, which begins at row `start`, without those that must wait."""
+        left: list[tuple[int, int]] = []
+        strays: list[Key] = []
+        for offset, slot in offsets:
+            key = waiting.get(start + offset)
+            if key is None:
+                left.append((offset, slot))
+            elif cycle.room(strays):
+                strays.append(key)
+            else:
+                self.halt = self.halt or before(key[1:])
+        cycle.remember(strays)
+        return left
+
+    def take(self, piece: Piece, offsets: list[tuple[int, int]], size: int) -> None:
+        """Take what is to be had of a piece of so many bytes, which are read as a whole.
+
+        offsets: (offset, slot) of the owner's rows
+        """
+        stops = self._stops
+        kept: list[int] = []
+        for offset, slot in offsets:
+            if self.left == 0:
+                self.halt = self.halt or before(id_of(piece, offset))
+                break
+            if not stops.is_clear:
+                one = id_of(piece, offset)
+                if stops.is_stopped(one, slot):
+                    self.halt = self.halt or before(one)
+                    continue
+                if stops.is_away(one, slot):
+                    continue
+            kept.append(offset)
+            self.left -= 1
+        if kept:
+            self._out.pieces.append(part_of(piece, kept[0], kept[-1]))
+            self._out.takes.append([offset - kept[0] for offset in kept])
+            self._out.bytes += size * (kept[-1] - kept[0] + 1) // piece.rows
+
+
+class _Stops:
+    """What keeps a slot from its owner: it grows while the look goes on in order of position."""
+
+    __slots__ = ("_blocked", "_blocking", "_elsewhere", "_held", "is_clear", "passed")
+
+    def __init__(self, cursor: Cursor, consumer: int, now: Instant) -> None:
+        hands = cursor.hands
+        lease = hands.leases.get(consumer)
+        # what needs no look: deleted, or in this hand
+        self.passed: tuple[IdSet, ...] = (cursor.acked,)
+        if lease is not None and lease.ids:
+            self.passed = (cursor.acked, lease.ids)
+        elsewhere = IdSet()
+        for pending in cursor.pending.values():
+            if pending.consumer != consumer:
+                for run in pending.runs:
+                    elsewhere.add(run)
+        others = [hands.leases[other].ids for other in hands.others(consumer)]
+        self._elsewhere = elsewhere
+        self._blocking = [ids for ids in (*others, elsewhere, hands.not_due(now)[0]) if ids]
+        self._held = cursor.held
+        self._blocked: set[int] = set()
+        self.is_clear = not (self._blocking or cursor.held)
+
+    def first_elsewhere(self) -> Id | None:
+        """The lowest message that a transaction acknowledged through another consumer holds."""
+        return self._elsewhere.first()
+
+    def is_stopped(self, one: Id, slot: int) -> bool:
+        """True for a message that is not to be had now and makes those behind it wait."""
+        if slot == NO_SLOT:
+            return False
+        if slot in self._blocked:
+            return True
+        if any(one in ids for ids in self._blocking):
+            self._blocked.add(slot)
+            return True
+        return False
+
+    def is_away(self, one: Id, slot: int) -> bool:
+        """True for a message that is not to be had now, and holds nobody up.
+
+        Held by a transaction through this very consumer; or without a key.
+        """
+        return one in self._held or (slot == NO_SLOT and any(one in ids for ids in self._blocking))
+
+
+def _slots(view: View, pieces: list[Piece]) -> pa.Array:
+    """The slot of each row of the pieces, NO_SLOT without a key."""
+    tables = view.rows(requests_of(pieces), ("key",))
+    keys = pa.concat_tables(tables).column("key").combine_chunks()
+    encoded = pc.dictionary_encode(keys)
+    of_key = pa.array([slot_of(key) for key in encoded.dictionary.to_pylist()], pa.int32())
+    return pc.fill_null(of_key.take(encoded.indices), _NO_SLOT)
+
+
+def _owned(
+    pieces: list[Piece], slots: pa.Array, mine: range
+) -> Iterator[tuple[Piece, list[tuple[int, int]]]]:
+    """For each piece (offset, slot) of the rows that belong to the owner, or to anyone."""
+    is_mine = pc.and_(
+        pc.greater_equal(slots, pa.scalar(mine.start, pa.int32())),
+        pc.less(slots, pa.scalar(mine.stop, pa.int32())),
+    )
+    is_mine = pc.or_(is_mine, pc.equal(slots, _NO_SLOT))
+    rows = pc.indices_nonzero(is_mine)
+    pairs = list(zip(rows.to_pylist(), slots.take(rows).to_pylist(), strict=True))
+    start = at = 0
+    for piece in pieces:
+        first = at
+        while at < len(pairs) and pairs[at][0] < start + piece.rows:
+            at += 1
+        yield piece, [(row - start, slot) for row, slot in pairs[first:at]]
+        start += piece.rows

@@ -1,0 +1,89 @@
+"""Damaged files: the first row of a ledger that cannot be read, and what is shown of a partition.
+
+Of a quarantined partition everything before the damage is shown and nothing behind it, whether it
+can be read or not: markers of transactions that wait would stand there (spec/transactions 11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from txlog.engine.folds.catalog import index_of, topic_of
+from txlog.engine.model.ops import Mark
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.view.files import Request
+from txlog.engine.view.view import View
+from txlog.errors import Corruption
+from txlog.ids import TopicName
+
+
+def partition_files(view: View, partition: int) -> list[FileRef]:
+    """The live files of a partition and its sidecar."""
+    ledgers = [end.ledger for end in view.topic(partition).ledgers]
+    ledgers += [end.ledger for end in view.buffer(partition).ledgers]
+    return [ref for ledger in ledgers for ref in view.files.of(ledger)]
+
+
+def first_bad_row(view: View, ledger: int) -> int | None:
+    """The first row of a ledger's files that cannot be read; None: all can.
+
+    cost: reads the ledger, row group by row group, up to the damage
+    """
+    for ref in view.files.of(ledger):
+        first = 0 if ref.form == "sealed" else ref.first
+        if ref.form == "chunks":
+            try:
+                view.rows([(ledger, 0, 1)])
+            except Corruption:
+                return 0
+            continue
+        starts = [0, *accumulate(group[0] for group in ref.groups)]
+        for start, stop in pairwise(starts):
+            try:
+                view.files.reader(ref).rows(start, stop)
+            except Corruption:
+                return first + start
+    return None
+
+
+def find_damage(view: View, requests: Sequence[Request]) -> tuple[int, int] | None:
+    """(ledger, first bad row) of the first damaged ledger that a read asked for."""
+    for ledger in dict.fromkeys(request[0] for request in requests):
+        row = first_bad_row(view, ledger)
+        if row is not None:
+            return ledger, row
+    return None
+
+
+def wall(view: View, partition: int, ledger: int, row: int) -> Mark:
+    """The first position of a partition that is not shown, by the first bad row of a ledger."""
+    if view.catalog.owners[ledger][1] == "p":
+        return (ledger, row, 0)
+    for number, known in sorted(view.buffer(partition).markers.items()):
+        for marker in known:
+            if any(at == ledger and start + rows > row for at, start, rows, _ in marker.ranges):
+                return (number, marker.entry, 0)
+    last = view.topic(partition).ledgers[-1]
+    return (last.ledger, last.entries, 0)  # only rows that nobody can see are bad
+
+
+def quarantine_wall(view: View, partition: int) -> Mark | None:
+    """The wall of a quarantined partition; None for any other."""
+    why = view.catalog.unavailable.get(partition)
+    if why is None or why.reason != "damage":
+        return None
+    return wall(view, partition, why.ledger, why.row)
+
+
+def damage_error(view: View, partition: int) -> Corruption:
+    """The error behind the last good row of a quarantined partition."""
+    why, topic = view.catalog.unavailable[partition], topic_of(view.catalog, partition)
+    name, index = TopicName.parse(topic.name).short, index_of(topic, partition)
+    paths = [ref.path for ref in view.files.of(why.ledger) if why.row < ref.first + ref.rows]
+    path = paths[0] if paths else f"ledger {why.ledger}"
+    return Corruption(
+        f"{name}/{index} is quarantined: {path} is damaged from row {why.row} on",
+        hint=f"restore the file from a copy of the store, then txlog admin online {name}/{index}",
+        path=path, topic=name, partition=index, ledger=why.ledger,
+    )  # fmt: skip

@@ -1,0 +1,380 @@
+"""Owns the cycle of a subscription that honours deliver_at: what of a partition is due for it.
+
+    R        the mark of its place: what stands below is acknowledged, held, in a hand, or not due
+    pointer  a key: of what was passed over as not due, all of it stands above
+    strays   keys of rows that were met and are not due, and that the index does not have
+
+A cycle polls the index behind the pointer for what has become due below R, then reads forward from
+R over what is left. It proposes only: whatever it does not take is found again, since pointer and R
+move over nothing else. What comes back to the subscription brings R back (place.py), and what the
+index may have lost since brings R back to mark-delete: that repeats bitmap algebra, and reads no
+row that is acknowledged, leased or not due.
+
+Rows outside the index are looked at one by one where one of them may not be due: with a clock that
+is behind the one that left them out, or in a range that is not indexed.
+Source: spec/delayed-delivery 1, 7.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from heapq import merge
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.folds.buffer import Marker, find_marker
+from txlog.engine.folds.cursor import Cursor, covers
+from txlog.engine.folds.delayed import Delayed
+from txlog.engine.model.delay_ops import Id
+from txlog.engine.model.idset import before
+from txlog.engine.model.ops import Mark
+from txlog.engine.plan.delayed.timerows import Key, behind_time
+from txlog.engine.plan.delayed.timetable import Timetable, timetable
+from txlog.engine.plan.delayed.timetable_parts import BucketAway, BucketLost
+from txlog.engine.plan.policies import ACTIVE
+from txlog.engine.plan.reading.batch_bytes import Weight
+from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
+from txlog.engine.plan.reading.skip_sets import Skip
+from txlog.engine.plan.standing import Place, stands_at
+from txlog.engine.view.view import View
+from txlog.errors import Corruption
+from txlog.startup import compute as pc
+
+LOOK_ROWS = 4096  # rows whose time is read at once
+# ids and rows looked at under the write lock before a consumer that gets none is sent round again
+LOOK_ROWS_MAX = 65_536
+
+
+class Unindexed(Exception):
+    """A range that is not indexed was reached: it is built anew before it is read row by row."""
+
+    def __init__(self, partition: int, first: Id, last: Id) -> None:
+        super().__init__(f"{first} to {last} of partition {partition} is not indexed")
+        self.partition, self.first, self.last = partition, first, last
+
+
+class Due(msgspec.Struct, gc=False):
+    """What a cycle found; is_more: ask again, it ended early; error: the pieces cannot be read."""
+
+    pieces: list[Piece]
+    place: Place
+    bytes: int = 0
+    is_more: bool = False
+    error: Corruption | None = None
+
+
+class Split(NamedTuple):
+    """Pieces without the rows that wait: how many are left, and those rows.
+
+    stop: the position before the first row that was not looked at, None for none
+    """
+
+    pieces: list[Piece]
+    messages: int
+    waiting: list[Key]
+    stop: Mark | None
+
+
+class Cycle:
+    """One look of a subscription at one partition.
+
+    busy:     sets of ids that are not to be had now; skip: of those that are not due
+    looked:   ids and rows so far; is_more: there are others, that were not looked at
+    make_do:  read row by row where the index is missing, instead of asking for it
+    is_rewound: it begins again at mark-delete, for the index may have lost something
+    """
+
+    __slots__ = (
+        "_away", "_delayed", "_is_behind", "_is_cut", "_make_do", "_markers", "_members", "_number",
+        "_ranges", "_strays_max", "_table", "_view", "busy", "cursor", "cutoff", "is_more",
+        "is_rewound", "looked", "mark", "pointer", "skip", "strays",
+    )  # fmt: skip
+
+    def __init__(
+        self, view: View, number: int, cursor: Cursor, place: Place | None, now: Instant,
+        cutoff: int, *, strays_max: int, make_do: bool, members: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        self._view, self._number, self.cursor, self.cutoff = view, number, cursor, cutoff
+        self._strays_max, self._make_do, self._members = strays_max, make_do, members
+        delayed = self._delayed = view.delayed(number)
+        self.mark, self.pointer = cursor.mark_delete, behind_time(cutoff)
+        self.strays: tuple[Key, ...] = ()
+        self.is_rewound = place is not None and _is_stale(place, delayed)
+        if place is not None and place.members == members and not self.is_rewound:
+            self.mark = stands_at(cursor, place, now, members)
+            self.pointer = min(self.pointer, place.pointer)
+            self.strays = place.strays
+        sets = (cursor.acked, cursor.held, cursor.hands.leased, cursor.hands.not_due(now)[0])
+        self.busy = tuple(ids for ids in sets if ids)
+        self._table: Timetable | None = None
+        if not delayed.is_empty:
+            self._table = timetable(view, number, cutoff)
+        self.skip: Skip = ()
+        self._ranges: list[tuple[Id, Id]] = []
+        self._away: list[Id] = []  # the first ids of ranges whose bucket cannot be read now
+        # a store that is older than its index has messages with a time that no op told
+        is_older = ACTIVE not in view.catalog.settings
+        self._is_behind = is_older or cutoff < delayed.passed_ms
+        self._is_cut = False
+        self._markers: dict[tuple[int, int], Marker | None] = {}
+        self.looked = 0
+        self.is_more = False
+
+    def place(self, mark: Mark) -> Place:
+        """Where the cycle has come to."""
+        delayed = self._delayed
+        return Place(
+            self.cursor.round, mark, self._members, self.pointer, delayed.cuts, delayed.losses,
+            True, self.strays,
+        )  # fmt: skip
+
+    def is_free(self, one: Id) -> bool:
+        """True for a message that nobody has acknowledged, holds, or has in hand."""
+        return not covers(self.cursor.mark_delete, one) and not any(one in ids for ids in self.busy)
+
+    # --- below R -----------------------------------------------------------------------------
+
+    def due(self) -> Iterator[Key]:
+        """What is due below R and free, in order of key.
+
+        The pointer follows: it stands before the key given last until the next is asked for, so
+        that one which is not taken is found again. Raises BucketLost.
+        """
+        last: Key | None = None
+        start = self.pointer
+        for key in merge(self._due_strays(), self._polled()):
+            if self.looked >= LOOK_ROWS_MAX:
+                self.is_more = self.pointer > start  # else asking again would come to the same
+                return
+            self.looked += 1
+            one = key[1:]
+            if key != last and covers(self.mark, one) and self.is_free(one):
+                yield key
+                last = key
+            self.pass_over(key)
+        self.pass_over(behind_time(self.cutoff))
+
+    def pass_over(self, key: Key) -> None:
+        if not self._is_cut and key > self.pointer:
+            self.pointer = key
+
+    def marker_of(self, one: Id) -> Marker | None:
+        """The marker of a message, None of a plain one."""
+        where = one[:2]
+        if one[2] and where not in self._markers:
+            buffer = self._view.buffer(self._number)
+            self._markers[where] = find_marker(buffer, *where)
+        return self._markers.get(where)
+
+    def pieces_of(self, ids: list[Id]) -> list[Piece]:
+        """Ids in order of position as pieces, neighbours together."""
+        out: list[Piece] = []
+        at = 0
+        while at < len(ids):
+            ledger, entry, index = ids[at]
+            step = (0, 1) if index else (1, 0)
+            stop = at + 1
+            while stop < len(ids) and ids[stop] == (
+                ledger, entry + (stop - at) * step[0], index + (stop - at) * step[1]
+            ):  # fmt: skip
+                stop += 1
+            out.append(Piece(ledger, entry, stop - at, index, self.marker_of(ids[at])))
+            at = stop
+        return out
+
+    def _polled(self) -> Iterator[Key]:
+        if self._table is None:
+            return
+        try:
+            yield from self._table.poll(self.pointer, self.mark)
+        except BucketAway:
+            self._is_cut = True  # nothing is passed over before it can be read
+        except BucketLost:
+            if not self._make_do:
+                raise
+            self._is_cut = True
+
+    def _due_strays(self) -> list[Key]:
+        """Strays that are due; those that are no longer free are forgotten."""
+        if not self.strays or self.strays[0][0] > self.cutoff:
+            return []
+        count = bisect_right(self.strays, behind_time(self.cutoff))
+        free = [key for key in self.strays[:count] if self.is_free(key[1:])]
+        if len(free) < count:
+            self.strays = (*free, *self.strays[count:])
+        return free
+
+    def take_due(self, limit: int, bytes_max: int) -> tuple[list[Piece], int, int]:
+        """What is due below R in order of position: pieces, how many messages and bytes."""
+        weight = Weight(self._view, self._number, bytes_max)
+        taken: list[Id] = []
+        for key in self.due():
+            if len(taken) == limit:
+                break
+            one = key[1:]
+            room, each = weight.fit(one[0], self.marker_of(one), one[2], 1, is_first=not taken)
+            if not room:
+                break
+            weight.left -= each
+            taken.append(one)
+        taken.sort()
+        return self.pieces_of(taken), len(taken), bytes_max - weight.left
+
+    # --- from R on ---------------------------------------------------------------------------
+
+    def open_forward(self, behind: Mark) -> None:
+        """Learn what a read from a place leaves out, and where it looks at each row.
+
+        raises: BucketLost
+        """
+        self._ranges = list(self._delayed.unindexed)
+        if self._table is not None:
+            self.skip, away = self._table.futures(self.cursor, behind, make_do=self._make_do)
+            self._ranges += ((one.first, one.last) for one in away)
+            self._away = [one.first for one in away]
+
+    def not_due(self, pieces: list[Piece]) -> dict[int, Key]:
+        """Rows of the pieces, counted through, that must wait although the index lacks them.
+
+        cost: reads their times where one may not be due; nothing elsewhere
+        raises: Unindexed, when the index is to be built before that; Corruption
+        """
+        reached = self._reached(pieces)
+        if reached is None:
+            if not self._is_behind:
+                return {}
+        elif not (self._make_do or reached[0] in self._away):
+            raise Unindexed(self._number, *reached)
+        tables = self._view.rows(requests_of(pieces), ("deliver_at",))
+        times = pa.concat_tables(tables).column(0).cast(pa.int64())
+        rows = pc.indices_nonzero(pc.greater(times, pa.scalar(self.cutoff, pa.int64())))
+        out: dict[int, Key] = {}
+        number = start = 0
+        for row, at in zip(rows.to_pylist(), times.take(rows).to_pylist(), strict=True):
+            while row >= start + pieces[number].rows:
+                start += pieces[number].rows
+                number += 1
+            one = id_of(pieces[number], row - start)
+            if one not in self.cursor.released:
+                out[row] = (at, *one)
+        return out
+
+    def _reached(self, pieces: list[Piece]) -> tuple[Id, Id] | None:
+        """The first range without an index that a piece lies in."""
+        if self._ranges:
+            for piece in pieces:
+                first, last = id_of(piece, 0), id_of(piece, piece.rows - 1)
+                for low, high in self._ranges:
+                    if low <= last and first <= high:
+                        return low, high
+        return None
+
+    def forget_due(self) -> None:
+        """Forget strays that are due: a read from below them meets them again."""
+        count = bisect_right(self.strays, behind_time(self.cutoff))
+        self.strays = self.strays[count:]
+
+    def remember(self, waiting: list[Key]) -> None:
+        """Propose these rows when they are due."""
+        if waiting:
+            self.strays = tuple(sorted({*self.strays, *waiting}))
+
+    def room(self, waiting: list[Key]) -> bool:
+        """True when it may remember one row more."""
+        return len(self.strays) + len(waiting) < self._strays_max
+
+
+def _is_stale(place: Place, delayed: Delayed) -> bool:
+    """True when the index may lack ids that this place has not passed: it begins again."""
+    if not place.honours or place.losses != delayed.losses:
+        return True
+    return place.cuts != delayed.cuts and place.pointer < behind_time(delayed.cutoff_ms)
+
+
+def due_for_any(view: View, number: int, cycle: Cycle, limit: int, bytes_max: int) -> Due:
+    """A whole cycle of a Shared subscription: what is due below R, then what follows R.
+
+    raises: Unindexed, BucketLost
+    """
+    pieces, total, used = cycle.take_due(limit, bytes_max)
+    mark = cycle.mark
+    if total < limit:
+        cycle.open_forward(mark)
+    wanted = limit - total
+    while total < limit and used < bytes_max:
+        found = plan(
+            view, number, mark, wanted, (*cycle.busy, *cycle.skip), bytes_max=bytes_max - used
+        )
+        if not found.messages:
+            mark = found.behind
+            break
+        try:
+            rows = cycle.not_due(found.pieces)
+        except Corruption as error:
+            if pieces:
+                break  # those first
+            return Due(found.pieces, cycle.place(mark), error=error)
+        if not rows and total + found.messages <= limit:
+            pieces += found.pieces
+            used += found.bytes
+            mark = found.behind
+            break
+        split = _split(found.pieces, rows, limit - total, cycle)
+        cycle.remember(split.waiting)
+        pieces += split.pieces
+        total += split.messages
+        used += found.bytes * split.messages // found.messages
+        mark = split.stop or found.behind
+        cycle.looked += found.messages
+        if split.stop is not None:
+            break
+        if cycle.looked >= LOOK_ROWS_MAX:
+            cycle.is_more = True
+            break
+        wanted = max(limit - total, LOOK_ROWS)  # most of these may wait
+    return Due(pieces, cycle.place(mark), used, cycle.is_more)
+
+
+def _split(pieces: list[Piece], rows: dict[int, Key], limit: int, cycle: Cycle) -> Split:
+    """Pieces without the rows that wait, at most limit messages."""
+    out: list[Piece] = []
+    waiting: list[Key] = []
+    total = start = 0
+    waits = sorted(rows)
+    at = 0
+    for piece in pieces:
+        first = 0
+        while first < piece.rows:
+            is_last = at == len(waits) or waits[at] >= start + piece.rows
+            stop = piece.rows if is_last else waits[at] - start
+            count = min(stop - first, limit - total)
+            if count:
+                out.append(part_of(piece, first, first + count - 1))
+                total += count
+            if count < stop - first:
+                return Split(out, total, waiting, before(id_of(piece, first + count)))
+            first = stop + 1
+            if not is_last:
+                if not cycle.room(waiting):
+                    return Split(out, total, waiting, before(id_of(piece, stop)))
+                waiting.append(rows[waits[at]])
+                at += 1
+        start += piece.rows
+    return Split(out, total, waiting, None)
+
+
+def next_due(view: View, number: int, cutoff: int, place: Place) -> int | None:
+    """The lowest time above the cutoff that the index or the strays know; None: there is none."""
+    known: list[int] = []
+    if not view.delayed(number).is_empty:
+        key = timetable(view, number, cutoff).next_key()
+        if key is not None:
+            known.append(key[0])
+    at = bisect_right(place.strays, behind_time(cutoff))
+    if at < len(place.strays):
+        known.append(place.strays[at][0])
+    return min(known, default=None)

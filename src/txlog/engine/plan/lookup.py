@@ -1,0 +1,192 @@
+"""Finding what a call names: topics, subscriptions, transactions; and refusing what is not there.
+
+Every decision begins here, so that the same mistake gets the same error from every operation.
+Source: spec/transactions 2 and 5 (the decision table for send, ack, add).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txlog.clock import Instant
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds import coordinator as coordinators
+from txlog.engine.folds.catalog import Subscription, Topic
+from txlog.engine.view.view import View
+from txlog.errors import (
+    CoordinatorNotFound,
+    ExpiredTransaction,
+    InvalidTxnStatus,
+    NotAllowed,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TransactionNotFound,
+    TransactionTimedOut,
+)
+from txlog.ids import TopicName, TxnId
+from txlog.suggest import meant
+
+if TYPE_CHECKING:
+    from txlog.engine.folds.coordinator import Txn
+
+ROOT_UID = 0
+
+
+def topic(view: View, name: TopicName) -> Topic:
+    """The topic; raises TopicNotFound, naming a near one when there is one."""
+    found = catalogs.find_topic(view.catalog, name.full)
+    if found is None:
+        known = view.catalog.by_name.get(name.full.casefold())
+        twin = None if known is None else TopicName.parse(view.catalog.topics[known].name).short
+        names = (TopicName.parse(one.name).short for one in view.catalog.topics.values())
+        raise TopicNotFound(
+            f"topic {name.short} does not exist",
+            hint=f"did you mean {twin}?"
+            if twin
+            else meant(
+                name.topic.short, names, f"create it: txlog topic create {name.topic.short}"
+            ),
+            topic=name.short,
+        )
+    if name.partition is not None:
+        check_partition(name.topic.short, found, name.partition)
+    return found
+
+
+def check_partition(short: str, topic: Topic, index: int) -> None:
+    """Raises TopicNotFound when the topic, which is called short, has no such partition."""
+    if not 0 <= index < topic.partitions:
+        raise TopicNotFound(
+            f"{short} has no partition {index}, it has {topic.partitions}", topic=short,
+            partition=index,
+        )  # fmt: skip
+
+
+def live_topic(view: View, number: int, short: str) -> Topic:
+    """The topic of a handle that was opened before; raises TopicNotFound when it was deleted."""
+    found = view.catalog.topics.get(number)
+    if found is None:
+        raise TopicNotFound(f"topic {short} was deleted", topic=short)
+    return found
+
+
+def live_subscription(view: View, number: int, name: str, short: str) -> Subscription:
+    """The subscription of a handle; raises SubscriptionNotFound when it was deleted."""
+    found = view.catalog.subscriptions.get(number)
+    if found is None:
+        raise SubscriptionNotFound(
+            f"subscription {name} of {short} was deleted", topic=short, subscription=name
+        )
+    return found
+
+
+def subscription(view: View, of: Topic, name: str) -> Subscription:
+    """The subscription of the topic; raises SubscriptionNotFound."""
+    found = catalogs.find_subscription(view.catalog, of, name)
+    if found is None:
+        short = TopicName.parse(of.name).short
+        raise SubscriptionNotFound(
+            f"topic {short} has no subscription {name}",
+            hint=meant(
+                name, (view.catalog.subscriptions[number].name for number in of.subscriptions),
+                f"create it: txlog sub create {name} -t {short}",
+            ),
+            topic=short, subscription=name,
+        )  # fmt: skip
+    return found
+
+
+def transaction(view: View, txn_id: TxnId, coordinator_count: int) -> Txn:
+    """The record of a transaction; raises TransactionNotFound (never issued, or forgotten)."""
+    known = None
+    if txn_id.coordinator < coordinator_count:
+        state = view.coordinator(txn_id.coordinator)
+        known = coordinators.find(state, txn_id.sequence)
+        if known is None and txn_id.sequence < state.next_sequence:
+            raise TransactionNotFound(
+                f"transaction {txn_id} has ended and is forgotten", code=305, txn=txn_id,
+                hint="look at the data: what it committed is there",
+            )  # fmt: skip
+    if known is None:
+        raise TransactionNotFound(
+            f"transaction {txn_id} was never issued", hint=_never_issued(txn_id), txn=txn_id
+        )
+    return known
+
+
+def _never_issued(txn_id: TxnId) -> str:
+    """What to do; Pulsar prints (3,18) for what is 3:18 here, and that is a number above 2^64."""
+    coordinator, sequence = txn_id.sequence >> 64, txn_id.sequence & ((1 << 64) - 1)
+    if coordinator and not txn_id.coordinator:
+        return f"did you mean {coordinator}:{sequence}?"
+    return "txlog txn list shows the open ones"
+
+
+def check_coordinator(number: int, coordinator_count: int) -> None:
+    """Raises CoordinatorNotFound when there is none of this number."""
+    if not 0 <= number < coordinator_count:
+        raise CoordinatorNotFound(
+            f"there is no coordinator {number}, the store has 0 to {coordinator_count - 1}"
+        )
+
+
+def is_overdue(txn: Txn, now: Instant) -> bool:
+    """OPEN for strictly longer than its time-out, counted from its start (spec 6)."""
+    return txn.status == coordinators.OPEN and left_ms(txn, now) < 0
+
+
+def left_ms(txn: Txn, now: Instant) -> int:
+    """How long an open transaction may go on; below 0 it is overdue."""
+    if txn.boot_id and txn.boot_id == now.boot_id:  # unknown: each process a boot of its own
+        return txn.timeout_ms - (now.boot_ms - txn.boot_ms)
+    return txn.timeout_ms - (max(now.wall_ms, txn.modified_ms) - txn.wall_ms)
+
+
+def check_owner(txn: Txn, uid: int) -> None:
+    """Only the owner or root may use a transaction; raises NotAllowed."""
+    if uid not in (txn.owner_uid, ROOT_UID):
+        raise NotAllowed(
+            f"transaction {txn.coordinator}:{txn.sequence} belongs to {txn.owner}",
+            txn=TxnId(txn.coordinator, txn.sequence), owner=txn.owner,
+        )  # fmt: skip
+
+
+def check_open(txn: Txn) -> None:
+    """Raises the error that an operation in a transaction gets which is not OPEN."""
+    if txn.status != coordinators.OPEN:
+        raise ended_error(txn)
+
+
+def _begin_again(txn: Txn) -> str:
+    key = "" if txn.key is None else f" --transaction-key {txn.key}"
+    return f"begin again: txlog txn begin{key}"
+
+
+def timed_out(txn: Txn) -> TransactionTimedOut:
+    """The error of a transaction that was aborted by its time-out."""
+    txn_id = TxnId(txn.coordinator, txn.sequence)
+    return TransactionTimedOut(
+        f"transaction {txn_id} was aborted: it timed out after {txn.timeout_ms / 1000:g}s",
+        hint=_begin_again(txn), txn=txn_id,
+    )  # fmt: skip
+
+
+def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
+    """The error that tells how a transaction ended, by its status and reason."""
+    txn_id = TxnId(txn.coordinator, txn.sequence)
+    if txn.reason == "timeout":
+        return timed_out(txn)
+    if txn.reason == "fenced":
+        return ExpiredTransaction(
+            f"transaction {txn_id} is fenced: its key was taken over, or deleted",
+            hint="stop this task", txn=txn_id, transaction_key=txn.key, epoch=txn.epoch,
+            owner=txn.owner,
+        )  # fmt: skip
+    how = {
+        "conflict": "was aborted by a conflict of acknowledgements",
+        "recovery": "was aborted by the recovery of the store",
+    }.get(txn.reason or "", f"is {txn.status}")
+    hint = _begin_again(txn)
+    if txn.status == coordinators.COMMITTING:
+        hint = f"it is decided; what it waits for: txlog txn show {txn_id}"
+    return InvalidTxnStatus(f"transaction {txn_id} {how}", hint=hint, txn=txn_id)

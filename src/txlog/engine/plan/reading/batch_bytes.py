@@ -1,0 +1,60 @@
+"""How many messages a batch takes by their bytes, so that large ones do not fill the memory.
+
+The bytes of a large message are known. Others count with the mean of their ledger or transaction:
+what is wrong by that is bounded, for a ledger has no more than ledger_bytes_max.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from txlog.engine.folds.buffer import Marker
+from txlog.engine.view.view import View
+
+
+class Weight:
+    """The bytes that a batch of one partition still takes."""
+
+    __slots__ = ("_partition", "_view", "left")
+
+    def __init__(self, view: View, partition: int, bytes_max: int) -> None:
+        self._view = view
+        self._partition = partition
+        self.left = bytes_max
+
+    def fit(
+        self, ledger: int, marker: Marker | None, index: int, wanted: int, *, is_first: bool
+    ) -> tuple[int, int]:
+        """(how many of the next `wanted` messages, bytes of each); 0: the batch is full.
+
+        index: of the first in its transaction; is_first: the batch is empty, and takes it anyway
+        """
+        count, each = (
+            self._plain(ledger, wanted) if marker is None else self._in_txn(marker, index, wanted)
+        )
+        if count * each <= self.left:
+            return count, each
+        return max(self.left // each, int(is_first)), each
+
+    def _plain(self, ledger: int, wanted: int) -> tuple[int, int]:
+        ends = self._view.topic(self._partition).ledgers
+        end = ends[bisect_left(ends, ledger, key=lambda one: one.ledger)]
+        each = end.payload_bytes // max(1, end.messages)
+        if wanted * each <= self.left:
+            return wanted, each
+        # a few large transactions must not count for what lies between them
+        markers = self._view.buffer(self._partition).markers.get(ledger, ())
+        size = end.payload_bytes - sum([marker.payload_bytes for marker in markers])
+        messages = end.messages - sum([marker.count for marker in markers])
+        return wanted, max(0, size) // max(1, messages)
+
+    def _in_txn(self, marker: Marker, index: int, wanted: int) -> tuple[int, int]:
+        chunked = self._view.buffer(self._partition).chunked
+        if not chunked or marker.payload_bytes <= self.left:
+            return wanted, marker.payload_bytes // max(1, marker.count)
+        large = {part[3]: chunked[part[0]] for part in marker.ranges if part[0] in chunked}
+        if index in large:
+            return 1, large[index].payload_bytes
+        behind = min((at for at in large if at > index), default=index + wanted)
+        size = marker.payload_bytes - sum(one.payload_bytes for one in large.values())
+        return min(wanted, behind - index), size // max(1, marker.count - len(large))

@@ -1,0 +1,315 @@
+"""Dispatch: which visible messages follow a position, and their rows.
+
+One function decides visibility for consumers and readers alike: data rows of the partition, and at
+each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan is made
+from the folds alone, so that rows which are not wanted are never read.
+Source: ARCHITECTURE 7, spec/transactions 8.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from txlog.engine.folds.buffer import Marker, find_marker
+from txlog.engine.folds.topic import LedgerEnd
+from txlog.engine.model.idset import Id, IdSet, covers
+from txlog.engine.model.ops import Mark, Run
+from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
+from txlog.engine.model.tail import repeat_runs
+from txlog.engine.plan.reading.batch_bytes import Weight
+from txlog.engine.plan.reading.skip_sets import Skip, entries_left, indexes_left, runs_left
+from txlog.engine.view.files import Request
+from txlog.engine.view.view import View
+from txlog.settings import RECEIVE_BYTES_MAX
+from txlog.startup import compute as pc
+
+RECEIVED = pa.schema(
+    [
+        ("topic", pa.string()), ("partition", pa.int32()), ("ledger", pa.int64()),
+        ("entry", pa.int64()), ("index", pa.int32()), ("key", pa.binary()),
+        ("value", pa.binary()), ("properties", PROPERTY_MAP), ("publish_time", INSTANT),
+        ("event_time", INSTANT), ("deliver_at", INSTANT), ("visible_time", INSTANT),
+        ("producer", pa.string()), ("sequence_id", pa.int64()), ("txn_most", pa.int64()),
+        ("txn_least", pa.int64()), ("txn_state", pa.string()), ("redelivery_count", pa.int32()),
+    ]
+)  # fmt: skip
+# One for all: making it takes a third of a millisecond, and readers at their end ask all the time.
+NO_MESSAGES = RECEIVED.empty_table()
+NO_MATTER = 1 << 62  # a plan whose rows nobody reads has no bound in bytes
+_STORED = (
+    "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
+    "sequence_id", "txn_most", "txn_least",
+)  # fmt: skip
+_NO_INDEX = pa.scalar(None, pa.int64())
+_COMMITTED, _NO_STATE = pa.scalar("committed", pa.string()), pa.scalar(None, pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive messages: `rows` plain ones from entry on, or messages of one marker."""
+
+    ledger: int
+    entry: int
+    rows: int
+    index: int  # of the first message in its transaction; 0: plain messages
+    marker: Marker | None
+
+
+class Plan(NamedTuple):
+    """What to deliver; behind: the position after the last message looked at; bytes: about."""
+
+    pieces: list[Piece]
+    messages: int
+    behind: Mark
+    bytes: int = 0
+
+
+def plan(
+    view: View, partition: int, behind: Mark, limit: int, skip: Skip = (),
+    stop: Mark | None = None, bytes_max: int = RECEIVE_BYTES_MAX,
+) -> Plan:  # fmt: skip
+    """The next messages behind a position, at most limit; those in a skip set are left out.
+
+    It ends before, but never empty, where bytes_max is reached (weight.py).
+    stop: a position that is not passed, itself left out
+    cost: O(pieces), not O(messages), nor O(what is left out)
+    """
+    silent = view.watermark(partition).silent
+    if silent:  # what is not data is never delivered
+        skip = (*skip, IdSet(silent))
+    pieces: list[Piece] = []
+    total = 0
+    at = behind
+    weight = Weight(view, partition, bytes_max)
+    for run, marker in _candidates(view, partition, behind, stop, skip):
+        ledger, first, last, index_first, index_last = run
+        while total < limit and first <= last and index_first <= index_last:
+            size = last - first + 1 if marker is None else index_last - index_first + 1
+            room, each = weight.fit(
+                ledger, marker, index_first, min(size, limit - total), is_first=not total
+            )
+            if not room:
+                return Plan(pieces, total, at, bytes_max - weight.left)
+            pieces.append(Piece(ledger, first, room, index_first, marker))
+            total += room
+            weight.left -= room * each
+            if marker is None:
+                first += room
+                at = (ledger, first - 1, 0)
+            else:
+                index_first += room
+                at = (ledger, first, 0 if index_first > marker.count else index_first - 1)
+        if total >= limit:
+            break
+    else:
+        at = _last(view, partition, behind, stop)
+    return Plan(pieces, total, at, bytes_max - weight.left)
+
+
+def _candidates(
+    view: View, partition: int, behind: Mark, stop: Mark | None, skip: Skip
+) -> Iterator[tuple[Run, Marker | None]]:
+    """What is visible between two positions and not left out: plain messages, and of markers."""
+    markers = view.buffer(partition).markers
+    for end in _ledgers_from(view, partition, behind[0]):
+        ledger, entries = end.ledger, end.entries
+        if stop is not None and ledger >= stop[0]:
+            if ledger > stop[0]:
+                return
+            entries = min(entries, stop[1] + (stop[2] > 1))
+        entry = behind[1] + (behind[2] == 0) if ledger == behind[0] else 0
+        if entry >= entries:
+            continue
+        left = entries_left(skip, ledger, entry, entries)
+        runs = [(entry, entries - 1)] if left is None else runs_left(left, entry, entries)
+        for run, marker in _apart(ledger, runs, markers.get(ledger, [])):
+            if marker is None:
+                yield run, None
+                continue
+            first, last = 1, marker.count
+            if run[:2] == behind[:2]:
+                first = behind[2] + 1
+            if stop is not None and run[:2] == stop[:2]:
+                last = min(last, stop[2] - 1)
+            if first <= last:
+                for low, high in indexes_left(skip, ledger, marker.entry, first, last):
+                    yield (ledger, marker.entry, marker.entry, low, high), marker
+
+
+def _apart(
+    ledger: int, runs: Iterable[tuple[int, int]], markers: list[Marker]
+) -> Iterator[tuple[Run, Marker | None]]:
+    """Runs of entries as plain messages and markers, each by itself."""
+    number = 0
+    for low, last in runs:
+        if number < len(markers) and markers[number].entry < low:
+            number += 1  # the next one is near, or far behind what is left out
+            if number < len(markers) and markers[number].entry < low:
+                number = bisect_left(markers, low, number, key=_entry_of)
+        while low <= last:
+            marker = markers[number] if number < len(markers) else None
+            if marker is None or marker.entry > last:
+                yield (ledger, low, last, 0, 0), None
+                break
+            if marker.entry > low:
+                yield (ledger, low, marker.entry - 1, 0, 0), None
+            yield (ledger, marker.entry, marker.entry, 0, 0), marker
+            low = marker.entry + 1
+            number += 1
+
+
+def _entry_of(marker: Marker) -> int:
+    return marker.entry
+
+
+def _ledgers_from(view: View, partition: int, ledger: int) -> Iterable[LedgerEnd]:
+    """The ledgers of a partition from one on; most calls stand in the last."""
+    ends = view.topic(partition).ledgers
+    if ends[-1].ledger <= ledger:
+        return ends[-1:] if ends[-1].ledger == ledger else ()
+    return islice(ends, bisect_left(ends, ledger, key=_ledger_of), None)
+
+
+def _ledger_of(end: LedgerEnd) -> int:
+    return end.ledger
+
+
+def _last(view: View, partition: int, behind: Mark, stop: Mark | None) -> Mark:
+    """The last position before the stop, or behind when there is none."""
+    for end in reversed(view.topic(partition).ledgers):
+        ledger, entries, index = end.ledger, end.entries, 0
+        if stop is not None and ledger >= stop[0]:
+            if ledger > stop[0]:
+                continue
+            if stop[1] < entries:
+                entries = stop[1] + (stop[2] > 1)
+                marker = find_marker(view.buffer(partition), ledger, stop[1])
+                if stop[2] > 1 and marker is not None and stop[2] <= marker.count:
+                    index = stop[2] - 1
+        if entries:
+            mark = (ledger, entries - 1, index)
+            return behind if covers(behind, mark) else mark
+        if ledger <= behind[0]:
+            break
+    return behind
+
+
+def part_of(piece: Piece, first: int, last: int) -> Piece:
+    """The stretch of a piece from one offset to another."""
+    if (first, last) == (0, piece.rows - 1):
+        return piece
+    index = piece.index + first if piece.index else 0
+    entry = piece.entry if piece.index else piece.entry + first
+    return Piece(piece.ledger, entry, last - first + 1, index, piece.marker)
+
+
+def id_of(piece: Piece, offset: int) -> Id:
+    """The id of a message of a piece."""
+    if piece.marker is None:
+        return (piece.ledger, piece.entry + offset, 0)
+    return (piece.ledger, piece.entry, piece.index + offset)
+
+
+def requests_of(pieces: list[Piece]) -> list[Request]:
+    """Where the rows of a plan lie, in order."""
+    return [request for piece in pieces for request in _requests(piece)]
+
+
+def _requests(piece: Piece) -> list[Request]:
+    """Where the rows of a piece lie."""
+    if piece.marker is None:
+        return [(piece.ledger, piece.entry, piece.entry + piece.rows)]
+    out: list[Request] = []
+    first, last = piece.index, piece.index + piece.rows - 1
+    for ledger, row, rows, index in piece.marker.ranges:
+        low, high = max(first, index), min(last, index + rows - 1)
+        if low <= high:
+            out.append((ledger, row + low - index, row + high - index + 1))
+    return out
+
+
+def received(
+    view: View, topic: str, partition_number: int, partition: int, pieces: list[Piece],
+    redelivered: dict[tuple[int, int, int], int] | None = None,
+) -> pa.Table:  # fmt: skip
+    """The messages of a plan as RECEIVED, in order.
+
+    redelivered: counts of the subscription, None for a reader
+    """
+    if not pieces:
+        return NO_MESSAGES
+    tables = view.rows(requests_of(pieces), _STORED)
+    stored = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+    ends: list[int] = []
+    total = 0
+    bases: list[int] = []
+    for piece in pieces:
+        plain = piece.marker is None
+        bases.append(piece.entry - total if plain else piece.index - total)
+        total += piece.rows
+        ends.append(total)
+    assert stored.num_rows == total
+    offset = pa.arange(0, total)
+    if all(piece.marker is None for piece in pieces):
+        entry = (
+            pa.arange(bases[0], bases[0] + total)
+            if len(pieces) == 1
+            else pc.add(offset, repeat_runs(bases, ends, pa.int64()))
+        )
+        index: pa.Array = pa.nulls(total, pa.int32())
+        visible = stored.column("publish_time")
+        state: pa.Array = pa.nulls(total, pa.string())
+    else:
+        number = pc.add(offset, repeat_runs(bases, ends, pa.int64()))
+        fixed = [None if p.marker is None else p.entry for p in pieces]
+        entry = pc.coalesce(repeat_runs(fixed, ends, pa.int64()), number)
+        inner = [None if p.marker is None else True for p in pieces]
+        is_inner = repeat_runs(inner, ends, pa.bool_())
+        index = pc.if_else(is_inner, number, _NO_INDEX).cast(pa.int32())
+        times = [None if p.marker is None else p.marker.time_ms for p in pieces]
+        visible = pc.coalesce(repeat_runs(times, ends, INSTANT), stored.column("publish_time"))
+        state = pc.if_else(is_inner, _COMMITTED, _NO_STATE)
+    columns = {
+        "topic": pa.repeat(pa.scalar(topic, pa.string()), total),
+        "partition": pa.repeat(pa.scalar(partition_number, pa.int32()), total),
+        "ledger": repeat_runs([piece.ledger for piece in pieces], ends, pa.int64()),
+        "entry": entry,
+        "index": index,
+        "visible_time": visible,
+        "txn_state": state,
+        "redelivery_count": _counts(redelivered, pieces, total),
+    }
+    for name in _STORED:
+        columns[name] = stored.column(name)
+    return pa.Table.from_arrays([columns[name] for name in RECEIVED.names], schema=RECEIVED)
+
+
+def _counts(
+    redelivered: dict[tuple[int, int, int], int] | None, pieces: list[Piece], total: int
+) -> pa.Array:
+    if redelivered is None:
+        return pa.nulls(total, pa.int32())
+    if not redelivered:
+        return pa.repeat(pa.scalar(0, pa.int32()), total)
+    out: list[int] = []
+    for piece in pieces:
+        for step in range(piece.rows):
+            if piece.marker is None:
+                out.append(redelivered.get((piece.ledger, piece.entry + step, 0), 0))
+            else:
+                key = (piece.ledger, piece.entry, piece.index + step)
+                whole = redelivered.get((piece.ledger, piece.entry, 0), 0)
+                out.append(redelivered.get(key, 0) + whole)
+    return pa.array(out, pa.int32())
+
+
+def visible_end(view: View, partition: int) -> Mark:
+    """The position of the last entry of the partition; (ledger, -1, 0) when it is empty."""
+    last = view.topic(partition).ledgers[-1]
+    return (last.ledger, last.entries - 1, 0)

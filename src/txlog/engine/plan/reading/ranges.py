@@ -1,0 +1,284 @@
+"""Resolving ranges: from words like `-10`, `@-1h`, `17:4`, `sub=billing` to positions.
+
+A start is the position *behind* which reading begins; a stop is the first position not read.
+Counts are visible messages of each partition. Source: CLI.md 6.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds import coordinator as coordinators
+from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of
+from txlog.engine.folds.cursor import BEFORE_ALL, covers
+from txlog.engine.model.ops import Mark
+from txlog.engine.plan.ack_sets import is_trimmed
+from txlog.engine.plan.lookup import subscription as find_subscription
+from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.reading.dispatch import NO_MATTER, plan
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument, MessageNotFound, TransactionNotFound
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.ranges import Bound, Range
+from txlog.startup import compute as pc
+
+_STEADY = ("start", "skip", "id", "time")  # bounds that frames which follow do not move back
+
+
+class Place(NamedTuple):
+    """Where to read in one partition; subscription: leave out what it has acknowledged."""
+
+    behind: Mark
+    stop: Mark | None
+    subscription: int | None = None
+
+
+def resolve_range(
+    view: View, topic: Topic, wanted: Range, partitions: list[int]
+) -> dict[int, Place]:
+    """The place of each partition that the range touches.
+
+    raises: MessageNotFound, SubscriptionNotFound, TransactionNotFound (never issued),
+            InvalidArgument (ids of two partitions, no single subscription to mean)
+    """
+    if wanted.kind == "txn":
+        assert wanted.txn is not None
+        return _of_txn(view, topic, wanted, partitions)
+    if wanted.kind == "unacked":
+        held = _subscription(view, topic, wanted.subscription)
+        out = {}
+        for partition in partitions:
+            cursor = view.cursor(held.number, number_of(topic, partition))
+            out[partition] = Place(cursor.mark_delete, end_of(view, topic, partition), held.number)
+        return out
+    named = [
+        partition_of(view, topic, bound.value)
+        for bound in (wanted.start, wanted.stop)
+        if bound is not None and isinstance(bound.value, MessageId)
+    ]
+    if len(set(named)) > 1:
+        raise InvalidArgument("the two ids of the range are of different partitions", code=203)
+    if named:
+        partitions = [number for number in partitions if number == named[0]]
+    out = {}
+    for partition in partitions:
+        stop = None
+        if wanted.stop is not None:
+            stop = stop_behind(resolve_bound(view, topic, partition, wanted.stop))
+        out[partition] = Place(resolve_bound(view, topic, partition, wanted.start), stop)
+    return out
+
+
+def is_settled(
+    view: View, topic: Topic, wanted: Range, places: dict[int, Place], *, of_all: bool
+) -> bool:
+    """Whether no frame that follows, whatever it holds, can put a message into a range.
+
+    Positions only grow, so it is when each stop stands before the end, or is the end by its name.
+    A stop by time does when a message of that time or later is there: behind it nothing counts,
+    however early. Who counts from the end, or asks what a subscription has, asks for what follows.
+    of_all: the range is of all partitions: by an id it is of one, else frames may add partitions
+    """
+    stop = wanted.stop
+    if stop is None or wanted.kind != "range" or wanted.start.kind not in _STEADY:
+        return False
+    if of_all and not any(isinstance(one.value, MessageId) for one in (wanted.start, stop)):
+        return stop.kind == "start"
+    return all(
+        _is_settled(view, topic, partition, stop, place) for partition, place in places.items()
+    )
+
+
+def _is_settled(view: View, topic: Topic, partition: int, stop: Bound, place: Place) -> bool:
+    end = end_of(view, topic, partition)
+    if isinstance(stop.value, MessageId):
+        index = 0 if stop.value.index == 1 else stop.value.index
+        return (stop.value.ledger, stop.value.entry, index) <= end
+    if stop.kind == "skip":
+        assert isinstance(stop.value, int)
+        return stop.value <= view.topic(number_of(topic, partition)).messages
+    if stop.kind == "time":
+        assert place.stop is not None
+        return place.stop < end
+    return stop.kind == "start"
+
+
+def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mark:
+    """The position just before the bound in a partition."""
+    number = number_of(topic, partition)
+    if bound.kind == "start":
+        return start_of(view, number)
+    if bound.kind == "end":
+        ledger, entry, _ = end_of(view, topic, partition)
+        return (ledger, entry - 1, 0)
+    if bound.kind in ("skip", "last"):
+        assert isinstance(bound.value, int)
+        count = bound.value
+        if bound.kind == "last":
+            count = max(0, view.topic(number).messages - count)
+        start = start_of(view, number)
+        return plan(view, number, start, count, bytes_max=NO_MATTER).behind if count else start
+    if bound.kind == "id":
+        assert isinstance(bound.value, MessageId)
+        partition_of(view, topic, bound.value)
+        wanted = bound.value
+        if is_trimmed(view, number, wanted.ledger):
+            return start_of(view, number)  # an id below the first one moves to that end
+        return _behind_id(view, number, wanted)
+    if bound.kind == "sub":
+        name = bound.value
+        assert name is None or isinstance(name, str)
+        return view.cursor(_subscription(view, topic, name).number, number).mark_delete
+    assert bound.kind == "time"
+    check_available(view, topic, number)  # the time of a position is in its row
+    assert isinstance(bound.value, int)
+    return behind_time(view, number, bound.value)
+
+
+def _behind_id(view: View, number: int, wanted: MessageId) -> Mark:
+    """The position before an id; one behind the last entry of its ledger moves to that end.
+
+    raises: MessageNotFound for a message that its transaction does not have
+    """
+    ledger, entry, index = wanted.ledger, wanted.entry, wanted.index
+    ends = view.topic(number).ledgers
+    at = bisect_left(ends, ledger, key=lambda end: end.ledger)
+    if at == len(ends) or ends[at].ledger != ledger:  # no row has this id: it lies between two
+        before = ends[at - 1]
+        return (before.ledger, before.entries - 1, 0)
+    entries = ends[at].entries
+    if entry >= entries:
+        return (ledger, entries - 1, 0)
+    if index <= 1:
+        return (ledger, entry - 1, 0)
+    marker = buffers.find_marker(view.buffer(number), ledger, entry)
+    if marker is None or index > marker.count:
+        raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
+    return (ledger, entry, index - 1)
+
+
+def start_of(view: View, number: int) -> Mark:
+    """The position before the first message that is still there."""
+    state = view.topic(number)
+    return BEFORE_ALL if state.trimmed is None else (state.ledgers[0].ledger, -1, 0)
+
+
+def check_retained(view: View, topic: Topic, number: int, place: Mark) -> None:
+    """Refuse a position behind which messages were trimmed: never a silent jump (R22).
+
+    raises: MessageNotFound with the fields first and last, the range that is gone
+    """
+    last = view.topic(number).trimmed
+    if last is None or covers(place, last):
+        return
+    first = MessageId(place[0], place[1], place[2]) if place[0] else None
+    short = TopicName.parse(topic.name).short
+    behind = f"behind {first}" if first is not None and place[1] >= 0 else "from the start"
+    raise MessageNotFound(
+        f"messages of {short}/{index_of(topic, number)} {behind} up to "
+        f"{MessageId(*last)} were trimmed",
+        hint="read again from start, the first message that is still there", topic=short,
+        partition=index_of(topic, number), message_id=MessageId(*last),
+        first=None if first is None or place[1] < 0 else first, last=MessageId(*last),
+    )  # fmt: skip
+
+
+def end_of(view: View, topic: Topic, partition: int) -> Mark:
+    """The first position that nothing is at yet."""
+    last = view.topic(number_of(topic, partition)).ledgers[-1]
+    return (last.ledger, last.entries, 0)
+
+
+def last_message(view: View, number: int) -> MessageId | None:
+    """The last message of a partition that is visible and still there."""
+    state = view.topic(number)
+    last = state.last_message
+    if last is None or (state.trimmed is not None and covers(state.trimmed, last)):
+        return None
+    return MessageId(*last)
+
+
+def stop_behind(behind: Mark) -> Mark:
+    """The first position that is not passed, of one that is the last to be."""
+    ledger, entry, index = behind
+    return (ledger, entry, index + 1) if index else (ledger, entry + 1, 0)
+
+
+def behind_time(view: View, number: int, time_ms: int) -> Mark:
+    """The position before the first entry of that time or later; cost: the times of a ledger."""
+    behind = start_of(view, number)
+    for end in view.topic(number).ledgers:
+        if end.entries and end.last_ms >= time_ms:
+            at = 0
+            for table in view.rows([(end.ledger, 0, end.entries)], ["publish_time"]):
+                later = pc.greater_equal(table.column("publish_time").cast("int64"), time_ms)
+                found = pc.index(later, True).as_py()
+                if found >= 0:
+                    return (end.ledger, at + found - 1, 0)
+                at += table.num_rows
+        behind = (end.ledger, end.entries - 1, 0)
+    return behind
+
+
+def partition_of(view: View, topic: Topic, wanted: MessageId) -> int:
+    """The partition (from 0) of the topic that an id is of; raises MessageNotFound."""
+    owner = view.catalog.owners.get(wanted.ledger)
+    partition = -1 if owner is None or owner[1] != "p" else index_of(topic, owner[0])
+    if partition < 0:
+        raise MessageNotFound(
+            f"message {wanted} does not exist in {TopicName.parse(topic.name).short}",
+            message_id=wanted,
+        )
+    return partition
+
+
+def _subscription(view: View, topic: Topic, name: str | None) -> Subscription:
+    if name is not None:
+        return find_subscription(view, topic, name)
+    known = [view.catalog.subscriptions[number] for number in topic.subscriptions]
+    if len(known) != 1:
+        raise InvalidArgument(
+            f"the topic has {len(known)} subscriptions, say which", code=205,
+            hint=", ".join(sorted(one.name for one in known)) or None,
+        )  # fmt: skip
+    return known[0]
+
+
+def _of_txn(view: View, topic: Topic, wanted: Range, partitions: list[int]) -> dict[int, Place]:
+    assert wanted.txn is not None
+    pair = (wanted.txn.coordinator, wanted.txn.sequence)
+    out: dict[int, Place] = {}
+    for partition in partitions:
+        for ledger, known in view.buffer(number_of(topic, partition)).markers.items():
+            for marker in known:
+                if (marker.coordinator, marker.sequence) == pair:
+                    out[partition] = Place(
+                        (ledger, marker.entry - 1, 0), (ledger, marker.entry + 1, 0)
+                    )
+    return out or _of_batch(view, topic, wanted.txn, partitions)
+
+
+def _of_batch(view: View, topic: Topic, txn: TxnId, partitions: list[int]) -> dict[int, Place]:
+    """Where the ledgers lie that the transaction of a batch adopted, which has no marker."""
+    state = view.coordinator(txn.coordinator)
+    known = coordinators.find(state, txn.sequence)
+    if known is None and txn.sequence >= state.next_sequence:
+        raise TransactionNotFound(
+            f"transaction {txn} was never issued", hint="txlog txn list shows the open ones",
+            txn=txn,
+        )  # fmt: skip
+    out: dict[int, Place] = {}
+    for number, ledger, _, messages in () if known is None else known.markers:
+        index, ends = index_of(topic, number), view.topic(number).ledgers
+        at = bisect_left(ends, ledger, key=lambda end: end.ledger)
+        if index not in partitions or at == len(ends) or ends[at].ledger != ledger:
+            continue
+        left, last = messages, ends[at]
+        for last in ends[at:]:
+            left -= last.entries
+            if left <= 0:
+                break
+        out[index] = Place((ledger, -1, 0), (last.ledger, last.entries, 0))
+    return out

@@ -1,0 +1,257 @@
+"""READ_UNCOMMITTED: sidecar rows of transactions without a marker, behind everything committed.
+
+A preview has no message id, is never acknowledged and takes part in no count. After the commit the
+message comes again, at its place; (TxnID, partition, index) tells that it is the same.
+Source: PIP-31 "Isolation level", spec/transactions 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from txlog.engine.folds import buffer
+from txlog.engine.model.schema import KIND_DATA
+from txlog.engine.plan.reading import dispatch
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument, SnapshotExpired
+from txlog.ids import TxnId
+from txlog.settings import RECEIVE_BYTES_MAX
+from txlog.startup import compute as pc
+
+if TYPE_CHECKING:
+    from txlog.engine.folds.buffer import Buffer
+
+ISOLATIONS = ("committed", "uncommitted")
+PREVIEW_ROWS = 4096
+_END = ((1 << 63) - 1, (1 << 31) - 1)
+_KIND = pa.scalar(KIND_DATA, pa.int8())
+_READ = (
+    "kind", "lsn", "txn_index", "key", "value", "properties", "publish_time", "event_time",
+    "deliver_at", "producer", "sequence_id", "txn_most", "txn_least",
+)  # fmt: skip
+
+
+def check_isolation(isolation: str) -> str:
+    """The isolation, if there is one of this name; raises InvalidArgument."""
+    if isolation not in ISOLATIONS:
+        raise InvalidArgument(
+            f"isolation {isolation!r} is not one of {', '.join(ISOLATIONS)}", code=203
+        )
+    return isolation
+
+
+class PreviewPlace(NamedTuple):
+    """Behind which row a reader stands: its LSN and index, and where it lay when it was read.
+
+    The row number saves looking through the ledger again; it holds until the ledger is sealed.
+    """
+
+    lsn: int = 0
+    txn_index: int = 0
+    ledger: int = 0
+    row: int = 0
+
+
+START = PreviewPlace()
+
+
+def preview(
+    view: View, topic: str, partition_number: int, partition: int, place: PreviewPlace,
+    limit: int, *, through_lsn: int | None = None, only: TxnId | None = None,
+    is_strict: bool = False,
+) -> tuple[pa.Table, PreviewPlace]:  # fmt: skip
+    """(rows as RECEIVED in append order, at most limit; the place behind the last).
+
+    Ends before, but never empty, where the bytes of a batch do.
+    through_lsn: what was written later is not there: neither rows nor markers
+    only:        the rows of one transaction
+    is_strict:   raise SnapshotExpired where rows were moved that may be of that moment
+    """
+    state = view.buffer(partition)
+    if is_strict and through_lsn is not None:
+        _check_unmoved(view, state, through_lsn, topic)
+    out: list[pa.Table] = []
+    size = 0
+    for large in [*_large(state, place, through_lsn, only), None]:
+        stop = _END if through_lsn is None else (through_lsn, _END[1])
+        if large is not None:
+            stop = (state.chunked[large].lsn, state.chunked[large].index - 1)
+        for rows, behind in _small(view, state, place, limit, stop, through_lsn, only):
+            place = behind
+            out.append(_received(state, rows, topic, partition_number, through_lsn))
+            limit -= rows.num_rows
+            size += rows.nbytes
+        if large is None or limit <= 0 or size > RECEIVE_BYTES_MAX:
+            break
+        if size and size + state.chunked[large].payload_bytes > RECEIVE_BYTES_MAX:
+            break
+        rows = pa.concat_tables(view.rows([(large, 0, 1)], _READ))
+        known = state.chunked[large]
+        place = PreviewPlace(known.lsn, known.index, place.ledger, place.row)
+        out.append(_received(state, rows, topic, partition_number, through_lsn))
+        limit -= 1
+        size += known.payload_bytes
+        if limit <= 0:
+            break
+    return (pa.concat_tables(out) if out else dispatch.NO_MESSAGES), place
+
+
+def _check_unmoved(view: View, state: Buffer, through_lsn: int, topic: str) -> None:
+    """Raise SnapshotExpired for rows that a clean file has: it says when they became visible.
+
+    When they were written it does not say, so whether they were open at that LSN is not known.
+    """
+    sealed = {
+        end.ledger for end in state.ledgers
+        if end.sealed and any(ref.clean for ref in view.files.of(end.ledger))
+    }  # fmt: skip
+    for known in state.markers.values():
+        for marker in known:
+            if marker.lsn > through_lsn and any(part[0] in sealed for part in marker.ranges):
+                raise SnapshotExpired(
+                    f"messages of {topic} that were open have been committed and moved while they "
+                    "were read", hint="read again", topic=topic,
+                )  # fmt: skip
+
+
+def _large(
+    state: Buffer, place: PreviewPlace, through_lsn: int | None, only: TxnId | None
+) -> list[int]:
+    """Ledgers of large messages behind the place that no marker makes visible, in append order."""
+    found = [
+        (large.lsn, ledger) for ledger, large in state.chunked.items()
+        if (large.lsn, large.index) > (place.lsn, place.txn_index)
+        and (through_lsn is None or large.lsn <= through_lsn)
+        and (only is None or only == TxnId(large.coordinator, large.sequence))
+        and any(_unmarked(state, ledger, 0, 1, through_lsn))
+    ]  # fmt: skip
+    return [ledger for _, ledger in sorted(found)]
+
+
+def _small(
+    view: View, state: Buffer, place: PreviewPlace, limit: int, through: tuple[int, int],
+    through_lsn: int | None, only: TxnId | None,
+) -> Iterator[tuple[pa.Table, PreviewPlace]]:  # fmt: skip
+    """Rows of the other messages behind the place, each time with the place behind them."""
+    ends = [end for end in state.ledgers if end.ledger not in state.chunked]
+    order = [end.ledger for end in ends]  # that of appending, not of ids
+    first = order.index(place.ledger) if place.ledger in order else 0
+    size = 0
+    for end in ends[first:]:
+        known = view.files.of(end.ledger)
+        stop = known[0].rows if end.sealed else end.entries
+        start = place.row if end.ledger == place.ledger and not end.sealed else 0
+        for low, high in _unmarked(state, end.ledger, start, stop, through_lsn):
+            for at in range(low, high, PREVIEW_ROWS):
+                behind = min(high, at + PREVIEW_ROWS)
+                read = pa.concat_tables(view.rows([(end.ledger, at, behind)], _READ))
+                rows = _wanted(read, at, place, through, only).slice(0, limit)
+                if rows.num_rows:
+                    last = rows.slice(rows.num_rows - 1).to_pylist()[0]
+                    place = PreviewPlace(
+                        last["lsn"], last["txn_index"], end.ledger, last["row"] + 1
+                    )
+                    limit -= rows.num_rows
+                    size += rows.nbytes
+                    yield rows, place
+                if limit <= 0 or size > RECEIVE_BYTES_MAX:
+                    return
+                newest = pc.max(read.column("lsn")).as_py() or 0
+                if newest > through[0]:
+                    return  # what follows was written later still
+
+
+def _unmarked(
+    state: Buffer, ledger: int, start: int, stop: int, through_lsn: int | None
+) -> Iterator[tuple[int, int]]:
+    """Stretches of rows start..stop of a sidecar ledger that no marker makes visible."""
+    if start >= stop:
+        return
+    marked = [
+        (row, row + rows)
+        for known in state.markers.values()
+        for marker in known
+        if through_lsn is None or marker.lsn <= through_lsn
+        for at, row, rows, _ in marker.ranges
+        if at == ledger and row + rows > start
+    ]
+    trimmed = state.trimmed.get(ledger, ())  # they were visible, and are gone
+    marked = sorted([*marked, *((row, row + rows) for row, rows in trimmed)])
+    for low, high in marked:
+        if start < low:
+            yield start, min(low, stop)
+        start = max(start, high)
+        if start >= stop:
+            return
+    yield start, stop
+
+
+def _wanted(
+    rows: pa.Table, first_row: int, place: PreviewPlace, through: tuple[int, int],
+    only: TxnId | None,
+) -> pa.Table:  # fmt: skip
+    """Data rows behind the place up to an LSN and index, with their row numbers."""
+    numbers = pa.arange(first_row, first_row + rows.num_rows)
+    rows = rows.append_column("row", numbers)
+    lsn = rows.column("lsn")
+    here = pa.scalar(place.lsn, pa.int64())
+    behind = pc.or_(
+        pc.greater(lsn, here),
+        pc.and_(
+            pc.equal(lsn, here),
+            pc.greater(rows.column("txn_index"), pa.scalar(place.txn_index, pa.int32())),
+        ),
+    )
+    keep = pc.and_kleene(pc.equal(rows.column("kind"), _KIND), behind)
+    if through != _END:
+        last = pa.scalar(through[0], pa.int64())
+        within = pc.or_(
+            pc.less(lsn, last),
+            pc.and_(
+                pc.equal(lsn, last),
+                pc.less_equal(rows.column("txn_index"), pa.scalar(through[1], pa.int32())),
+            ),
+        )
+        keep = pc.and_kleene(keep, within)
+    if only is not None:
+        for name, half in (("txn_most", only.most), ("txn_least", only.least)):
+            keep = pc.and_kleene(keep, pc.equal(rows.column(name), pa.scalar(half, pa.int64())))
+    return rows.filter(keep)
+
+
+def _received(
+    state: Buffer, rows: pa.Table, topic: str, partition_number: int, through_lsn: int | None
+) -> pa.Table:
+    since = set[tuple[int, int]]()  # committed later, so it was open
+    if through_lsn is not None:
+        for known in state.markers.values():
+            since.update((m.coordinator, m.sequence) for m in known if m.lsn > through_lsn)
+    pairs = zip(
+        rows.column("txn_most").to_pylist(), rows.column("txn_least").to_pylist(), strict=True
+    )
+    names: dict[tuple[int, int], str] = {}
+    states: list[str] = []
+    for pair in pairs:
+        if pair not in names:
+            txn = TxnId.from_halves(*pair)
+            held = buffer.find_held(state, txn.coordinator, txn.sequence)
+            was_open = held is not None or (txn.coordinator, txn.sequence) in since
+            names[pair] = "open" if was_open else "aborted"
+        states.append(names[pair])
+    total = rows.num_rows
+    made = {
+        "topic": pa.repeat(pa.scalar(topic, pa.string()), total),
+        "partition": pa.repeat(pa.scalar(partition_number, pa.int32()), total),
+        "index": rows.column("txn_index"),
+        "txn_state": pa.array(states, pa.string()),
+    }
+    columns = [
+        made[field.name] if field.name in made
+        else rows.column(field.name) if field.name in _READ
+        else pa.nulls(total, field.type)
+        for field in dispatch.RECEIVED
+    ]  # fmt: skip
+    return pa.Table.from_arrays(columns, schema=dispatch.RECEIVED)

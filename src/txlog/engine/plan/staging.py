@@ -1,0 +1,185 @@
+"""Staging: rows of a batch become files below `_stage`, in any process that sees the directory.
+
+    plan     by the driver: where, for how many partitions, since when; it can be pickled
+    task     routes its rows as a producer does, and publishes a file a partition (R3)
+    Staged   what it says of each file; only its driver's frame makes the file real
+
+Nothing here reads the store. A task that fails, or runs twice, leaves files that nobody names: they
+go with the directory of the job. Source: ANALYTICS 7.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+from txlog.engine.model.delay_ops import NO_TIME
+from txlog.engine.model.schema import INSTANT
+from txlog.engine.plan.route import COLUMNS, route, user_batch
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.staged import StagedFile, times_bytes
+from txlog.errors import InvalidArgument
+from txlog.settings import INSTANT_MS_MAX
+from txlog.startup import compute as pc
+
+STAGE_DIR = "_stage"
+# What a task keeps of all its files together; then the largest is published.
+TASK_BYTES_MAX = 256 << 20
+# Rows routed at once.
+ROWS_AT_ONCE = 100_000
+
+
+class StagePlan(msgspec.Struct, frozen=True):
+    """What a task has to know; it can be pickled.
+
+    store:          the directory, as the driver names it
+    topic, number:  its full name, and its number in the store
+    directory:      of the job's files, below the store
+    time_ms:        the publish_time of every row
+    fixed_delay_ms: the policy of the topic; 0: messages are delivered as they say
+    tag:            in the name of the directory: jobs of one stream have the same
+    producer:       whose name every row has
+    """
+
+    store: str
+    topic: str
+    number: int
+    partitions: int
+    directory: str
+    key: str
+    batch: int | str
+    time_ms: int
+    message_bytes_max: int
+    fixed_delay_ms: int = 0
+    tag: str = ""
+    producer: str | None = None
+
+    def named(self, key: str, batch: int | str) -> StagePlan:
+        """The same for a batch that was not known when the files were planned."""
+        return msgspec.structs.replace(self, key=key, batch=batch)
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """A file that waits to be adopted; path and length are in `file`.
+
+    partitions:   how many the topic had when its rows were routed
+    task, number: its place among the files of its partition
+    times:        as in Appended
+    """
+
+    directory: str
+    topic: int
+    partitions: int
+    partition: int
+    task: int
+    number: int
+    time_ms: int
+    file: FileRef
+    payload_bytes: int
+    times: bytes | None = None
+
+
+class Stager:
+    """Makes the files of one task; for one thread.
+
+    disk: of the plan's store; task: its number among the tasks of the job
+    """
+
+    __slots__ = ("_disk", "_done", "_files", "_plan", "_task")
+
+    def __init__(self, disk: Disk, plan: StagePlan, task: int = 0) -> None:
+        self._disk = disk
+        self._plan = plan
+        self._task = task
+        self._files: dict[int, StagedFile] = {}
+        self._done: list[Staged] = []
+
+    def add(self, data: pa.Table | pa.RecordBatch) -> None:
+        """Add messages: the columns of Producer.send_batch.
+
+        Those without a key go to one partition, by the number of the task.
+        raises: InvalidArgument, InvalidMessage: as send_batch; StoreFull, DiskFailed
+        """
+        if self._plan.producer is not None and data.schema.get_field_index("sequence_id") >= 0:
+            raise InvalidArgument(
+                "a batch of a named producer has no column sequence_id: sequences are those of its"
+                " sends, and a batch is stored once by its own name",
+                hint="leave out the column, or the producer",
+            )
+        for start in range(0, data.num_rows, ROWS_AT_ONCE):
+            self._add(data.slice(start, ROWS_AT_ONCE))
+        if not data.num_rows:
+            user_batch(data)  # its columns are looked at all the same
+
+    def finish(self) -> list[Staged]:
+        """Publish what is left; all files of the task, in order."""
+        for partition in sorted(self._files):
+            self._publish(partition)
+        return self._done
+
+    def _add(self, data: pa.Table | pa.RecordBatch) -> None:
+        plan = self._plan
+        routed = route(data, plan.partitions, self._task, plan.message_bytes_max)
+        rows = self._with_times(routed.batch)
+        for piece in routed.slices:
+            file = self._files.get(piece.partition)
+            if file is None:
+                file = self._files[piece.partition] = StagedFile(plan.time_ms, plan.producer)
+            file.add(rows.slice(piece.row_start, piece.rows), piece.payload_bytes)
+            if file.is_full:
+                self._publish(piece.partition)
+        while sum(file.bytes for file in self._files.values()) > TASK_BYTES_MAX:
+            self._publish(max(self._files, key=lambda number: self._files[number].bytes))
+
+    def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows with the instants that are stored: a delay counts from the time of the job."""
+        plan, names = self._plan, batch.schema.names
+        columns = {name: batch.column(name) for name in names if name in COLUMNS}
+        after = columns.pop("deliver_after", None)
+        if plan.fixed_delay_ms:
+            columns["deliver_at"] = self._later(
+                pa.repeat(pa.scalar(plan.fixed_delay_ms, pa.int64()), batch.num_rows)
+            )
+        elif after is not None:
+            later = self._later(after)
+            known = columns.get("deliver_at")
+            columns["deliver_at"] = later if known is None else known.fill_null(later)
+        elif len(columns) == len(names):
+            return batch
+        return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
+
+    def _later(self, delays: pa.Array) -> pa.Array:
+        time_ms = self._plan.time_ms
+        most = pa.scalar(INSTANT_MS_MAX - time_ms, pa.int64())
+        within = pc.min_element_wise(delays, most, skip_nulls=False)
+        return pc.add(within, pa.scalar(time_ms, pa.int64())).view(INSTANT)
+
+    def _publish(self, partition: int) -> None:
+        plan = self._plan
+        made = self._files.pop(partition).finish()
+        path = f"{plan.directory}/p{partition}-{self._disk.random_bytes(16).hex()}.parquet"
+        self._disk.publish(path, made.pieces)
+        self._done.append(
+            Staged(
+                plan.directory, plan.number, plan.partitions, partition, self._task,
+                len(self._done), plan.time_ms, msgspec.structs.replace(made.ref, path=path),
+                made.payload_bytes, times_bytes(made.times, NO_TIME),
+            )
+        )  # fmt: skip
+
+
+def job_name(time_ms: int, tag: str, chance: bytes) -> str:
+    """A name for the directory of a job; it says when the job began."""
+    return f"{time_ms:015d}-{tag}{chance.hex()}"
+
+
+def is_tagged(name: str, tag: str) -> bool:
+    """True for the directory of a job with this tag."""
+    return tag != "" and name.partition("-")[2].startswith(tag)
+
+
+def job_time(name: str) -> int | None:
+    """When a job began, by the name of its directory."""
+    head = name.partition("-")[0]
+    return int(head) if head.isdecimal() else None

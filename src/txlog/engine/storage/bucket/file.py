@@ -1,0 +1,252 @@
+"""The file of a bucket: delayed ids sorted by key, one Parquet row group a snapshot segment.
+
+    rows      deliver_at, ledger, entry int64; index int32, in the order of the key
+              (deliver_at, ledger, entry, index)
+    bitmaps   binary; in the very first row those of all segments (msgpack), else null
+    footer    key `txlog.delayed`: base64 of msgpack of `Head`
+
+The footer is parsed whole at every open, so the bitmaps are a column: read when a look needs them.
+What is published is derived from the log: whoever finds it damaged drops it and builds it again.
+
+Encoding runs over its source three times (the step, the bitmaps, the rows), so that a merge needs
+no more memory than two segments, the bitmaps and the file. `bucket_reader` reads it.
+Source: spec/delayed-delivery 5.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from txlog.engine.storage.bucket.bitmaps import (
+    MarkerCounts,
+    PackedBitmaps,
+    memory_of,
+    one_array,
+    pack_segments,
+)
+from txlog.engine.storage.bucket.cutting import Cutter, Cutting, StepFinder
+from txlog.engine.storage.segment import FileRef, Group, arrow_module
+from txlog.errors import FormatMismatch
+from txlog.startup.crc32c import crc32c
+
+Id = tuple[int, int, int]
+Key = tuple[int, int, int, int]
+
+VERSION: Final = 1
+FOOTER_KEY: Final = b"txlog.delayed"
+HINT: Final = "txlog delay rebuild makes the index anew from the log"
+IDS: Final = pa.schema(
+    [
+        ("deliver_at", pa.int64()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("index", pa.int32()),
+    ]
+)
+"""The columns of delayed ids, wherever they are Arrow."""
+_STORED: Final = IDS.append(pa.field("bitmaps", pa.binary()))
+_DELTA: Final = dict.fromkeys(IDS.names, "DELTA_BINARY_PACKED")
+
+BATCH_ROWS: Final = 1 << 16  # ids of which bitmaps are made at once
+
+Source = Callable[[], Iterable[pa.Table]]
+"""Gives tables of IDS, each in the order of the key and one behind the other; asked repeatedly."""
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the footer says of a segment; first: its whole first key."""
+
+    first: Key
+    min_at: int
+    max_at: int
+    count: int
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """What the footer says; first, last: the range of positions that the bucket stands for.
+
+    cutoff_ms: ids with deliver_at at or below it may have been left out; step_ms: used in cutting
+    """
+
+    version: int
+    partition: int
+    gen: int
+    first: Id
+    last: Id
+    count: int
+    cutoff_ms: int
+    step_ms: int
+    segments: list[Segment]
+
+
+@dataclass(frozen=True, slots=True)
+class BucketName:
+    """Which bucket a file is to be."""
+
+    partition: int
+    gen: int
+    first: Id
+    last: Id
+    cutoff_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBucket:
+    """The bytes of a bucket, and what is to be known of it; half_at: of the id in the middle."""
+
+    buffers: list[memoryview]
+    file: FileRef
+    head: Head
+    half_at: int
+
+    @property
+    def min_at(self) -> int:
+        """The least deliver_at."""
+        return self.head.segments[0].min_at
+
+    @property
+    def max_at(self) -> int:
+        """The greatest deliver_at."""
+        return self.head.segments[-1].max_at
+
+
+def bucket_name(first_ledger: int, last_ledger: int, gen: int) -> str:
+    """The name of a bucket's file in `_delayed/`."""
+    return f"bucket-{first_ledger:012d}-{last_ledger:012d}-{gen:010d}.parquet"
+
+
+def decode_head(said: bytes, path: str) -> Head:
+    """What the footer key says. Raises FormatMismatch, ValueError, TypeError, MsgspecError."""
+    version, *_ = msgspec.msgpack.decode(raw := b64decode(said))
+    if version != VERSION:
+        raise FormatMismatch(f"{path} has version {version}, this txlog reads {VERSION}", path=path)
+    return msgspec.msgpack.decode(raw, type=Head)
+
+
+def encode_bucket(
+    path: str, name: BucketName, source: Source, span: tuple[int, int], cutting: Cutting,
+    counts: MarkerCounts,
+) -> EncodedBucket | None:  # fmt: skip
+    """The file of the ids that a source gives; None when it gives none.
+
+    span: no deliver_at lies outside
+    cost: O(n) with a constant number of Arrow calls a segment
+    """
+    finder = StepFinder(cutting, span[1] - span[0])
+    total = 0
+    for table in source():
+        finder.feed(times_of(table))
+        total += table.num_rows
+    if not total:
+        return None
+    step_ms = finder.step_ms
+    half_at, to_half = span[1], total // 2
+    segments: list[Segment] = []
+    bitmaps: list[PackedBitmaps] = []
+    for tables in batches(_segments(source(), Cutter(step_ms, cutting.ids_max))):
+        for table in tables:
+            segments.append(describe(table))
+            if 0 <= to_half < table.num_rows:
+                half_at = times_of(table)[to_half]
+            to_half -= table.num_rows
+        ends = list(accumulate(table.num_rows for table in tables))
+        bitmaps += pack_segments(pa.concat_tables(tables), ends, counts)
+    head = Head(
+        VERSION, name.partition, name.gen, name.first, name.last, total, name.cutoff_ms, step_ms,
+        segments,
+    )  # fmt: skip
+    again = _segments(source(), Cutter(step_ms, cutting.ids_max))
+    data, groups = _write(again, head, msgspec.msgpack.encode(bitmaps))
+    tail = groups[-1][1] + groups[-1][2]
+    ref = FileRef(
+        path, name.first[0], total, 0, -1, len(data), crc32c(data), len(data) - tail,
+        crc32c(data[tail:]), groups, 0, 0, "bucket",
+    )  # fmt: skip
+    return EncodedBucket([data], ref, head, half_at)
+
+
+def _write(
+    tables: Iterable[pa.Table], head: Head, bitmaps: bytes
+) -> tuple[memoryview, list[Group]]:
+    """The bytes of the file, and its row groups."""
+    sink = pa.BufferOutputStream()
+    ends: list[tuple[int, int]] = []
+    with arrow_module("pyarrow.parquet").ParquetWriter(
+        sink,
+        _STORED,
+        version="2.6",
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        column_encoding={**_DELTA, "bitmaps": "PLAIN"},
+        write_statistics=["deliver_at"],
+        write_page_checksum=True,
+        store_schema=False,
+    ) as writer:
+        said = b64encode(msgspec.msgpack.encode(head)).decode()
+        writer.add_key_value_metadata({FOOTER_KEY.decode(): said})
+        for table in tables:
+            rows = table.num_rows
+            first = [] if ends else [pa.array([bitmaps], pa.binary())]
+            column = pa.chunked_array([*first, pa.nulls(rows - len(first), pa.binary())])
+            writer.write_table(table.append_column("bitmaps", column), row_group_size=rows)
+            ends.append((rows, sink.tell()))
+    data = memoryview(sink.getvalue()).cast("B")
+    groups: list[Group] = []
+    start = 0
+    for rows, end in ends:
+        groups.append((rows, start, end - start, crc32c(data[start:end])))
+        start = end
+    return data, groups
+
+
+def _segments(tables: Iterable[pa.Table], cutter: Cutter) -> Iterator[pa.Table]:
+    """The ids, one table a segment."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        start = 0
+        for end in cutter.feed(times_of(table)):
+            waiting.append(table.slice(start, end - start))
+            yield _one(waiting)
+            waiting, start = [], end
+        if start < table.num_rows:
+            waiting.append(table.slice(start))
+    if waiting:
+        yield _one(waiting)
+
+
+def batches(segments: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
+    """Segments together, so that a call of Arrow is worth its price."""
+    waiting: list[pa.Table] = []
+    rows = 0
+    for table in segments:
+        waiting.append(table)
+        rows += table.num_rows
+        if rows >= BATCH_ROWS:
+            yield waiting
+            waiting, rows = [], 0
+    if waiting:
+        yield waiting
+
+
+def _one(tables: list[pa.Table]) -> pa.Table:
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
+
+
+def describe(table: pa.Table) -> Segment:
+    """What the footer says of a segment with these ids."""
+    first = [int(table.column(name)[0].as_py()) for name in IDS.names]
+    last = int(table.column("deliver_at")[-1].as_py())
+    return Segment((first[0], first[1], first[2], first[3]), first[0], last, table.num_rows)
+
+
+def times_of(table: pa.Table) -> memoryview[int]:
+    """The column deliver_at as memory."""
+    return memory_of(one_array(table.column("deliver_at")))

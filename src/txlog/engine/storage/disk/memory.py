@@ -1,0 +1,495 @@
+"""Owns the disk in memory: the same protocols as `disk`, with faults, kills and power cuts.
+
+One `Machine` holds the files; every `MemoryDisk` is one process on it (`process` gives another).
+Two hooks that tests replace are asked before every call: `step` before one with an effect, `look`
+before one without. A hook counts, or raises
+
+- OSError: the call fails as the real one would; a failed flush loses its bytes (see power_loss);
+- Killed: this process is dead, its locks are free, every later call of it raises again;
+- PowerCut: the same; what the platter then holds is one of `images`.
+
+An error with an attribute `written` raised before a pwrite lets that many bytes through first.
+
+    op of step   create mkdir pwrite datasync sync_dir link unlink lock unlock
+    op of look   open read pread size exists listdir holder
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from txlog.engine.storage.disk.memory_handles import (
+    Killed,
+    Machine,
+    MemoryFile,
+    MemoryLock,
+    PowerCut,
+)
+from txlog.engine.storage.disk.power_loss import (
+    Chance,
+    Node,
+    choose_images,
+    copy_tree,
+    cut_power,
+    pending_items,
+)
+from txlog.engine.storage.disk.protocol import (
+    GROUP_FILES,
+    TEMPORARY_PREFIX,
+    Stream,
+    compare,
+    failure,
+    number_of,
+    split,
+)
+from txlog.errors import (
+    Corruption,
+    MissingFile,
+    OutcomeUnknown,
+    ReadOnlyStore,
+    TxlogError,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["Killed", "MemoryDisk", "PowerCut"]
+
+FREE_BYTES = 1 << 40
+FIRST_PID = 1000
+FILES_KEPT = 2  # so few that every test of crashes closes files and opens them again
+
+
+class Hook(Protocol):
+    """Called before each call, with its facts: offset and length of a pwrite or pread."""
+
+    def __call__(self, op: str, path: str, **info: int) -> None:
+        """Return to let the call happen, or raise."""
+
+
+def _let_happen(op: str, path: str, **info: int) -> None:
+    """Do nothing: the hook of a disk without faults."""
+
+
+class MemoryDisk:
+    """`Disk` of one process on a machine in memory."""
+
+    def __init__(
+        self,
+        machine: Machine | None = None,
+        *,
+        read_only: bool = False,
+        free_bytes: int = FREE_BYTES,
+        seed: int = 0,
+    ) -> None:
+        root = Node(is_directory=True)
+        self.machine = machine or Machine(root, free_bytes, seed, FIRST_PID)
+        self.read_only = read_only
+        self.description = "memory"
+        self.step: Hook = _let_happen
+        self.look: Hook = _let_happen
+        self.blocked: Callable[[str, int], bool] | None = None
+        self._pid = self.machine.next_pid
+        self.machine.next_pid += 1
+        self._death: Killed | None = None
+        self._durable = {""}
+
+    # processes, kills, power cuts
+
+    def process(self, read_only: bool = False) -> MemoryDisk:
+        """Return another process on the same machine, without hooks."""
+        return MemoryDisk(self.machine, read_only=read_only)
+
+    def kill(self, death: Killed | None = None) -> None:
+        """End this process: its locks are free, every later call raises."""
+        self._death = death or Killed()
+        for lock in list(self.machine.holders.values()):
+            if lock.disk is self:
+                lock.let_go()
+
+    def copy(self) -> MemoryDisk:
+        """Return a new machine with the same files, the same unflushed bytes, and no locks."""
+        with self.machine.released:
+            return self._other_machine(copy_tree(self.machine.root))
+
+    def fork_kill(self) -> MemoryDisk:
+        """Return what the death of all processes leaves: everything written is visible."""
+        return self.copy()
+
+    def images(self, rng: Chance, limit: int) -> Iterator[MemoryDisk]:
+        """Yield at most limit of the disks that a power cut at this moment may leave."""
+        items = pending_items(self.machine.root)
+        for image in choose_images(items, rng, limit):
+            yield self._other_machine(cut_power(self.machine.root, items, image))
+
+    def files(self) -> dict[str, bytes]:
+        """Return every file's visible bytes by path, sorted."""
+        found: dict[str, bytes] = {}
+        todo = [("", self.machine.root)]
+        while todo:
+            at, node = todo.pop()
+            if node.entries is None:
+                found[at] = bytes(node.data)
+            else:
+                todo += [(f"{at}/{n}" if at else n, child) for n, child in node.entries.items()]
+        return dict(sorted(found.items()))
+
+    def damage(self, path: str, data: bytes | None) -> None:
+        """Let a file be, on the platter too, what no call of ours made it; None removes it."""
+        parent, name = split(path)
+        directory = self._directory(parent)
+        node = self.find(path)
+        assert directory.entries is not None
+        directory.old.pop(name, None)
+        directory.pending = [item for item in directory.pending if item.key != name]
+        if data is None:
+            directory.entries.pop(name, None)
+            return
+        if node is None:
+            node = directory.entries[name] = Node()
+            node.links = 1
+        node.data, node.is_shared, node.old, node.pending = bytearray(data), False, {}, []
+
+    # the protocol
+
+    def files_kept(self) -> int:
+        return FILES_KEPT
+
+    def open(self, path: str, write: bool = False) -> MemoryFile:
+        if write:
+            self._need_writable(path)
+        self.ask("open", path, "open")
+        return MemoryFile(self, self._file(path), path, write)
+
+    def read(self, path: str) -> bytes:
+        self.ask("read", path, "open")
+        return bytes(self._file(path).data)
+
+    def size(self, path: str) -> int:
+        self.ask("size", path, "look at")
+        return len(self._named(path).data)
+
+    def exists(self, path: str) -> bool:
+        self.ask("exists", path, "look at")
+        return self.find(path) is not None
+
+    def listdir(self, path: str) -> list[str]:
+        self.ask("listdir", path, "list")
+        with suppress(MissingFile):
+            return sorted(self._directory(path).entries or ())
+        return []
+
+    def make_dirs(self, path: str) -> None:
+        self._need_writable(path)
+        if path in self._durable:
+            return
+        parent, name = split(path)
+        self.make_dirs(parent)
+        if self.find(path) is None:
+            self.effect_mapped("mkdir", path)
+            self._directory(parent).name(name, Node(is_directory=True), self.machine.tick())
+        self._directory(path)
+        try:
+            self.sync_dir(parent)
+        except TxlogError:
+            if not self._directory(path).entries:  # no second flush of the same name (R13)
+                self._directory(parent).name(name, None, self.machine.tick())
+            raise
+        self._durable.add(path)
+
+    def publish(self, path: str, parts: Sequence[Buffer]) -> None:
+        with self.publishing(path, parts):
+            pass
+
+    @contextmanager
+    def publishing(self, path: str, parts: Sequence[Buffer] | Stream) -> Iterator[None]:
+        parent, name = split(path)
+        own = f"{TEMPORARY_PREFIX}{self.machine.tick():016x}"
+        temporary = f"{parent}/{own}" if parent else own
+        node = self._new_file(temporary, parts)
+        held = MemoryLock(self, node, temporary)
+        self.machine.holders[node] = held
+        try:
+            compare(self.open(temporary), parts, temporary)
+            self.effect_mapped("link", path, "publish")
+            if self.find(path) is not None:
+                raise failure(FileExistsError(errno.EEXIST, "File exists"), "publish", path)
+            self._directory(parent).name(name, node, self.machine.tick())
+            self._sync_published(parent, path)
+        except OutcomeUnknown:
+            held.let_go()
+            raise
+        except TxlogError:
+            self._try_unlink(temporary)
+            held.let_go()
+            raise
+        self._try_unlink(temporary)
+        try:
+            yield
+        finally:
+            held.let_go()
+
+    def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
+        names: set[str] = set()
+        waiting = iter(files)
+        while group := list(islice(waiting, GROUP_FILES)):
+            self._publish_group(group)
+            names |= {split(path)[0] for path, _ in group}
+        for parent in sorted(names):
+            self._sync_published(parent, parent)
+
+    def _publish_group(self, group: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
+        made = self._make_group({split(path)[0] for path, _ in group})
+        temporaries: list[str] = []
+        try:
+            for path, parts in group:
+                parent, own = split(path)[0], f"{TEMPORARY_PREFIX}{self.machine.tick():016x}"
+                temporaries.append(f"{parent}/{own}" if parent else own)
+                node = self.add_file(temporaries[-1])
+                MemoryFile(self, node, temporaries[-1], write=True).pwrite(0, parts)
+            try:
+                for temporary in temporaries:
+                    MemoryFile(self, self._file(temporary), temporary, write=True).datasync()
+                for parent in sorted({split(path)[0] for path in made}):
+                    self.sync_dir(parent)
+            except TxlogError:
+                for temporary in temporaries:
+                    self._try_unlink(temporary)
+                for path in reversed(made):  # no second flush of the same name (R13)
+                    with suppress(TxlogError):
+                        self.remove_dir(path)
+                raise
+            self._durable.update(made)
+            for (_, parts), temporary in zip(group, temporaries, strict=True):
+                compare(self.open(temporary), parts, temporary)
+            for (path, _), temporary in zip(group, temporaries, strict=True):
+                self.effect_mapped("link", path, "publish")
+                if self.find(path) is not None:
+                    raise failure(FileExistsError(errno.EEXIST, "File exists"), "publish", path)
+                parent, name = split(path)
+                node = self._file(temporary)
+                self._directory(parent).name(name, node, self.machine.tick())
+        finally:
+            if self._death is None:
+                for temporary in temporaries:
+                    self._try_unlink(temporary)
+
+    def _make_group(self, paths: Iterable[str]) -> list[str]:
+        made: list[str] = []
+        for path in sorted(paths):
+            above: list[str] = []
+            while path not in self._durable and path not in made:
+                above.append(path)
+                path = split(path)[0]
+            for one in reversed(above):
+                if self.find(one) is None:
+                    self.effect_mapped("mkdir", one)
+                    parent, name = split(one)
+                    self._directory(parent).name(name, Node(is_directory=True), self.machine.tick())
+                self._directory(one)
+                made.append(one)
+        return made
+
+    def write_fresh(self, path: str, data: Buffer) -> None:
+        self._new_file(path, data)
+        self._sync_published(split(path)[0], path)
+
+    def unlink(self, path: str, missing_ok: bool = True) -> None:
+        parent, name = split(path)
+        self._need_writable(path)
+        node = self.find(path)
+        if node is None:
+            if missing_ok:
+                return
+            raise failure(FileNotFoundError(errno.ENOENT, "No such file"), "remove", path)
+        if node.entries is not None:
+            raise Corruption(f"cannot remove {path}: a directory", path=path)
+        self.effect_mapped("unlink", path, "remove")
+        self._directory(parent).name(name, None, self.machine.tick())
+        if node.links == 0:
+            self.machine.free_bytes += len(node.data)
+
+    def link(self, source: str, path: str) -> None:
+        parent, name = split(path)
+        node = self._file(source)
+        self.make_dirs(parent)
+        self.effect_mapped("link", path, "publish")
+        if self.find(path) is not None:
+            raise failure(FileExistsError(errno.EEXIST, "File exists"), "publish", path)
+        self._directory(parent).name(name, node, self.machine.tick())
+
+    def kind(self, path: str) -> str:
+        self.ask("exists", path, "look at")
+        node = self.find(path)
+        return "" if node is None else "file" if node.entries is None else "directory"
+
+    def move(self, source: str, path: str) -> None:
+        (above, own), (parent, name) = split(source), split(path)
+        node = self._named(source)
+        self.make_dirs(parent)
+        self.effect_mapped("link", path, "move")
+        self._directory(parent).name(name, node, self.machine.tick())
+        self._directory(above).name(own, None, self.machine.tick())
+
+    def remove_dir(self, path: str) -> bool:
+        parent, name = split(path)
+        self._need_writable(path)
+        node = self.find(path)
+        if node is None:
+            return True
+        if node.entries is None:
+            raise Corruption(f"cannot remove {path}: not a directory", path=path)
+        if node.entries:
+            return False
+        self.effect_mapped("rmdir", path, "remove")
+        self._directory(parent).name(name, None, self.machine.tick())
+        self._durable.discard(path)
+        return True
+
+    def sync_dir(self, path: str) -> None:
+        directory = self._directory(path)
+        try:
+            self.effect("sync_dir", path)
+        except OSError as error:
+            number_of(error)
+            directory.fail_flush()
+            raise failure(error, "flush", path) from error
+        directory.flush()
+
+    def lock_file(self, path: str, create: bool = True) -> MemoryLock:
+        node = self.find(path)
+        if node is None and create and not self.read_only:
+            self.make_dirs(split(path)[0])
+            node = self.add_file(path)
+        return MemoryLock(self, node or self._file(path), path)
+
+    def random_bytes(self, n: int) -> bytes:
+        text = f"{self.machine.seed}:{self.machine.tick()}".encode()
+        return hashlib.shake_128(text).digest(n)
+
+    def free_bytes(self) -> int:
+        return self.machine.free_bytes
+
+    def pid(self) -> int:
+        return self._pid
+
+    def owner(self) -> tuple[int, str]:
+        return 1000, "user"
+
+    def close(self) -> None:
+        """Nothing is cached."""
+
+    # for the handles of this module
+
+    def find(self, path: str) -> Node | None:
+        """Return what a path leads to, None where a name is absent."""
+        if path == "":
+            return self.machine.root
+        parent, name = split(path)
+        above = self.find(parent)
+        if above is None:
+            return None
+        if above.entries is None:
+            raise Corruption(f"cannot look at {path}: {parent} is a file", path=path)
+        return above.entries.get(name)
+
+    def add_file(self, path: str) -> Node:
+        """Create an empty file."""
+        parent, name = split(path)
+        self.effect_mapped("create", path)
+        directory = self._directory(parent)
+        if self.find(path) is not None:
+            raise failure(FileExistsError(errno.EEXIST, "File exists"), "create", path)
+        node = Node()
+        directory.name(name, node, self.machine.tick())
+        return node
+
+    def ask(self, op: str, path: str, action: str, **info: int) -> None:
+        """Let the look hook have its say about a call without effect."""
+        self._need_alive()
+        try:
+            self.look(op, path, **info)
+        except OSError as error:
+            raise failure(error, action, path) from error
+        except Killed as death:
+            self.kill(death)
+            raise
+
+    def effect(self, op: str, path: str, **info: int) -> None:
+        """Let the step hook have its say; its OSError is the caller's to map."""
+        self._need_alive()
+        self._need_writable(path)
+        try:
+            self.step(op, path, **info)
+        except Killed as death:
+            self.kill(death)
+            raise
+
+    def effect_mapped(self, op: str, path: str, action: str = "") -> None:
+        try:
+            self.effect(op, path)
+        except OSError as error:
+            raise failure(error, action or op, path) from error
+
+    def _new_file(self, path: str, data: Buffer | Sequence[Buffer] | Stream) -> Node:
+        self.make_dirs(split(path)[0])
+        node = self.add_file(path)
+        file = MemoryFile(self, node, path, write=True)
+        try:
+            if isinstance(data, Stream):
+                data.write(file.pwrite)
+            else:
+                file.pwrite(0, data)
+            file.datasync()
+        except TxlogError:
+            self._try_unlink(path)
+            raise
+        return node
+
+    def _sync_published(self, parent: str, path: str) -> None:
+        try:
+            self.sync_dir(parent)
+        except TxlogError as error:  # R31
+            raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
+
+    def _try_unlink(self, path: str) -> None:
+        with suppress(TxlogError):
+            self.unlink(path)
+
+    def _other_machine(self, root: Node) -> MemoryDisk:
+        mine = self.machine
+        twin = Machine(root, mine.free_bytes, mine.seed, mine.next_pid)
+        twin.order = mine.order
+        return MemoryDisk(twin)
+
+    def _named(self, path: str) -> Node:
+        node = self.find(path)
+        if node is None:
+            error = FileNotFoundError(errno.ENOENT, "No such file or directory")
+            raise failure(error, "open", path)
+        return node
+
+    def _file(self, path: str) -> Node:
+        node = self._named(path)
+        if node.entries is not None:
+            raise Corruption(f"cannot open {path}: not a regular file", path=path)
+        return node
+
+    def _directory(self, path: str) -> Node:
+        node = self._named(path) if path else self.machine.root
+        if node.entries is None:
+            raise Corruption(f"cannot open {path}: not a directory", path=path)
+        return node
+
+    def _need_alive(self) -> None:
+        if self._death is not None:
+            raise self._death
+
+    def _need_writable(self, path: str) -> None:
+        if self.read_only:
+            raise ReadOnlyStore(f"cannot change {path}: the store is read-only", path=path)

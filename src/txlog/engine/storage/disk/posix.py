@@ -1,0 +1,525 @@
+"""Owns every file effect of the engine: descriptors, flushes, publication, locks, free space.
+
+The real `Disk`. Nothing but it and its `disk_*` calls `os` or `fcntl` (RELIABILITY R1). What holds:
+
+1. The root is opened once; everything else goes by a directory descriptor and one name, and no
+   link is ever followed. What is not a regular file or not of the expected owner is Corruption.
+2. No bare OSError leaves: `failure` says which of our errors it is. A write that failed may have
+   left a part of its bytes; the caller zeroes it (R30). A failed flush is never repeated (R13).
+3. A published name was never used before and holds exactly the bytes given (R3). When the last
+   flush of its directory fails, the outcome is unknown (R31).
+4. flock only, on descriptors of their own (R24). A forked child closes every inherited
+   descriptor at once and never unlocks; all its handles are then AlreadyClosed (R27).
+5. A file or lock handle belongs to one thread at a time; a disk may be used by many.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pwd
+import stat
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from txlog.engine.storage.disk.disk_file import Handle, PosixFile, sync_file_system, write_all
+from txlog.engine.storage.disk.locks import Identity, PosixLock, find_holder, identity_of, read_proc
+from txlog.engine.storage.disk.protocol import (
+    GROUP_FILES,
+    TEMPORARY_PREFIX,
+    IgnoringFailure,
+    Stream,
+    compare,
+    failure,
+    number_of,
+    split,
+)
+from txlog.errors import (
+    Corruption,
+    DiskFailed,
+    InvalidArgument,
+    MissingFile,
+    NotAllowed,
+    OutcomeUnknown,
+    ReadOnlyStore,
+    StoreNotFound,
+    TxlogError,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+KEPT_MAX = 128  # descriptors of directories that one disk keeps, of files that one view keeps
+KEPT_SHARE = 8  # and this part of the soft limit: a process has other files, and may have views
+COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
+
+GROUP_FLUSHES_MIN = 8  # from so many on one flush of the file system is less than one of each
+
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not hang us
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+_TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
+
+
+class _LockDescriptor(Handle):
+    """A descriptor that flock is called on; the `Descriptor` of disk_lock."""
+
+    __slots__ = ()
+
+    def lock(self, wait: bool) -> bool:
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX if wait else _TRY)
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                return False
+            raise failure(error, "lock", self.path) from error
+        return True
+
+    def unlock(self) -> None:
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+        except OSError as error:
+            if number_of(error) != errno.EBADF:
+                raise failure(error, "unlock", self.path) from error
+
+    def identity(self) -> Identity:
+        return identity_of(self.stat())
+
+
+class _LockSite:
+    """A name in the store that a lock file has; the `LockSite` of disk_lock."""
+
+    def __init__(self, disk: PosixDisk, path: str) -> None:
+        self.path = path
+        self._disk = disk
+
+    def open(self, create: bool = True) -> _LockDescriptor:
+        return _LockDescriptor(self._disk.open_lock(self.path, create), self.path)
+
+    def identity(self) -> Identity | None:
+        with suppress(MissingFile):
+            return identity_of(self._disk.stat(self.path))
+        return None
+
+    def holder(self, identity: Identity) -> tuple[int, str] | None:
+        pid = find_holder(read_proc("/proc/locks").decode(errors="replace"), identity)
+        if pid is None:
+            return None
+        words = read_proc(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0")
+        return pid, b" ".join(words).decode(errors="replace")[:COMMAND_CHARS_MAX]
+
+
+_KINDS = (
+    (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"), (stat.S_ISFIFO, "pipe"),
+    (stat.S_ISSOCK, "socket"),
+)  # fmt: skip
+
+
+class PosixDisk:
+    """`Disk` on a directory of a local file system."""
+
+    def __init__(
+        self, root: str, read_only: bool = False, shared_group: str | None = None, *,
+        allow_unsafe: bool = False,
+    ) -> None:  # fmt: skip
+        """Open the directory of a store; one that cannot be written becomes read-only.
+
+        shared_group: the group that shares the store; a root of mode 2770 says so by itself
+        allow_unsafe: writing to a foreign or public one will do
+        raises:       StoreNotFound, NotAllowed, NoResources, DiskFailed
+        """
+        fd = open_root(root)
+        self._root = Handle(fd, root)
+        at = os.fstat(fd)
+        self.description = os.path.abspath(root)
+        self._is_shared = shared_group is not None or at.st_mode & 0o2070 == 0o2070
+        self._owners = (at.st_uid, os.geteuid(), 0)
+        self.read_only = read_only or not os.access(
+            ".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True
+        )
+        self._directories: dict[str, Handle] = {"": self._root}
+        self._durable = {""}  # directories whose names are known to be on disk
+        self._owner: tuple[int, str] | None = None  # the lookup costs 16 us
+        self._mutex = threading.RLock()  # its thread may come again: `__del__` runs anywhere
+        is_foreign = at.st_uid != os.geteuid() and not self._is_shared
+        if not (self.read_only or allow_unsafe) and (is_foreign or at.st_mode & 0o002):
+            self._root.close()
+            reason = f"{root} {'is foreign' if is_foreign else 'can be written by everybody'}"
+            raise NotAllowed(reason, hint="open it read-only, or mend owner and mode", path=root)
+
+    def files_kept(self) -> int:
+        return _kept_max()
+
+    def open(self, path: str, write: bool = False) -> PosixFile:
+        if write:
+            self._need_writable(path)
+        return PosixFile(self._open(path, os.O_RDWR if write else os.O_RDONLY), path)
+
+    def read(self, path: str) -> bytes:
+        with closing(self.open(path)) as file:
+            return file.pread(0, file.size())
+
+    def size(self, path: str) -> int:
+        return self.stat(path).st_size
+
+    def exists(self, path: str) -> bool:
+        with suppress(MissingFile):
+            return bool(self.stat(path))
+        return False
+
+    def stat(self, path: str) -> os.stat_result:
+        """Return what the name leads to, links not followed (for this module)."""
+        parent, name = split(path)
+        with self._directory(parent, "look at", path) as fd:
+            return os.stat(name, dir_fd=fd, follow_symlinks=False)
+
+    def listdir(self, path: str) -> list[str]:
+        with suppress(MissingFile), self._directory(path, "list", path) as fd:
+            own = os.open(".", DIRECTORY, dir_fd=fd)  # a shared descriptor has one offset
+            with closing(Handle(own, path)):
+                return sorted(os.listdir(own))
+        return []
+
+    def make_dirs(self, path: str) -> None:
+        self._need_writable(path)
+        if path in self._durable:
+            return
+        parent, name = split(path)
+        self.make_dirs(parent)
+        with self._directory(parent, "make", path) as fd:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=fd)
+                os.chmod(name, 0o2770 if self._is_shared else 0o700, dir_fd=fd)  # umask or not
+            try:
+                os.fsync(fd)  # also when it was there: who made it may have died before this
+            except OSError as error:
+                number_of(error)
+                with IgnoringFailure():
+                    os.rmdir(name, dir_fd=fd)  # no second flush of the same name (R13)
+                raise
+        self._durable.add(path)
+
+    def publish(self, path: str, parts: Sequence[Buffer]) -> None:
+        with self.publishing(path, parts):
+            pass
+
+    @contextmanager
+    def publishing(self, path: str, parts: Sequence[Buffer] | Stream) -> Iterator[None]:
+        parent, name = split(path)
+        own = TEMPORARY_PREFIX + os.urandom(8).hex()
+        temporary = f"{parent}/{own}" if parent else own
+        with self._new_file(temporary, parts) as fd:
+            with closing(self.open(temporary)) as fresh:
+                compare(fresh, parts, temporary)
+            try:
+                os.link(own, name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+            except OSError as error:
+                raise failure(error, "publish", path) from error
+            _sync_published(fd, path)
+            with IgnoringFailure():  # what stays is swept
+                os.unlink(own, dir_fd=fd)
+            yield
+
+    def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
+        names: set[str] = set()
+        waiting = iter(files)
+        while group := list(islice(waiting, GROUP_FILES)):
+            self._publish_group(group)
+            names |= {split(path)[0] for path, _ in group}
+        try:
+            self._flush_many([], names)
+        except TxlogError as error:  # R31
+            raise OutcomeUnknown("files were written, their directories not") from error
+
+    def _publish_group(self, group: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
+        """Give files their names: all are written, then flushed, read back and linked.
+
+        The names themselves are flushed by the caller.
+        """
+        made, holders = self._make_group({split(path)[0] for path, _ in group})
+        with ExitStack() as stack:
+            temporaries: list[tuple[Handle, str]] = []
+            for path, parts in group:
+                parent = split(path)[0]
+                own = TEMPORARY_PREFIX + os.urandom(8).hex()
+                temporary = f"{parent}/{own}" if parent else own
+                file = Handle(self._open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL), path)
+                stack.callback(file.close)
+                stack.callback(self._discard, temporary)
+                with self._directory(parent, "write", path):
+                    fcntl.flock(file.fd, _TRY)
+                    write_all(file.fd, 0, parts)
+                temporaries.append((file, temporary))
+            try:
+                self._flush_many([file for file, _ in temporaries], holders)
+            except BaseException:
+                for _, temporary in temporaries:
+                    self._discard(temporary)
+                for path in reversed(made):  # no second flush of the same name (R13)
+                    with suppress(TxlogError):
+                        self.remove_dir(path)
+                raise
+            self._durable.update(made)
+            for (_, parts), (_, temporary) in zip(group, temporaries, strict=True):
+                with closing(self.open(temporary)) as fresh:
+                    compare(fresh, parts, temporary)
+            for (path, _), (_, temporary) in zip(group, temporaries, strict=True):
+                (parent, name), own = split(path), split(temporary)[1]
+                with self._directory(parent, "publish", path) as fd:
+                    os.link(own, name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+
+    def _make_group(self, paths: Iterable[str]) -> tuple[list[str], set[str]]:
+        """Make directories without a flush; returns them, and those that hold their names."""
+        made: list[str] = []
+        for path in sorted(paths):
+            above: list[str] = []
+            while path not in self._durable and path not in made:
+                above.append(path)
+                path = split(path)[0]
+            for one in reversed(above):
+                parent, name = split(one)
+                with self._directory(parent, "make", one) as fd, suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=fd)
+                    os.chmod(name, 0o2770 if self._is_shared else 0o700, dir_fd=fd)
+                made.append(one)  # also when it was there: who made it may have died before this
+        return made, {split(path)[0] for path in made}
+
+    def _flush_many(self, files: Sequence[Handle], directories: Collection[str]) -> None:
+        """Flush files, and the names in directories, by one call if they are many."""
+        if len(files) + len(directories) >= GROUP_FLUSHES_MIN and sync_file_system(self._root.fd):
+            return
+        for file in files:
+            try:
+                os.fsync(file.fd)
+            except OSError as error:
+                raise failure(error, "write", file.path) from error
+        for path in sorted(directories):
+            self.sync_dir(path)
+
+    def _discard(self, temporary: str) -> None:
+        with suppress(TxlogError):  # what stays is swept
+            self.unlink(temporary)
+
+    def write_fresh(self, path: str, data: Buffer) -> None:
+        with self._new_file(path, data) as directory:
+            _sync_published(directory, path)
+
+    def unlink(self, path: str, missing_ok: bool = True) -> None:
+        self._need_writable(path)
+        parent, name = split(path)
+        try:
+            with self._directory(parent, "remove", path) as fd:
+                os.unlink(name, dir_fd=fd)
+        except MissingFile:
+            if not missing_ok:
+                raise
+
+    def link(self, source: str, path: str) -> None:
+        (above, own), (parent, name) = split(source), split(path)
+        self.make_dirs(parent)
+        with (
+            self._directory(above, "publish", source) as of,
+            self._directory(parent, "publish", path) as fd,
+        ):
+            os.link(own, name, src_dir_fd=of, dst_dir_fd=fd, follow_symlinks=False)
+
+    def kind(self, path: str) -> str:
+        try:
+            mode = self.stat(path).st_mode
+        except MissingFile:
+            return ""
+        if not stat.S_ISREG(mode):
+            return next((name for is_it, name in _KINDS if is_it(mode)), "device")
+        parent, name = split(path)
+        with self._directory(parent, "look at", path) as fd:
+            may = os.access(name, os.R_OK, dir_fd=fd, effective_ids=True)
+        return "file" if may else "unreadable"
+
+    def move(self, source: str, path: str) -> None:
+        (above, own), (parent, name) = split(source), split(path)
+        self.make_dirs(parent)
+        with (
+            self._directory(above, "move", source) as of,
+            self._directory(parent, "move", path) as fd,
+        ):
+            os.rename(own, name, src_dir_fd=of, dst_dir_fd=fd)
+
+    def remove_dir(self, path: str) -> bool:
+        self._need_writable(path)
+        parent, name = split(path)
+        try:
+            with suppress(MissingFile), self._directory(parent, "remove", path) as fd:
+                os.rmdir(name, dir_fd=fd)
+        except DiskFailed as error:
+            if error.fields.get("errno") != "ENOTEMPTY":
+                raise
+            return False
+        with self._mutex:
+            self._durable.discard(path)
+            if (kept := self._directories.pop(path, None)) is not None:
+                kept.close()
+        return True
+
+    def sync_dir(self, path: str) -> None:
+        self._need_writable(path)
+        with self._directory(path, "flush", path) as fd:
+            os.fsync(fd)
+
+    def lock_file(self, path: str, create: bool = True) -> PosixLock:
+        site = _LockSite(self, path)
+        return PosixLock(site.open(create), site, os.getpid)
+
+    def open_lock(self, path: str, create: bool) -> int:
+        """Return a new descriptor of a lock file (for this module)."""
+        if self.read_only:  # to ask for the holder; R23: not even a lock file is left
+            return self._open(path, os.O_RDONLY)
+        if create:
+            self.make_dirs(split(path)[0])
+        return self._open(path, os.O_RDWR | (os.O_CREAT if create else 0))
+
+    def random_bytes(self, n: int) -> bytes:
+        return os.urandom(n)
+
+    def free_bytes(self) -> int:
+        try:
+            at = os.fstatvfs(self._root.fd)
+        except OSError as error:
+            raise failure(error, "look at", self.description) from error
+        return at.f_bavail * at.f_frsize
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def owner(self) -> tuple[int, str]:
+        uid = os.geteuid()
+        if self._owner is None or self._owner[0] != uid:
+            name = str(uid)
+            with suppress(KeyError):
+                name = pwd.getpwuid(uid).pw_name
+            self._owner = (uid, name)
+        return self._owner
+
+    def close(self) -> None:
+        with self._mutex:
+            for handle in self._directories.values():
+                handle.close()
+            self._directories = {"": self._root}
+
+    def _need_writable(self, path: str) -> None:
+        if self.read_only:
+            raise ReadOnlyStore(f"cannot change {path}: the store is read-only", path=path)
+
+    def _open(self, path: str, flags: int) -> int:
+        parent, name = split(path)
+        action = "open" if not flags & os.O_RDWR else "open for writing"
+        with self._directory(parent, action, path) as directory:
+            fd = os.open(name, flags | _OPEN, 0o600, dir_fd=directory)
+            try:
+                at = os.fstat(fd)
+                if not stat.S_ISREG(at.st_mode):
+                    raise Corruption(f"cannot open {path}: not a regular file", path=path)
+                if at.st_uid not in self._owners and not self._is_shared:
+                    raise Corruption(f"cannot open {path}: belongs to another user", path=path)
+                if flags & os.O_CREAT and at.st_uid == os.geteuid():
+                    os.fchmod(fd, 0o660 if self._is_shared else 0o600)  # whatever the umask says
+            except BaseException:
+                os.close(fd)
+                raise
+        return fd
+
+    @contextmanager
+    def _new_file(self, path: str, data: Buffer | Sequence[Buffer] | Stream) -> Iterator[int]:
+        """Create a file with data, flushed, and give its directory.
+
+        Its lock is held for the body, so the sweeper leaves it. Unlinked when anything fails.
+        """
+        parent, name = split(path)
+        self.make_dirs(parent)
+        fd = self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        with closing(Handle(fd, path)), self._directory(parent, "write", path) as directory:
+            try:
+                fcntl.flock(fd, _TRY)
+                if isinstance(data, Stream):
+                    data.write(lambda offset, part: write_all(fd, offset, part))
+                else:
+                    write_all(fd, 0, data)
+                os.fsync(fd)
+                yield directory
+            except OutcomeUnknown:  # it has its name
+                raise
+            except BaseException:
+                with IgnoringFailure():
+                    os.unlink(name, dir_fd=directory)
+                raise
+
+    @contextmanager
+    def _directory(self, path: str, action: str, subject: str) -> Iterator[int]:
+        """Give a descriptor of a directory, reached one name at a time; map errors of the body."""
+        own = -1
+        try:
+            kept = self._directories.get(path)
+            if kept is None:
+                parent, name = split(path)
+                with self._directory(parent, action, subject) as above:
+                    own = os.open(name, DIRECTORY, dir_fd=above)
+                room = _kept_max()
+                with self._mutex:
+                    if path not in self._directories and len(self._directories) < room:
+                        kept = self._directories[path] = Handle(own, path)
+                        own = -1
+            yield own if kept is None else kept.fd
+        except OSError as error:
+            raise failure(error, action, subject) from error
+        finally:
+            if own >= 0:
+                os.close(own)
+
+
+def open_root(path: str) -> int:
+    """A descriptor of the directory of a store, through links as `cd` goes.
+
+    What matters is whose directory it is in the end, and that the caller looks at.
+    raises: StoreNotFound, DiskFailed
+    """
+    try:
+        return os.open(path.rstrip("/") or "/", DIRECTORY & ~os.O_NOFOLLOW)
+    except FileNotFoundError as error:
+        hint = f"txlog init {path} makes one"
+        raise StoreNotFound(f"no store at {path}", hint=hint, path=path) from error
+    except NotADirectoryError as error:
+        raise StoreNotFound(f"{path} is not a directory", path=path) from error
+    except OSError as error:
+        raise failure(error, "open", path) from error
+
+
+def descriptor_limit() -> int:
+    """How many descriptors this process may have, RLIMIT_NOFILE as it is now."""
+    limit = os.sysconf("SC_OPEN_MAX")
+    return 1 << 30 if limit < 0 else limit
+
+
+def _kept_max() -> int:
+    return max(1, min(KEPT_MAX, descriptor_limit() // KEPT_SHARE))
+
+
+def _sync_published(directory: int, path: str) -> None:
+    try:
+        os.fsync(directory)
+    except OSError as error:  # R31: the name may or may not survive
+        number_of(error)
+        raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
+
+
+def absolute(path: str) -> str:
+    """The path from the root, without what means nothing: `a//./b/`; `..` stays, links may be.
+
+    raises: InvalidArgument
+    """
+    if "\0" in path:
+        raise InvalidArgument("a path holds no zero byte")
+    # a working directory that was deleted is asked for only where it is needed
+    joined = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    return "/" + "/".join(part for part in joined.split("/") if part not in ("", "."))

@@ -1,0 +1,325 @@
+"""Owns what a disk is: its protocols, the rule for paths, and the map from OSError to our errors.
+
+An OSError without a number comes from no call of the system: a handler of a signal raised it amid
+one, as job runners do with TimeoutError when time is up. It says nothing of the disk and
+passes as it is, like KeyboardInterrupt (R28).
+
+`disk` (the real one) and `memory_disk` (with a model of power loss) are the two subjects; one
+suite runs over both. Paths are text relative to the root of the store, parts separated by '/',
+never absolute and never with '.' or '..'.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from txlog.errors import (
+    AlreadyClosed,
+    Corruption,
+    DiskFailed,
+    MissingFile,
+    NameTaken,
+    NoResources,
+    ReadOnlyStore,
+    StoreFull,
+    TxlogError,
+)
+from txlog.startup.crc32c import crc32c
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+TEMPORARY_PREFIX = ".tmp-"
+"""How an unpublished name begins; readers of a directory ignore it, the sweeper removes it."""
+
+GROUP_FILES = 128  # published together: so many descriptors are open at once
+READ_BACK_BYTES = 1 << 20  # compared at a time after publication, to bound memory
+
+_ERRORS: dict[int, type[TxlogError]] = {
+    errno.ENOENT: MissingFile,
+    errno.EEXIST: NameTaken,
+    errno.EROFS: ReadOnlyStore,
+    errno.EACCES: ReadOnlyStore,
+    errno.EPERM: ReadOnlyStore,
+    errno.ENOSPC: StoreFull,
+    errno.EDQUOT: StoreFull,
+    errno.EFBIG: StoreFull,  # RLIMIT_FSIZE
+    errno.EMFILE: NoResources,
+    errno.ENFILE: NoResources,
+    errno.ENOMEM: NoResources,
+    errno.ENOLCK: NoResources,
+    errno.EBADF: AlreadyClosed,
+    errno.ELOOP: Corruption,  # a link where a file belongs
+    errno.ENOTDIR: Corruption,
+    errno.EISDIR: Corruption,
+    errno.ENXIO: Corruption,  # a socket or a device
+}
+
+
+_READING = frozenset(("open", "read", "list", "look at"))
+
+
+class File(Protocol):
+    """An open regular file. Offsets and lengths in bytes."""
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Return the bytes at offset; fewer than length only at the end of the file."""
+
+    def pwrite(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
+        """Write all of data (a buffer, or a list or tuple of them) at offset, or raise.
+
+        raises: StoreFull (part may be written), DiskFailed
+        """
+
+    def datasync(self) -> None:
+        """Make every byte written to the file durable; DiskFailed is final (R13)."""
+
+    def size(self) -> int:
+        """Return the length of the file."""
+
+    def close(self) -> None:
+        """Let go of the descriptor; harmless when repeated."""
+
+
+class LockFile(Protocol):
+    """An exclusive lock for one holder among all processes; freed by the death of its process.
+
+    One handle is one holder: two handles exclude each other, also within a process. A handle must
+    not be acquired twice without a release between.
+    """
+
+    def acquire(self, timeout_ms: int) -> None:
+        """Take the lock, waiting up to timeout_ms; StoreLocked names the holder."""
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free now."""
+
+    def release(self) -> None:
+        """Give the lock back; harmless when it is not held or the handle is closed."""
+
+    def close(self) -> None:
+        """Let go of the descriptor, and with it of the lock."""
+
+    def holder(self) -> tuple[int, str] | None:
+        """Return pid and command line of the holder, None when free or unknown. Takes no lock."""
+
+
+class Disk(Protocol):
+    """One store's directory."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether every call with an effect raises ReadOnlyStore."""
+
+    @property
+    def description(self) -> str:
+        """The path of the root, for people."""
+
+    def files_kept(self) -> int:
+        """Return how many files a user of the disk may keep open beside those at work."""
+
+    def open(self, path: str, write: bool = False) -> File:
+        """Open a file that exists; MissingFile when it does not."""
+
+    def read(self, path: str) -> bytes:
+        """Return the whole of a file; MissingFile when it is absent."""
+
+    def size(self, path: str) -> int:
+        """Return the length of a file; MissingFile when it is absent."""
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists, whatever it names."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted, temporaries included; [] when it is absent."""
+
+    def make_dirs(self, path: str) -> None:
+        """Make the directory and those above it, durably."""
+
+    def publish(self, path: str, parts: Sequence[Buffer]) -> None:
+        """Give the joined parts a name never used before, whole and durable, or not at all (R3).
+
+        raises: NameTaken, StoreFull, DiskFailed (not done); OutcomeUnknown (R31)
+        """
+
+    def publishing(
+        self, path: str, parts: Sequence[Buffer] | Stream
+    ) -> AbstractContextManager[None]:
+        """Publish, and hold the lock of the file for the body: the sweeper leaves it (R19).
+
+        raises: as publish; what the body raises passes, the file stays
+        """
+
+    def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
+        """Publish many files with few flushes, some at a time; the last flush is for all names.
+
+        A file that is refused leaves those before it where they are: their names are burnt (R3).
+        raises: as publish
+        """
+
+    def write_fresh(self, path: str, data: Buffer) -> None:
+        """Create a file with data, durably but not at once: a crash may leave part of it.
+
+        raises: NameTaken, StoreFull, DiskFailed (not done); OutcomeUnknown (R31)
+        """
+
+    def unlink(self, path: str, missing_ok: bool = True) -> None:
+        """Remove a name; durable with the next sync_dir."""
+
+    def link(self, source: str, path: str) -> None:
+        """Give a published file a second name, never used before; durable with the next sync_dir.
+
+        raises: NameTaken, MissingFile (no source), StoreFull, DiskFailed
+        """
+
+    def kind(self, path: str) -> str:
+        """What a name leads to, links not followed; "" when it is absent.
+
+        file, directory, link, pipe, socket, device, or unreadable: a file that may not be read
+        """
+
+    def move(self, source: str, path: str) -> None:
+        """Give what a name leads to, whatever it is, another name; durable with sync_dir of both.
+
+        Only for what has no place in a store: a published file is linked, and never replaced.
+        """
+
+    def remove_dir(self, path: str) -> bool:
+        """Remove an empty directory, or none; False when there is something in it."""
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+
+    def lock_file(self, path: str, create: bool = True) -> LockFile:
+        """Open a lock file, made if absent and create; taking it is a call of its own."""
+
+    def random_bytes(self, n: int) -> bytes:
+        """Return n unpredictable bytes."""
+
+    def free_bytes(self) -> int:
+        """Return how many bytes this user may still write."""
+
+    def pid(self) -> int:
+        """Return the id of this process."""
+
+    def owner(self) -> tuple[int, str]:
+        """Return id and name of the effective user."""
+
+    def close(self) -> None:
+        """Let go of cached descriptors; open files and locks stay."""
+
+
+class Stream:
+    """Parts of a file that come one by one and are not kept; read once, compared by checksum."""
+
+    __slots__ = ("_parts", "sums")
+
+    def __init__(self, parts: Iterable[Buffer]) -> None:
+        self._parts = parts
+        self.sums: list[tuple[int, int]] = []  # length and CRC32C of each part so far
+
+    def write(self, write: Callable[[int, memoryview], None]) -> None:
+        """Give each part and its offset to `write`."""
+        offset = 0
+        for part in self._parts:
+            view = memoryview(part).cast("B")
+            self.sums.append((view.nbytes, crc32c(view)))
+            write(offset, view)
+            offset += view.nbytes
+
+
+def number_of(error: OSError) -> int:
+    """Return the number that the system gave an error; raises an error that it did not give."""
+    if error.errno is None:
+        raise error
+    return error.errno
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Whether it is a handler's; for where Arrow may raise, too: plain OSErrors without number."""
+    return isinstance(error, OSError) and error.errno is None and type(error) is not OSError
+
+
+class IgnoringFailure:
+    """A block whose failure changes nothing; what is not the disk's passes."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Nothing to begin."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:  # fmt: skip
+        return isinstance(error, OSError) and error.errno is not None
+
+
+def failure(error: OSError, action: str, path: str) -> TxlogError:
+    """Return our error for an OSError of `action` on `path`; raises one that is not the disk's."""
+    number = number_of(error)
+    reason = error.strerror or str(error)
+    name = errno.errorcode.get(number, "")
+    kind = _ERRORS.get(number, DiskFailed)
+    if number in (errno.EACCES, errno.EPERM) and action in _READING:
+        kind = DiskFailed  # what cannot be read is no store that may only be read
+    if kind is AlreadyClosed:
+        reason = "the handle is closed, or of another process"
+    elif kind is Corruption:
+        reason = "not a regular file or directory of the store"
+    return kind(f"cannot {action} {path}: {reason}", path=path, errno=name)
+
+
+def flush_failure(error: OSError, path: str) -> TxlogError:
+    """Return our error for a flush that failed: DiskFailed whatever the reason, for it is final.
+
+    raises: the error, if it is not the disk's: the flush was cut short, or done, and did not fail
+    """
+    number = number_of(error)
+    if number == errno.EBADF:
+        return failure(error, "flush", path)
+    name = errno.errorcode.get(number, "")
+    return DiskFailed(f"cannot flush {path}: {error.strerror}", path=path, errno=name)
+
+
+def split(path: str) -> tuple[str, str]:
+    """Return directory and name of a path; Corruption when a name could leave its directory."""
+    parent, _, name = path.rpartition("/")
+    if name in ("", ".", "..") or "\0" in name or path[0] == "/":
+        raise Corruption(f"no path inside a store: {path}", path=path)
+    return parent, name
+
+
+def as_views(data: Buffer | Sequence[Buffer]) -> list[memoryview]:
+    """Return data as flat views of bytes, empty ones left out."""
+    parts = data if isinstance(data, list | tuple) else (data,)
+    return [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
+
+
+def compare(file: File, parts: Buffer | Sequence[Buffer] | Stream, path: str) -> None:
+    """Raise DiskFailed unless a file, opened afresh, holds exactly the parts (R3)."""
+    offset = 0
+    if isinstance(parts, Stream):
+        for length, expected in parts.sums:
+            crc, end = 0, offset + length
+            while offset < end:
+                piece = file.pread(offset, min(READ_BACK_BYTES, end - offset))
+                if not piece:
+                    raise DiskFailed(f"{path} reads back shorter", path=path, offset=offset)
+                crc = crc32c(piece, crc)
+                offset += len(piece)
+            if crc != expected:
+                raise DiskFailed(f"{path} reads back differently", path=path, offset=end - length)
+    else:
+        for view in as_views(parts):
+            for start in range(0, view.nbytes, READ_BACK_BYTES):
+                want = bytes(view[start : start + READ_BACK_BYTES])
+                if file.pread(offset, len(want)) != want:
+                    raise DiskFailed(f"{path} reads back differently", path=path, offset=offset)
+                offset += len(want)
+    if file.size() != offset:
+        raise DiskFailed(f"{path} reads back longer", path=path, offset=offset)

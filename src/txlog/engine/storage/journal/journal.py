@@ -1,0 +1,616 @@
+"""The journal: the only file that is ever appended to.
+
+Owns the end of the chain, the flush and the recovery of a store. A handle is used by one thread at
+a time (the store's mutex) and appends only while the caller holds the write lock.
+
+Invariants
+  1. Frames form one chain: lsn + 1, the previous CRC, the place in the file.
+  2. Everything at or below `durable_lsn` has been covered by a completed flush.
+  3. Never two flushes of the same bytes after one failed (R13): a failed handle answers nothing
+  more. 4. Bytes cut from the journal are in `quarantine/` first (R4).
+
+Timeline of one call:  catch_up -> append (written) -> flush: mark, fdatasync, raise -> answer.
+Source: RELIABILITY 2.2 and 2.3, Laws 2 and 3.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from txlog.engine.storage.checked import HINT
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.journal import journal_forward
+from txlog.engine.storage.journal.file import (
+    FILE_HEADER_BYTES,
+    FILL_BYTES,
+    JournalFile,
+    JournalName,
+    RawFrame,
+    list_journals,
+    publish_journal,
+)
+from txlog.engine.storage.journal.frame import Buffer, attested_lsn, encode, joined
+from txlog.engine.storage.journal.witness import Witness, Witnessed, boot_bytes
+from txlog.errors import Corruption, MissingFile, OutcomeUnknown, TxlogError
+from txlog.startup.values import changed
+
+# A frame above this size is written straight to the end: filling zeros first would write it twice.
+FILL_FRAME_BYTES_MAX = 256 << 10
+REWRITE_BYTES_MAX = 1 << 20  # of several frames by one call (R11)
+WITNESS_LOOKS_MAX = 5
+
+
+class JournalMoved(Exception):
+    """The journals this handle stood on are gone or were rewritten: load the newest manifest."""
+
+
+class Journal:
+    """Reads and appends frames; see the module's docstring."""
+
+    __slots__ = (
+        "_ahead", "_attested", "_boot", "_checked_tail", "_cut", "_disk", "_files", "_foreign",
+        "_has_looked_ahead", "_is_barred", "_settled", "_synced_dir", "chain_crc", "current",
+        "damage", "durable_lsn", "end", "last_lsn", "lossy", "poisoned", "reports", "salt",
+        "witness",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
+        self._disk = disk
+        self.salt = salt
+        self._boot = boot_bytes(boot_id)
+        self.witness = Witness(disk, salt)
+        self._files: dict[JournalName, JournalFile] = {}
+        self._foreign: list[tuple[int, int, int]] = []  # (LSN, offset, bytes): R11
+        self._attested = 0
+        self._ahead = 0  # what frames behind the witness prove
+        self._has_looked_ahead = False
+        self._is_barred = False  # the header behind the checkpoint is not good: nothing is read
+        self._cut = 0
+        self._checked_tail = False
+        self._synced_dir: JournalName | None = None
+        self._settled: Witnessed | None = None  # the record under which the tail was in order
+        self.chain_crc = 0
+        self.damage: Corruption | None = None  # where reading stopped short of what was durable
+        self.durable_lsn = 0
+        self.end = 0
+        self.last_lsn = 0
+        self.lossy = False
+        self.poisoned = False
+        self.reports: list[str] = []
+        self.current: JournalFile
+
+    def open_at(self, cut_lsn: int, chain_crc: int, *, up_to_damage: bool = False) -> None:
+        """Stand behind frame cut_lsn, whose CRC the manifest gives.
+
+        up_to_damage: where the header of the file that goes on there is not good, stand before it:
+                      every reading says so, until it was mended
+        raises:       JournalMoved; Corruption, without up_to_damage
+        """
+        name = self._name_behind(cut_lsn)
+        try:
+            try:
+                self._files[name] = self._continuing(name, chain_crc)
+            except Corruption as error:
+                if not up_to_damage or isinstance(error, MissingFile):
+                    raise
+                self._files[name] = JournalFile(self._disk, name, self.salt, chain_crc=chain_crc)
+                self._is_barred = True
+        except MissingFile as exc:
+            raise JournalMoved from exc
+        self._stand_at(name, cut_lsn)
+        self._cut = cut_lsn
+        self.durable_lsn = max(self.durable_lsn, cut_lsn)
+
+    def _name_behind(self, cut_lsn: int) -> JournalName:
+        """The file that goes on behind a checkpoint; raises JournalMoved."""
+        names = [name for name in list_journals(self._disk) if name.first_lsn <= cut_lsn + 1]
+        if not names or names[-1].first_lsn != cut_lsn + 1:
+            raise JournalMoved
+        return names[-1]
+
+    def _continuing(self, name: JournalName, chain_crc: int) -> JournalFile:
+        """A file opened, whose first frame follows the one with this CRC; raises Corruption."""
+        opened = JournalFile(self._disk, name, self.salt)
+        if opened.chain_crc != chain_crc:
+            opened.close()
+            raise Corruption(
+                f"{name.path} does not continue the checkpoint at LSN {name.first_lsn - 1}",
+                hint=HINT,
+                path=name.path, offset=32, lsn=name.first_lsn,
+            )  # fmt: skip
+        return opened
+
+    def _barred(self) -> Corruption | None:
+        """What is wrong with the header that it stands before; None: it stands before none.
+
+        raises: JournalMoved: it was mended since
+        """
+        if not self._is_barred:
+            return None
+        try:
+            if self._name_behind(self.last_lsn) == self.current.name:
+                self._continuing(self.current.name, self.chain_crc).close()
+        except MissingFile as exc:
+            raise JournalMoved from exc
+        except Corruption as error:
+            return error
+        raise JournalMoved
+
+    def _stand_at(self, name: JournalName, last_lsn: int) -> None:
+        self._settled = None
+        self.current = self.file(name)
+        self.current.forget_window()
+        self.chain_crc = self.current.chain_crc
+        self.end = FILE_HEADER_BYTES
+        self.last_lsn = last_lsn
+        self._foreign.clear()
+        self._checked_tail = False
+
+    def file(self, name: JournalName) -> JournalFile:
+        """An open file by name; it is closed again when many others were opened since.
+
+        raises: MissingFile: a checkpoint of others took it; the view has to follow (R21)
+        """
+        found = self._files.get(name)
+        if found is None:
+            kept, current = self._disk.files_kept(), getattr(self, "current", None)
+            for other in list(self._files)[: max(0, len(self._files) + 1 - kept)]:
+                if self._files[other] is not current:
+                    self._files.pop(other).close()
+            found = self._files[name] = JournalFile(self._disk, name, self.salt)
+        return found
+
+    def forget_before(self, lsn: int) -> None:
+        """Close files all of whose frames lie at or below lsn."""
+        names = sorted(self._files)
+        for name, after in pairwise(names):
+            if after.first_lsn <= lsn + 1 and name != self.current.name:
+                self._files.pop(name).close()
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read_durable(self, *, up_to_damage: bool = False) -> list[RawFrame]:
+        """Frames behind the last one read, up to the witness; takes no lock, changes nothing.
+
+        After a reboot every valid frame came from the disk, so all are shown (R22).
+        up_to_damage: where frames that were durable cannot be read, give those before, which were
+                      durable too, and say so in `damage`
+        raises:       JournalMoved; Corruption, without up_to_damage
+        """
+        frames = self._read_durable()
+        if self.damage is not None and not up_to_damage:
+            raise self.damage
+        return frames
+
+    def _read_durable(self) -> list[RawFrame]:
+        witnessed = self.witness.read()
+        self.damage = self._barred()
+        if self.damage is not None:
+            return []
+        if witnessed is not None and witnessed.boot == self._boot:
+            durable, frames = witnessed.durable_lsn, []
+            if durable > self.last_lsn:
+                frames = self._read_on(durable, witnessed, is_reader=True)
+                if self._stops_before(durable):
+                    return frames
+            if self.witness.is_damaged or not self._has_looked_ahead:
+                frames += self._read_ahead(witnessed)
+                durable = max(durable, self._ahead)
+            self.durable_lsn = max(self.durable_lsn, durable)
+            return frames
+        frames = self._read_on(None, witnessed, is_reader=True)
+        if not self._has_looked_ahead and self.damage is None:
+            self._has_looked_ahead = True
+            while (proven := self._attested_behind()) > self.last_lsn:
+                more = self._read_on(None, witnessed, is_reader=True)  # somebody writes
+                frames += more
+                if not more:
+                    self._attested = max(self._attested, proven)
+                    break
+        known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
+        if not self._stops_before(known):
+            self.durable_lsn = self.last_lsn
+        return frames
+
+    def _stops_before(self, known: int) -> bool:
+        """Whether a frame up to a known LSN is damaged: then what was read is durable."""
+        if self.damage is None and self.last_lsn < known:
+            self._check_moved()
+            self.damage = self._broken(known)
+        if self.damage is not None:
+            self.durable_lsn = max(self.durable_lsn, min(self.last_lsn, known))
+        return self.damage is not None
+
+    def _read_ahead(self, witnessed: Witnessed) -> list[RawFrame]:
+        """Frames behind the witness that later ones prove durable; says what is wrong with it.
+
+        It may be an older copy, or its newest record damaged. Looked at by who opens the journal,
+        and while a record is damaged.
+        """
+        for _ in range(WITNESS_LOOKS_MAX):  # one that is being written may be met half way
+            if not self.witness.is_damaged:
+                break
+            self.witness.read()
+        if self.witness.is_damaged and not self._has_looked_ahead:
+            self.reports.append(
+                "a record of journal/witness is damaged: what was stored last may be hidden until "
+                "the next write"
+            )
+        self._has_looked_ahead = True
+        self._ahead = self._proven()
+        if self._ahead <= self.last_lsn:
+            return []
+        again = self.witness.read()
+        known = witnessed.durable_lsn if again is None else again.durable_lsn
+        if known < self._ahead and not self.witness.is_damaged:
+            self.reports.append(
+                f"journal/witness is older than the journal: it knows of LSN {known}, frames prove "
+                f"LSN {self._ahead}"
+            )
+        return self._read_on(self._ahead, None)
+
+    def _proven(self) -> int:
+        """The highest LSN that valid frames behind the last one read know to be durable (R8)."""
+        file, at, lsn, crc = self.current, self.end, self.last_lsn, self.chain_crc
+        file.forget_window()
+        younger = [name for name in list_journals(self._disk) if name > file.name]
+        highest = self._attested
+        while True:
+            if younger and lsn + 1 >= younger[0].first_lsn:
+                try:
+                    file = self.file(younger.pop(0))
+                except Corruption:
+                    break  # whoever reads on says so
+                at, lsn, crc = FILE_HEADER_BYTES, file.name.first_lsn - 1, file.chain_crc
+                file.forget_window()
+                highest = max(highest, lsn)  # R14: the file before was flushed
+                continue
+            frame = file.read_frame(at, lsn + 1, crc)
+            if frame is None:
+                break
+            at, lsn, crc = frame.offset + frame.total_bytes, frame.lsn, frame.crc
+            highest = max(highest, frame.durable_lsn)
+        return min(highest, lsn)
+
+    def read_valid(self) -> list[RawFrame]:
+        """Every valid frame behind the last one read, flushed or not; changes nothing.
+
+        What a writer would find, for a dry run; `lossy` is raised as catch_up would raise it, and
+        `damage` says what it would raise.
+        """
+        witnessed = self.witness.read()
+        self.lossy = witnessed is None or witnessed.boot != self._boot or witnessed.poisoned
+        self.damage = self._barred()
+        if self.damage is not None:
+            return []
+        frames = self._read_on(None, witnessed)
+        known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
+        self.damage = self._broken(known) if self.last_lsn < known else None
+        return frames
+
+    def read_until(self, lsn: int) -> list[RawFrame]:
+        """Frames behind the last one read up to lsn, all known to be durable; raises Corruption."""
+        frames = self._read_on(lsn, None)
+        if self.last_lsn < lsn:
+            raise self._broken(lsn)
+        return frames
+
+    def _read_on(
+        self, stop_lsn: int | None, witnessed: Witnessed | None, *, is_reader: bool = False
+    ) -> list[RawFrame]:
+        """Frames up to an LSN, or the last valid one.
+
+        raises: JournalMoved; Corruption: of a younger file, which for a reader becomes `damage`
+        """
+        out: list[RawFrame] = []
+        emitted = self.last_lsn
+        self.current.forget_window()
+        here = self.current.name
+        # of an earlier boot the witness may be older than the files: look for younger ones
+        settled = witnessed is not None and (
+            witnessed.boot, witnessed.journal, witnessed.rewrite,
+        ) == (self._boot, here.first_lsn, here.rewrite)  # fmt: skip
+        younger = [] if settled else [n for n in list_journals(self._disk) if n > here]
+        # R11 is about what nobody has flushed: whoever raised the witness has flushed the rest
+        durable = self.durable_lsn if stop_lsn is None else stop_lsn
+        if witnessed is not None and witnessed.boot == self._boot:
+            durable = max(durable, witnessed.durable_lsn)
+        while stop_lsn is None or self.last_lsn < stop_lsn:
+            if younger and self.last_lsn + 1 >= younger[0].first_lsn:
+                try:
+                    self._switch(younger.pop(0))
+                except Corruption as error:  # all before it was flushed (R14)
+                    if not is_reader or self.last_lsn < emitted:
+                        raise
+                    self.damage = error
+                    break
+                continue
+            frame = self.current.read_frame(self.end, self.last_lsn + 1, self.chain_crc)
+            if frame is None:
+                break
+            self.last_lsn = frame.lsn
+            self.chain_crc = frame.crc
+            self.end = frame.offset + frame.total_bytes
+            self._attested = max(self._attested, frame.durable_lsn)
+            if frame.lsn > emitted:
+                out.append(frame)
+            if frame.lsn > durable:
+                self._foreign.append((frame.lsn, frame.offset, frame.total_bytes))
+        if self.last_lsn < emitted:
+            raise JournalMoved
+        return out
+
+    def _switch(self, name: JournalName) -> None:
+        """Go on in a younger file; frames it repeats are read again but not handed out."""
+        try:
+            opened = self.file(name)
+        except MissingFile as exc:
+            raise JournalMoved from exc
+        if name.first_lsn == self.last_lsn + 1 and opened.chain_crc != self.chain_crc:
+            raise Corruption(
+                f"{name.path} does not continue the chain", path=name.path, offset=32,
+                lsn=name.first_lsn,
+            )  # fmt: skip
+        self._stand_at(name, name.first_lsn - 1)
+
+    def _check_moved(self) -> None:
+        """Not damage but age: two checkpoints of others deleted this file and its successor."""
+        if self.current.name not in list_journals(self._disk):
+            raise JournalMoved
+
+    def _broken(self, known: int) -> Corruption:
+        return journal_forward.broken(self.current, self.end, self.last_lsn + 1, known)
+
+    # --- recovery, under the write lock ------------------------------------------------------
+
+    def catch_up(self) -> list[RawFrame]:
+        """Read what others appended and bring the tail in order; only under the write lock.
+
+        raises:  Corruption, when bytes known to be durable are damaged; JournalMoved
+        returns: the new frames, all valid; `lossy` is raised when answered frames may be gone
+        source:  the decision table of RELIABILITY 2.3
+        """
+        settled = self._settled
+        if (
+            settled is not None
+            and self.witness.is_last(settled)
+            and (self.current.ends_at(self.end))
+        ):
+            return []  # nobody else wrote since this handle settled or raised the witness
+        self.damage = None
+        witnessed = self.witness.read()
+        if (barred := self._barred()) is not None:
+            raise barred
+        frames = self._read_on(None, witnessed)
+        known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
+        known = max(known, self.current.name.first_lsn - 1)  # R14: older files were flushed
+        if self.last_lsn < known:
+            self._check_moved()
+            raise self._broken(known)
+        rebooted = witnessed is not None and witnessed.boot != self._boot
+        if not (self._checked_tail and self.current.is_blank(self.end)):
+            self._settle_tail(known)
+            self._checked_tail = True
+        if witnessed is None:
+            # whose boot it was is unknown, so this may follow a power cut; confirm_boot rewrites it
+            self.reports.append("both witness records were damaged: rewritten")
+            self.lossy = True
+            self.durable_lsn = known
+            return frames
+        if rebooted:
+            self.lossy = True
+            self.durable_lsn = known
+            return frames
+        self.durable_lsn = max(self.durable_lsn, known)
+        if witnessed.poisoned or witnessed.flushing_lsn > witnessed.durable_lsn:
+            self.lossy = self.lossy or witnessed.poisoned
+            self._roll_forward(witnessed.poisoned)
+        elif not self.lossy:
+            self._settled = witnessed
+        return frames
+
+    def _settle_tail(self, known: int) -> None:
+        """Cut what is not a valid frame behind the end, or find that it was durable once."""
+        file = self.current.file
+        stop = self.current.written_until(self.end)
+        if stop == self.end:
+            return
+        attested = self._attested_behind()
+        if attested > self.last_lsn:
+            raise self._broken(max(attested, known))
+        tail = file.pread(self.end, stop - self.end)
+        name = f"quarantine/{self.last_lsn + 1:020d}-{self._disk.random_bytes(4).hex()}.tail"
+        self._disk.publish(name, [tail])
+        self.current.zero(self.end, stop - self.end)
+        file.datasync()
+        self.reports.append(
+            f"recovery cut {len(tail)} bytes of an unfinished frame behind LSN {self.last_lsn}; "
+            f"copy in {name}"
+        )
+
+    def _attested_behind(self) -> int:
+        """The highest LSN that genuine frames behind the end, also behind a bad one, know durable.
+
+        Source: A of RELIABILITY 2.3
+        """
+        stop = self.current.written_until(self.end)
+        if stop == self.end:
+            return 0
+        # a genuine frame may end in zeros of its own, which were taken for blank here
+        tail = self.current.file.pread(self.end, stop - self.end + FILL_BYTES)
+        return attested_lsn(tail, self.end, self.salt)
+
+    def _roll_forward(self, is_poisoned: bool) -> None:
+        """R13: copy valid unwitnessed frames to a new file; never flush the old bytes again."""
+        count = self.last_lsn - self.durable_lsn
+        if count <= 0 and not is_poisoned:
+            self._raise(flushing=0, poisoned=self.lossy)  # until confirm_boot: R9 comes first
+            return
+        old = self.current
+        first = self.durable_lsn + 1
+        if count > 0:
+            start, chain = journal_forward.place_of(old, first)
+        else:  # nothing to copy, but neither the old file nor its directory is to be trusted
+            start, chain = self.end, self.chain_crc
+        rewritten, chain_last = journal_forward.rebased(old, (start, self.end), first, chain)
+        same = [n.rewrite for n in list_journals(self._disk) if n.first_lsn == first]
+        name = JournalName(first, max(same) + 1 if same else 0)
+        publish_journal(self._disk, name, self.salt, chain, rewritten)
+        last = self.last_lsn
+        self._stand_at(name, first - 1)
+        self._read_on(last, None)
+        assert self.last_lsn == last  # Law 2: every valid frame went along
+        assert self.chain_crc == chain_last
+        self._foreign.clear()
+        self._synced_dir = name
+        self.durable_lsn = last
+        self._raise(flushing=0, poisoned=self.lossy)
+        self.reports.append(f"recovery rolled forward {count} frames to LSN {last}")
+
+    # --- writing, under the write lock -------------------------------------------------------
+
+    def append(self, ops: bytes, rows: Buffer | None, columns: int, time_ms: int) -> RawFrame:
+        """Write the next frame; durable only after flush.
+
+        raises: StoreFull, DiskFailed, ...: the journal was cut back, nothing was done;
+        OutcomeUnknown
+        """
+        offset, lsn = self.end, self.last_lsn + 1
+        parts, total, crc = encode(
+            lsn=lsn, durable_lsn=self.durable_lsn, time_ms=time_ms, offset=offset, ops=ops,
+            rows=rows, columns=columns, salt=self.salt, previous_crc=self.chain_crc,
+        )  # fmt: skip
+        file = self.current.file
+        try:
+            if offset + total > self.current.size:
+                self.current.size = file.size()
+                if offset + total > self.current.size and total <= FILL_FRAME_BYTES_MAX:
+                    file.pwrite(self.current.size, bytes(FILL_BYTES))
+                    self.current.size += FILL_BYTES
+            file.pwrite(offset, joined(parts) if total <= FILL_FRAME_BYTES_MAX else parts)
+        except Exception as exc:
+            self._cut_back(offset, exc)
+            raise
+        self.current.size = max(self.current.size, offset + total)
+        self.end, self.last_lsn, self.chain_crc = offset + total, lsn, crc
+        rows_bytes = 0 if rows is None else memoryview(rows).nbytes
+        return RawFrame(
+            lsn, time_ms, self.durable_lsn, columns, ops, self.current.name, offset, total,
+            offset + 64 + len(ops), rows_bytes, crc,
+        )  # fmt: skip
+
+    def _cut_back(self, offset: int, error: Exception) -> None:
+        """R30: nothing of a failed append may stay; if that fails, the handle is poisoned."""
+        try:
+            self.current.zero(offset, max(0, self.current.file.size() - offset))
+        except TxlogError as exc:
+            self._poison()
+            raise self._unknown("cutting back after the frame behind LSN", error) from exc
+
+    def _poison(self) -> None:
+        self.poisoned = True
+        self._settled = None
+        try:
+            self._raise(flushing=self.last_lsn, poisoned=True)
+        except TxlogError:
+            self.reports.append("the witness could not be marked after a failed write")
+
+    def flush(self, *, sync: bool = True) -> None:
+        """Make every frame durable and say so in the witness; OutcomeUnknown when it fails.
+
+        An exception that is not the disk's, a handler's, passes: the flush was cut short, and did
+        not fail. Its mark stays, so who has the lock next copies the frames to new pages (R13).
+        sync: False leaves the bytes to the operating system (durability "os")
+        """
+        if self.durable_lsn >= self.last_lsn:
+            return
+        try:
+            if sync:
+                if self._synced_dir != self.current.name:
+                    self._disk.sync_dir("journal")  # R14
+                    self._synced_dir = self.current.name
+                self._rewrite_foreign()
+                self._raise(flushing=self.last_lsn)
+                self.current.file.datasync()
+        except TxlogError as exc:
+            self._poison()
+            raise self._unknown(f"the flush of LSN {self.durable_lsn + 1} to", exc) from exc
+        self._foreign.clear()
+        self.durable_lsn = self.last_lsn
+        was_settled = self._settled is not None
+        try:
+            self._raise(flushing=0)
+        except TxlogError as exc:  # durable, and visible only once a witness says so
+            raise self._unknown("the witness of LSN", exc) from exc
+        if was_settled:
+            self._settled = self.witness.last
+
+    def _rewrite_foreign(self) -> None:
+        """R11: put what others left unflushed into this handle's flush, byte for byte."""
+        at = stop = 0
+        for lsn, offset, length in self._foreign:
+            if lsn <= self.durable_lsn:
+                continue
+            if offset != stop or stop - at + length > REWRITE_BYTES_MAX:
+                self._rewrite(at, stop)
+                at = offset
+            stop = offset + length
+        self._rewrite(at, stop)
+
+    def _rewrite(self, start: int, stop: int) -> None:
+        file = self.current.file
+        if stop > start:
+            file.pwrite(start, file.pread(start, stop - start))
+
+    def _unknown(self, what: str, exc: Exception) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"{what} {self.last_lsn} failed: {exc}",
+            hint="ask by id, or repeat the call with the same producer and sequence",
+            lsn=self.last_lsn, path=self.current.name.path,
+        )  # fmt: skip
+
+    def _raise(self, *, flushing: int, poisoned: bool = False, is_moving: bool = False) -> None:
+        last, name = self.witness.last, self.current.name
+        seq, generation = (0, 0) if last is None else (last.seq, last.generation)
+        record = Witnessed(
+            seq, self._boot, generation, 0 if is_moving else name.first_lsn, self.durable_lsn,
+            self.end, self.chain_crc, name.rewrite, flushing, poisoned,
+        )  # fmt: skip
+        self.witness.write(record)
+
+    def confirm_boot(self) -> None:
+        """Say in the witness that this boot has taken over, after a lossy recovery."""
+        self._raise(flushing=0)
+
+    def cut(self) -> tuple[int, int]:
+        """Flush, start the next file; returns (last LSN of the old, its CRC). Source: R14."""
+        self.flush()
+        if self.end == FILE_HEADER_BYTES:
+            return self.last_lsn, self.chain_crc
+        name = JournalName(self.last_lsn + 1)
+        # a death behind the next line must not leave a witness that hides the new file
+        self._raise(flushing=0, is_moving=True)
+        try:
+            publish_journal(self._disk, name, self.salt, self.chain_crc, [])
+        except OutcomeUnknown:  # R31: no frame may go where only a lost name leads
+            self._poison()
+            raise
+        lsn, chain = self.last_lsn, self.chain_crc
+        self._stand_at(name, lsn)
+        self._synced_dir = name
+        self._checked_tail = True
+        self._raise(flushing=0)
+        return lsn, chain
+
+    def note_generation(self, generation: int) -> None:
+        """Record the newest manifest in the witness, so that its loss is noticed."""
+        if self.witness.last is not None:
+            self._settled = None
+            self.witness.write(changed(self.witness.last, generation=generation))
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for opened in self._files.values():
+            opened.close()
+        self._files.clear()
+        self.witness.close()

@@ -1,0 +1,156 @@
+"""The witness: two checksummed records that say what is known to be durable.
+
+Owns the file `journal/witness`: record 0 at offset 0, record 1 at 4096, rewritten in turn and never
+flushed for their own sake: an older copy is still true (RELIABILITY R7). Losing both costs nothing
+but the ability to tell rot of the last frames from a torn tail until the next frame.
+
+    off size field                      off size field
+      0    4  magic "TXLW"               64    8  end offset behind the durable frame
+      4    4  version, 1                 72    4  chain crc at that place
+      8    8  seq, rises by one          76    4  journal rewrite number
+     16    8  store salt                 80    8  flushing lsn (0: no flush is under way)
+     24   16  boot id, 16 bytes          88    4  poisoned, 0 or 1
+     40    8  manifest generation        92   32  zero
+     48    8  journal file, first lsn   124    4  CRC32C of bytes 0..123
+     56    8  durable lsn
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+
+from txlog.engine.storage.disk.protocol import Disk, File
+from txlog.startup.crc32c import crc32c
+from txlog.startup.values import record
+
+WITNESS_PATH = "journal/witness"
+RECORD = struct.Struct("<4sIQ8s16sQQQQIIQI32xI")
+RECORD_BYTES = RECORD.size
+_CHECKED = struct.Struct("<4sIQ8s16sQQQQIIQI32x")  # the record without its CRC
+_CRC = struct.Struct("<I")
+_SLOT_BYTES = 4096
+_MAGIC = b"TXLW"
+
+assert RECORD_BYTES == 128
+
+
+def boot_bytes(boot_id: str) -> bytes:
+    """The 16 bytes kept of a boot id: the UUID itself, or a name-based one of other text."""
+    try:
+        return uuid.UUID(boot_id).bytes
+    except ValueError:
+        return uuid.uuid5(uuid.NAMESPACE_OID, boot_id).bytes
+
+
+@record
+class Witnessed:
+    """One record of the witness."""
+
+    seq: int
+    boot: bytes
+    generation: int
+    journal: int
+    durable_lsn: int
+    end: int
+    chain_crc: int
+    rewrite: int
+    flushing_lsn: int
+    poisoned: bool
+
+
+def encode_record(record: Witnessed, salt: bytes) -> bytes:
+    """The 128 bytes of a record."""
+    body = _CHECKED.pack(
+        _MAGIC, 1, record.seq, salt, record.boot, record.generation, record.journal,
+        record.durable_lsn, record.end, record.chain_crc, record.rewrite, record.flushing_lsn,
+        record.poisoned,
+    )  # fmt: skip
+    return body + _CRC.pack(crc32c(body))
+
+
+def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
+    """The record in these 128 bytes, or None when they are not a good one of this store."""
+    if len(data) < RECORD_BYTES:
+        return None
+    (magic, version, seq, found, boot, generation, journal, durable, end, chain, rewrite, flushing,
+     poisoned, crc) = RECORD.unpack_from(data)  # fmt: skip
+    if magic != _MAGIC or version != 1 or found != salt or crc != crc32c(data[:124]):
+        return None
+    return Witnessed(
+        seq, boot, generation, journal, durable, end, chain, rewrite, flushing, bool(poisoned)
+    )
+
+
+class Witness:
+    """Reads and raises the witness of one store."""
+
+    __slots__ = ("_disk", "_file", "_raw", "_salt", "_slots", "is_damaged", "last")
+
+    def __init__(self, disk: Disk, salt: bytes) -> None:
+        self._disk = disk
+        self._salt = salt
+        self._file: File | None = None
+        self._raw = b""  # what was read last
+        self._slots = [b"", b""]  # the two records as they lie in the file, where they are known
+        self.last: Witnessed | None = None
+        self.is_damaged = False  # a record is not good: the other one may be the older
+
+    def _open(self) -> File | None:
+        if self._file is None and self._disk.exists(WITNESS_PATH):
+            self._file = self._disk.open(WITNESS_PATH, write=not self._disk.read_only)
+        return self._file
+
+    def read(self) -> Witnessed | None:
+        """The newest good record; None when both are bad or the file is gone."""
+        file = self._open()
+        if file is None:
+            return None
+        data = file.pread(0, _SLOT_BYTES + RECORD_BYTES)
+        if data == self._raw:
+            return self.last
+        self._raw = data
+        slots = [data[:RECORD_BYTES], data[_SLOT_BYTES:]]
+        if slots == self._slots:
+            return self.last  # our own writes, and nobody else's
+        self._slots = slots
+        first = decode_record(slots[0], self._salt)
+        second = decode_record(slots[1], self._salt)
+        self.is_damaged = first is None or second is None
+        if first is None or (second is not None and second.seq > first.seq):
+            self.last = second
+        else:
+            self.last = first
+        return self.last
+
+    def is_last(self, record: Witnessed) -> bool:
+        """True while the record is the newest: whoever writes next, writes over the other one."""
+        slot = (record.seq + 1) % 2
+        known = self._slots[slot]
+        return (
+            record is self.last
+            and len(known) == RECORD_BYTES
+            and self._file is not None
+            and self._file.pread(slot * _SLOT_BYTES, RECORD_BYTES) == known
+        )
+
+    def write(self, record: Witnessed) -> None:
+        """Write the record with the next number, over the older of the two."""
+        file = self._open()
+        if file is None:
+            self._disk.write_fresh(WITNESS_PATH, bytes(2 * _SLOT_BYTES))
+            file = self._disk.open(WITNESS_PATH, write=True)
+            self._file = file
+        seq = record.seq = (self.last.seq if self.last is not None else record.seq) + 1
+        slot = seq % 2
+        data = encode_record(record, self._salt)
+        self._slots[slot] = b""  # unknown, should the write fail half way
+        file.pwrite(slot * _SLOT_BYTES, data)
+        self._slots[slot] = data
+        self.last = record
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,303 @@
+"""Owns files outside of the store: sealed files that were moved to a directory or to S3.
+
+Such a file has an address in place of a path:
+
+    file:///mnt/archive/<uuid>/topics/…/ledger-….parquet
+    s3://bucket/prefix/<uuid>/topics/…/ledger-….parquet?endpoint_override=…&region=…&scheme=…
+
+What is between `://` and `?` is taken as it stands, nothing is percent-encoded in it. A *place* is
+an address up to the uuid of the store, options included. pyarrow.fs makes the calls; credentials
+are those that it finds (environment, profile, role) and are never in an address. As with any file
+of the store, whoever reads compares checksums. Calls may take seconds, and fail while the network
+does: DiskFailed; MissingFile: there is no such object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, unquote, urlencode
+
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.disk.protocol import Disk, File, is_of_handler
+from txlog.engine.storage.segment import arrow_module
+from txlog.errors import DiskFailed, InvalidArgument, MissingFile, NotFound, StoreNotFound
+from txlog.startup.crc32c import crc32c
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PIECE_BYTES: Final = 8 << 20  # copied and compared at a time
+CONNECT_SECONDS: Final = 10
+REQUEST_SECONDS: Final = 30  # without a byte; the default of 3 is too short for a busy machine
+_OPTIONS: Final = ("endpoint_override", "region", "scheme")
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
+_FORBIDDEN: Final = re.compile(r"[%?#\\\x00-\x1f\x7f]|//|(^|/)\.\.?(/|$)")
+
+
+def is_far(path: str) -> bool:
+    """Whether a file is outside of the store; a path inside has no colon."""
+    return "://" in path
+
+
+def place_of(text: str, uuid: str) -> str:
+    """The place of a store in a directory or bucket that somebody named.
+
+    text:   a directory, file:///…, or s3://bucket/prefix with the options endpoint_override,
+            region and scheme
+    raises: InvalidArgument
+    """
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "file", str(Path(text).absolute())
+        rest, query = rest.rstrip("/"), ""
+    elif scheme == "file":
+        rest, query = unquote(rest).rstrip("/"), ""
+        if not rest.startswith("/"):
+            raise InvalidArgument(f"{text} is not absolute: file:///…")
+    elif scheme == "s3":
+        rest, _, query = rest.partition("?")
+        rest, query = rest.rstrip("/"), _options(query)
+        if "@" in rest:
+            raise InvalidArgument(
+                "an address holds no credentials: it is stored",
+                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile",
+            )
+        if not _BUCKET.fullmatch(rest.partition("/")[0]):
+            raise InvalidArgument(f"{text} names no bucket: s3://bucket/prefix")
+    else:
+        raise InvalidArgument(f"{text} is neither a directory nor s3://bucket/prefix")
+    if _FORBIDDEN.search(rest):
+        raise InvalidArgument(f"{text} has characters that an address cannot have")
+    return f"{scheme}://{rest}/{uuid}" + (f"?{query}" if query else "")
+
+
+def address(place: str, path: str) -> str:
+    """Where a file of the store, by its path there, lies in a place."""
+    base, mark, query = place.partition("?")
+    return f"{base}/{path}{mark}{query}"
+
+
+def local_path(path: str) -> str | None:
+    """The path of an address in this machine's file system; None for another, or no address."""
+    return path[len("file://") :] if path.startswith("file://") else None
+
+
+def is_remote(path: str) -> bool:
+    """Whether a file is behind a network, where a path leads nowhere."""
+    return is_far(path) and local_path(path) is None
+
+
+def without_options(far: str) -> str:
+    """An address as people and other programs have it."""
+    return far.partition("?")[0]
+
+
+def open_file(disk: Disk | None, path: str) -> File:
+    """Open a file to read, in the store or outside. Raises MissingFile, DiskFailed."""
+    if is_far(path):
+        return open_far(path)
+    assert disk is not None
+    return disk.open(path)
+
+
+def is_there(disk: Disk, path: str) -> bool:
+    """Whether a file is there, in the store or outside. Raises DiskFailed."""
+    if not is_far(path):
+        return disk.exists(path)
+    try:
+        open_far(path).close()
+    except MissingFile:
+        return False
+    return True
+
+
+def open_far(far: str) -> FarFile:
+    """Open a file outside of the store. Raises MissingFile, DiskFailed."""
+    filesystem, path = located(far)
+    with _mapped("open", far):
+        return FarFile(filesystem.open_input_file(path), far)
+
+
+class FarFile:
+    """`File` outside of the store; nothing is written through it."""
+
+    __slots__ = ("_far", "_file")
+
+    def __init__(self, file: Any, far: str) -> None:
+        self._file = file
+        self._far = far
+
+    def pread(self, offset: int, length: int) -> bytes:
+        with _mapped("read", self._far):
+            return bytes(self._file.read_at(length, offset))
+
+    def size(self) -> int:
+        with _mapped("look at", self._far):
+            return int(self._file.size())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def pwrite(self, offset: int, data: Buffer | object) -> None:
+        raise DiskFailed(f"cannot change {without_options(self._far)}", path=self._far)
+
+    def datasync(self) -> None:
+        raise DiskFailed(f"cannot change {without_options(self._far)}", path=self._far)
+
+
+def put(place: str, path: str, pieces: Iterable[bytes]) -> None:
+    """Write a file of the store to its address whole and durably.
+
+    A copy that died before may have left something there; it is replaced.
+    raises: DiskFailed, and what the pieces raise: then nothing is to be made of what is there
+    """
+    far = address(place, path)
+    if not place.startswith("file://"):
+        _write(far, pieces)
+        return
+    base, _, uuid = place[len("file://") :].rpartition("/")
+    disk = PosixDisk(base or "/")
+    try:
+        below = f"{uuid}/{path}"
+        directory = below.rpartition("/")[0]
+        disk.make_dirs(directory)  # private, and durable
+        _write(far, pieces)
+        file = disk.open(below, write=True)
+        try:
+            file.datasync()
+        finally:
+            file.close()
+        disk.sync_dir(directory)
+    finally:
+        disk.close()
+
+
+def _write(far: str, pieces: Iterable[bytes]) -> None:
+    filesystem, path = located(far)
+    try:
+        with _mapped("write", far):
+            out = filesystem.open_output_stream(path)
+        with out:
+            for piece in pieces:  # what these raise is about the source
+                with _mapped("write", far):
+                    out.write(piece)
+            with _mapped("write", far):
+                out.close()
+    except MissingFile as error:
+        if error.fields.get("path") != far:
+            raise
+        raise DiskFailed(f"{error}: is there such a bucket?", path=far) from error
+
+
+def check(far: str, size: int, crc: int) -> None:
+    """Read a file back as a whole. Raises DiskFailed when it is not what was written."""
+    file = open_far(far)
+    try:
+        found, at = 0, 0
+        while piece := file.pread(at, PIECE_BYTES):
+            found = crc32c(piece, found)
+            at += len(piece)
+    finally:
+        file.close()
+    if (at, found) != (size, crc):
+        raise DiskFailed(
+            f"{without_options(far)} reads back differently: {at} bytes, {found:08x}", path=far
+        )
+
+
+def size_of(far: str) -> int:
+    """The length of a file. Raises MissingFile, DiskFailed."""
+    file = open_far(far)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def delete(far: str) -> None:
+    """Remove a file; harmless when it is gone. Raises DiskFailed."""
+    filesystem, path = located(far)
+    try:
+        with _mapped("remove", far):
+            filesystem.delete_file(path)
+    except MissingFile:
+        return
+
+
+def listed(place: str) -> list[tuple[str, int]]:
+    """Every file of a place, with its bytes. Raises DiskFailed."""
+    filesystem, path = located(place)
+    fs = arrow_module("pyarrow.fs")
+    base, mark, query = place.partition("?")
+    with _mapped("list", place):
+        found = filesystem.get_file_info(
+            fs.FileSelector(path, allow_not_found=True, recursive=True)
+        )
+    return [
+        (f"{base}{one.path[len(path):]}{mark}{query}", one.size)
+        for one in found if one.type == fs.FileType.File
+    ]  # fmt: skip
+
+
+def check_place(place: str) -> None:
+    """Raise unless a place can be listed; its directory must exist: it may be a mount."""
+    if place.startswith("file://"):
+        directory = place[len("file://") :].rpartition("/")[0]
+        try:
+            PosixDisk(directory or "/").close()
+        except StoreNotFound as error:
+            raise NotFound(f"there is no directory {directory}", path=directory) from error
+    listed(place)
+
+
+def located(far: str) -> tuple[Any, str]:
+    """The pyarrow file system of an address, and the path that it has there."""
+    scheme, _, rest = far.partition("://")
+    path, _, query = rest.partition("?")
+    return _filesystem(scheme, path.partition("/")[0], query), path
+
+
+@cache
+def _filesystem(scheme: str, bucket: str, query: str) -> Any:
+    fs = arrow_module("pyarrow.fs")
+    if scheme == "file":
+        return fs.LocalFileSystem()
+    options = dict(parse_qsl(query))
+    with _mapped("reach", f"{scheme}://{bucket}"):
+        if not {"region", "endpoint_override"} & options.keys():
+            options["region"] = fs.resolve_s3_region(bucket)
+        return fs.S3FileSystem(
+            **options, connect_timeout=CONNECT_SECONDS, request_timeout=REQUEST_SECONDS
+        )
+
+
+def _options(query: str) -> str:
+    """The options of an address in a fixed order."""
+    found = dict(parse_qsl(query, keep_blank_values=True))
+    for name in found:
+        if name not in _OPTIONS:
+            raise InvalidArgument(f"{name} is not an option of an address: {', '.join(_OPTIONS)}")
+    return urlencode(sorted(found.items()), safe=":/")
+
+
+@contextmanager
+def _mapped(action: str, far: str) -> Iterator[None]:
+    """Our errors for those of pyarrow."""
+    shown = without_options(far)
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise MissingFile(f"cannot {action} {shown}: no such file", path=far) from error
+    except (OSError, ValueError) as error:
+        if is_of_handler(error):
+            raise
+        reason = " ".join(str(error).split())
+        raise DiskFailed(
+            f"cannot {action} {shown}: {reason}",
+            hint="is it reachable, and are the credentials set?", path=far,
+        ) from error  # fmt: skip

@@ -1,0 +1,103 @@
+"""Owns files outside of any store that users name: replaced at once, durable, or left as they were.
+
+A reader sees the old bytes or the new ones, and never a piece.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from txlog.engine.storage.disk.protocol import IgnoringFailure, is_of_handler
+from txlog.errors import AlreadyExists, DiskFailed, TxlogError
+
+
+def replace_file(path: str, data: bytes) -> None:
+    """Put data in place of the file, or make it; durable when it returns.
+
+    raises: DiskFailed: the old file is as it was
+    """
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: str, *, only_new: bool = False) -> Iterator[BinaryIO]:
+    """A file that takes its place, durable, when the block ends; an error leaves the old one.
+
+    The temporary lies beside it, for a rename is atomic only within a file system; its name ends
+    in none of the suffixes that collectors look for.
+    only_new: nothing is replaced
+    raises:   DiskFailed; AlreadyExists
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        try:
+            with os.fdopen(os.open(temporary, flags, 0o644), "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if only_new:
+                os.link(temporary, target)
+                os.unlink(temporary)
+            else:
+                os.replace(temporary, target)
+        except BaseException:
+            with IgnoringFailure():
+                os.unlink(temporary)
+            raise
+        _flush_directory(target.parent)
+    except OSError as error:
+        raise _failure(error, path) from error
+
+
+def _failure(error: OSError, path: str) -> TxlogError:
+    if is_of_handler(error):
+        raise error
+    if isinstance(error, FileExistsError):
+        return AlreadyExists(f"{path} exists", path=path)
+    return DiskFailed(f"{path}: {error.strerror or error}", path=path)
+
+
+def _flush_directory(directory: Path) -> None:
+    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def remove_files(paths: Iterable[str]) -> None:
+    """Remove files, those that are there, and flush the directories that had them.
+
+    raises: DiskFailed
+    """
+    above: set[Path] = set()
+    for path in map(Path, paths):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _failure(error, str(path)) from error
+        above.add(path.parent)
+    for directory in above:
+        _flush_directory(directory)
+
+
+def make_directory(path: str) -> None:
+    """Make a directory with those above it; one that is there will do; its name is durable.
+
+    raises: DiskFailed
+    """
+    target = Path(path)
+    missing = [one for one in (target, *target.parents) if not one.is_dir()]
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for one in missing:
+            _flush_directory(one.parent)
+    except OSError as error:
+        raise _failure(error, path) from error

@@ -1,0 +1,143 @@
+"""Owns Appender: decisions become frames of the journal, and the folds take them.
+
+A decision has a frame of its own: encode, which may refuse it, then append and apply, which happen
+both or leave a view that must be thrown away (R28). Decisions that *join* (the operations of one
+transaction that were left for later, and its commit) share one: each is applied when it is decided,
+since the next must see it, and the frame is written when the last is. If that fails the folds are
+ahead of the journal, and the caller must throw them away, as after a failed flush.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
+from txlog.engine.model.codec import encode_readable
+from txlog.engine.model.ops import Op, encode_ops
+from txlog.engine.model.schema import encode_rows
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.journal.file import RawFrame, frame_nowhere
+from txlog.engine.storage.journal.journal import Journal
+from txlog.engine.store.space import Space
+from txlog.engine.view.view import View
+from txlog.errors import OutcomeUnknown, ReadOnlyStore, StoreFull, TxlogError
+from txlog.settings import Settings
+
+Rows = tuple[int, pa.Buffer | None]
+NO_ROWS: Rows = (0, None)
+Encoded = tuple[bytes, Rows]
+
+
+class NothingWritten(Exception):
+    """A frame was refused by the disk, and nothing of it is in the journal; error: why."""
+
+    def __init__(self, error: TxlogError) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+class Appender:
+    """Writes the frames of one store; used under its write lock only."""
+
+    __slots__ = (
+        "_disk", "_dry_run", "_joined", "_report", "_rows", "_space", "_time_ms", "has_written",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, report: Callable[[str], None], *, dry_run: bool) -> None:
+        self._disk = disk
+        self._dry_run = dry_run
+        self._report = report
+        self._space = Space(disk)
+        self.has_written = False  # any frame, in this process
+        self._joined: list[Op] = []
+        self._rows: Rows = NO_ROWS
+        self._time_ms = 0
+
+    def encoded(self, settings: Settings, decision: Decision) -> Encoded:
+        """What a frame of a decision holds: the last step that may refuse it.
+
+        raises: StoreFull, InvalidArgument (rows, types); ReadOnlyStore for rows in a dry run
+        """
+        ops = encode_readable(decision.ops)
+        if decision.batch is None:
+            return ops, NO_ROWS
+        if self._dry_run:
+            raise ReadOnlyStore("a dry run stores no messages", path=self._disk.description)
+        columns, rows = encode_rows(decision.batch)
+        self._space.check(rows.size, settings.free_bytes_min)
+        return ops, (columns, rows)
+
+    def append(self, view: View, decision: Decision, encoded: Encoded, now: Instant) -> None:
+        """Write a frame and apply it; not flushed. Behind the write nothing may refuse it.
+
+        raises: NothingWritten; whatever else it raises, the frame may be in the journal, and the
+                view must be thrown away
+        """
+        if self._dry_run:
+            name = view.journal.current.name
+            view.apply(frame_nowhere(name, view.lsn + 1, now.wall_ms), decision.ops)
+            return
+        ops, rows = encoded
+        view.apply(self._write(view, ops, rows, now.wall_ms), decision.ops)
+
+    def fits(self, rows: Rows) -> bool:
+        """True when the open frame can take these rows: a frame has those of one decision."""
+        return rows[1] is None or self._rows[1] is None
+
+    def join(self, view: View, decision: Decision, rows: Rows, now: Instant) -> None:
+        """Apply a decision whose frame is still open to those that join it."""
+        if decision.ops:
+            view.take_ops(view.lsn + 1, now.wall_ms, decision.ops)
+            self._joined += decision.ops
+            self._time_ms = now.wall_ms
+        if rows[1] is not None:
+            self._rows = rows
+
+    def close(self, view: View) -> None:
+        """Write the frame of what has joined; when it raises, the folds are worth nothing.
+
+        raises: as append
+        """
+        ops, rows = self._joined, self._rows
+        self.forget()
+        if ops:
+            view.take_frame(self._write(view, encode_ops(ops), rows, self._time_ms), ops)
+
+    def forget(self) -> None:
+        """Drop what has joined: the folds it was applied to are thrown away."""
+        self._joined, self._rows = [], NO_ROWS
+
+    def release_reserve(self) -> bool:
+        """Give the blocks of the reserve back, and say so; False when it has none."""
+        released = self._space.release_reserve()
+        if released:
+            self._report("the disk is full: the reserve was given up to finish this call")
+        return released
+
+    def _write(self, view: View, ops: bytes, rows: Rows, time_ms: int) -> RawFrame:
+        self.has_written = True
+        journal = view.journal
+        before = (journal.end, journal.last_lsn, journal.chain_crc)
+        try:
+            return self._append(journal, ops, rows, time_ms)
+        except OutcomeUnknown:
+            raise
+        except TxlogError as error:
+            # by what is there, not by where it came from: a signal handler may have raised it
+            if before != (journal.end, journal.last_lsn, journal.chain_crc):
+                raise
+            if not journal.current.ends_at(journal.end):
+                raise
+            raise NothingWritten(error) from error
+
+    def _append(self, journal: Journal, ops: bytes, rows: Rows, time_ms: int) -> RawFrame:
+        columns, data = rows
+        try:
+            return journal.append(ops, data, columns, time_ms)
+        except StoreFull:
+            if data is not None or not self.release_reserve():
+                raise
+            return journal.append(ops, data, columns, time_ms)

@@ -1,0 +1,175 @@
+"""The identity of a store: `txlog.toml`, written once at init, and the making of a new store.
+
+A directory is a store when txlog.toml exists; it is published last, so a half-made store is none.
+What a making left that was killed, or had no room, goes when a store is made there again: of that
+there is only what a making writes, and no frame behind the first. Who makes one holds `lock`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import uuid
+from contextlib import closing, suppress
+
+from txlog.clock import Clock
+from txlog.engine.model.ops import ClockNoted, SettingSet, encode_ops
+from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
+from txlog.engine.storage.journal.file import FILE_HEADER_BYTES, JournalName, publish_journal
+from txlog.engine.storage.journal.frame import decode_header, encode
+from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, Witnessed, boot_bytes
+from txlog.errors import (
+    AlreadyExists,
+    Corruption,
+    FormatMismatch,
+    MissingFile,
+    NameTaken,
+    StoreNotFound,
+)
+from txlog.settings import Settings
+from txlog.startup.crc32c import crc32c
+from txlog.startup.values import value
+
+IDENTITY_PATH = "txlog.toml"
+FORMAT = 1
+RESERVE_BYTES = 4 << 20
+LOCK, MAINTENANCE = "lock", "maintenance.lock"
+DIRECTORIES = ("journal", "manifest", "state", "topics", "system", "consumers", "quarantine")
+RESERVE = "reserve"
+COPIED = "copied"  # a store that is the copy of another; nothing outside of it is its to remove
+# What a root may hold where a store is made: what another making left, or is just making.
+MADE = frozenset({*DIRECTORIES, LOCK, MAINTENANCE, RESERVE, IDENTITY_PATH})
+WAIT_MS = 30_000  # for another process that makes a store here
+
+
+@value
+class Identity:
+    """What txlog.toml says."""
+
+    format: int
+    uuid: str
+    created_ms: int
+
+    @property
+    def salt(self) -> bytes:
+        """Eight bytes of the store's uuid: they mark every file and frame as this store's."""
+        return uuid.UUID(self.uuid).bytes[:8]
+
+
+def _text(identity: Identity) -> str:
+    body = (
+        "# a txlog store; this file is written once, settings are kept in the catalog\n"
+        f"format = {identity.format}\n"
+        f'uuid = "{identity.uuid}"\n'
+        f"created_ms = {identity.created_ms}\n"
+    )
+    return f'{body}crc32c = "{crc32c(body.encode()):08x}"\n'
+
+
+def read_identity(disk: Disk) -> Identity:
+    """The identity of the store; raises StoreNotFound, FormatMismatch, Corruption."""
+    try:
+        data = disk.read(IDENTITY_PATH)
+    except MissingFile as exc:
+        raise StoreNotFound(
+            f"{disk.description} is not a store", hint="make one: txlog init",
+            path=disk.description,
+        ) from exc  # fmt: skip
+    try:
+        text = data.decode()
+        parsed = tomllib.loads(text)
+        identity = Identity(
+            int(parsed["format"]), str(uuid.UUID(parsed["uuid"])), int(parsed["created_ms"])
+        )
+        body = text[: text.index("crc32c =")]
+        good = parsed["crc32c"] == f"{crc32c(body.encode()):08x}"
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise _damaged(len(data)) from exc
+    if not good or _text(identity) != text:
+        raise _damaged(len(data))
+    if identity.format != FORMAT:
+        raise FormatMismatch(
+            f"{disk.description} has format {identity.format}, this txlog reads {FORMAT}",
+            hint="use the txlog that wrote it, or a newer one", path=disk.description,
+        )  # fmt: skip
+    return identity
+
+
+def _damaged(length: int) -> Corruption:
+    return Corruption(
+        f"{IDENTITY_PATH} is damaged, bytes 0 to {length}", path=IDENTITY_PATH, offset=0,
+        hint="restore the file from a copy of the store",
+    )  # fmt: skip
+
+
+def make_store(disk: Disk, settings: Settings, clock: Clock) -> Identity:
+    """Make a new store in a root directory that is empty, or in what a making left; durable.
+
+    raises: AlreadyExists when the root holds a store or anything else; StoreLocked while another
+            process makes one there
+    """
+    _check_root(disk)
+    with suppress(NameTaken):  # of a making before, or beside
+        disk.write_fresh(LOCK, b"")
+    with closing(disk.lock_file(LOCK, create=False)) as lock:
+        lock.acquire(WAIT_MS)
+        _check_root(disk)
+        _clear(disk)
+        return _make(disk, settings, clock)
+
+
+def _check_root(disk: Disk) -> None:
+    """Raises AlreadyExists unless there is nothing here, or what is left of a making."""
+    if disk.exists(IDENTITY_PATH):
+        raise AlreadyExists(f"{disk.description} is a store already", path=disk.description)
+    first = JournalName(1)
+    is_left = True
+    for directory in ("", *DIRECTORIES):
+        names = [one for one in disk.listdir(directory) if not one.startswith(TEMPORARY_PREFIX)]
+        paths = {f"{directory}/{one}" if directory else one for one in names}
+        is_left = is_left and paths <= {*MADE, first.path, WITNESS_PATH}
+    if is_left and disk.exists(first.path):
+        data = disk.read(first.path)
+        header = decode_header(data, FILE_HEADER_BYTES)
+        is_left = header is not None and not any(data[FILE_HEADER_BYTES + header.total_bytes :])
+    if not is_left:
+        raise AlreadyExists(
+            f"not an empty directory: {disk.description}",
+            hint="choose an empty or a new directory", path=disk.description,
+        )  # fmt: skip
+
+
+def _clear(disk: Disk) -> None:
+    """Remove what a making left, but for the lock that is held."""
+    for directory in ("", *DIRECTORIES):
+        names = [f"{directory}/{one}" if directory else one for one in disk.listdir(directory)]
+        for path in names:
+            if path not in (*DIRECTORIES, LOCK):
+                disk.unlink(path)
+        if names:
+            disk.sync_dir(directory)
+
+
+def _make(disk: Disk, settings: Settings, clock: Clock) -> Identity:
+    now = clock.now()
+    identity = Identity(FORMAT, str(uuid.UUID(bytes=disk.random_bytes(16), version=4)), now.wall_ms)
+    for path in DIRECTORIES:
+        disk.make_dirs(path)
+    disk.write_fresh(MAINTENANCE, b"")
+    disk.publish(RESERVE, [bytes(RESERVE_BYTES)])
+    known = [SettingSet(name, value) for name, value in settings.to_mapping().items()]
+    ops = encode_ops([*known, ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)])
+    name = JournalName(1)
+    parts, total, crc = encode(
+        lsn=1, durable_lsn=0, time_ms=now.wall_ms, offset=FILE_HEADER_BYTES, ops=ops, rows=None,
+        columns=0, salt=identity.salt, previous_crc=0,
+    )  # fmt: skip
+    publish_journal(disk, name, identity.salt, 0, parts)
+    witness = Witness(disk, identity.salt)
+    for _ in range(2):
+        witness.write(
+            Witnessed(0, boot_bytes(now.boot_id), 0, 1, 1, FILE_HEADER_BYTES + total, crc, 0, 0,
+                      False)
+        )  # fmt: skip
+    witness.close()
+    disk.publish(IDENTITY_PATH, [_text(identity).encode()])
+    return identity

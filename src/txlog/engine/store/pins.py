@@ -1,0 +1,142 @@
+"""Owns pins: files that a running reader needs stay, whatever has let them go.
+
+A long query, or a Spark job, opens its files when it comes to them, and not within the grace of
+readers. A pin is a file `pins/<id>.lock` with their paths; it counts while its process holds the
+flock on it, and ends with the process. It need not survive anything, so nothing is flushed.
+
+    reader    under pins.lock: the pin;  then look whether every file is there, else start over
+    upkeep    under pins.lock: read the pins, unlink what none of them names
+
+So whoever unlinks after a pin was made sees it, and what was unlinked before is seen to be gone.
+A pin that cannot be read keeps every file. Source: ANALYTICS 2, R18, R21, R24.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from txlog.engine.storage.disk.protocol import Disk, LockFile
+from txlog.engine.store.liveness import is_held
+from txlog.errors import MissingFile
+from txlog.startup.crc32c import crc32c
+
+PINS_DIR = "pins"
+PINS_LOCK = "pins.lock"
+_MAGIC = b"TXLOGPIN"
+_HEAD = struct.Struct("<8s8sII")  # magic, salt, CRC32C of bytes 0 to 15 and of the body, its length
+_SUFFIX = ".lock"
+
+assert _HEAD.size == 24
+
+IsFree = Callable[[str], bool]
+
+
+class Pin:
+    """Files that stay until this is closed, or its process ends; it closes its disk as well."""
+
+    __slots__ = ("_disk", "_is_open", "_lock", "_pid", "path")
+
+    def __init__(self, disk: Disk, path: str, lock: LockFile) -> None:
+        self.path = path
+        self._disk = disk
+        self._lock = lock
+        self._pid = disk.pid()
+        self._is_open = True
+
+    def close(self) -> None:
+        """Let the files go; harmless when repeated. A forked child closes, and no more (R27)."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._pid == self._disk.pid():
+            self._disk.unlink(self.path)
+        self._lock.close()
+        self._disk.close()
+
+
+def pin(disk: Disk, salt: bytes, paths: Iterable[str], timeout_ms: int) -> Pin:
+    """Keep files from being unlinked; whether they are there is for the caller to see, after this.
+
+    disk: the pin's own, which nobody else closes
+    raises: ReadOnlyStore, StoreLocked, StoreFull
+    """
+    body = msgspec.msgpack.encode(sorted(set(paths)))
+    head = _MAGIC + salt
+    data = head + struct.pack("<II", crc32c(body, crc32c(head)), len(body)) + body
+    path = f"{PINS_DIR}/{disk.random_bytes(8).hex()}{_SUFFIX}"
+    with _shut(disk, timeout_ms):
+        lock = disk.lock_file(path)
+        try:
+            lock.acquire(timeout_ms)  # somebody may look at this moment whether it is held
+            file = disk.open(path, write=True)
+            try:
+                file.pwrite(0, data)
+            finally:
+                file.close()
+        except BaseException:
+            disk.unlink(path)
+            lock.close()
+            raise
+    return Pin(disk, path, lock)
+
+
+def pins(disk: Disk) -> list[str]:
+    """The pins there are, whether their processes live or not."""
+    return [f"{PINS_DIR}/{name}" for name in disk.listdir(PINS_DIR) if name.endswith(_SUFFIX)]
+
+
+def pinned(disk: Disk, salt: bytes) -> IsFree:
+    """Answers whether no living process has pinned a path; as of now, which may change."""
+    held: set[str] = set()
+    for path in pins(disk):
+        if not is_held(disk, path):
+            continue
+        try:
+            found = _read(disk, path, salt)
+        except MissingFile:
+            continue
+        if found is None:
+            return lambda path: False
+        held.update(found)
+    return lambda path: path not in held
+
+
+@contextmanager
+def unpinned(disk: Disk, salt: bytes, timeout_ms: int) -> Iterator[IsFree]:
+    """As `pinned`, and until the end of the block nobody pins anything: the time to unlink.
+
+    Pins of processes that died go as well.
+    """
+    with _shut(disk, timeout_ms):
+        for path in pins(disk):
+            if not is_held(disk, path):
+                disk.unlink(path)
+        yield pinned(disk, salt)
+
+
+@contextmanager
+def _shut(disk: Disk, timeout_ms: int) -> Iterator[None]:
+    lock = disk.lock_file(PINS_LOCK)
+    try:
+        lock.acquire(timeout_ms)
+        yield
+    finally:
+        lock.close()
+
+
+def _read(disk: Disk, path: str, salt: bytes) -> list[str] | None:
+    """The paths of a pin; None when its bytes are not right."""
+    data = disk.read(path)
+    if len(data) < _HEAD.size:
+        return None
+    magic, found, crc, length = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if (magic, found, length) != (_MAGIC, salt, len(body)) or crc != crc32c(
+        body, crc32c(data[:16])
+    ):
+        return None
+    return msgspec.msgpack.decode(body, type=list[str])

@@ -1,0 +1,598 @@
+"""Owns Store: an open store, and the only way to change one.
+
+It has the write path (Law 3: decide, encode, append, apply, flush, witness, answer), and group
+commit among threads; how it follows the journal is in follower. Decisions live in flow/,
+maintenance in upkeep/.
+
+    write(decide)   mutex → flock → follow → sweep → decide → append and apply → flush → release
+    dry run         the same decisions over a view of its own; their frames go nowhere
+
+What an exception leaves, wherever it comes up (an interrupt may end any step):
+  1. The view counts as void until the last step is done, so nothing goes on with half of one (R28).
+  2. Deciding and encoding may refuse a call: nothing was written. Append and apply happen both, or
+     else the caller hears OutcomeUnknown, or the interrupt itself, unless nothing was written.
+  3. Mutex and lock are freed by whoever leaves, twice, by what is held and not by what was noted.
+  4. A call that nobody has decided leaves the queue with its caller. One that a leader took, and
+     could not finish, is looked after by its own thread, which is the next to lead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, TypeVar
+
+from txlog.clock import Clock, Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.transactions import resolve
+from txlog.engine.decide.transactions.sweep import Swept, Uses
+from txlog.engine.plan import clock_trust
+from txlog.engine.storage.disk.protocol import Disk, LockFile
+from txlog.engine.storage.journal.journal import JournalMoved
+from txlog.engine.store import liveness
+from txlog.engine.store.appender import Appender, NothingWritten
+from txlog.engine.store.call import (
+    NO_FRAME,
+    NOTHING,
+    WRITING,
+    WRITTEN,
+    Call,
+    Decide,
+    in_doubt,
+    interrupted,
+)
+from txlog.engine.store.counters import BucketOps
+from txlog.engine.store.follower import Follower, check_whole
+from txlog.engine.store.identity import Identity
+from txlog.engine.store.sweeper import Sweeper, is_sweep_due
+from txlog.engine.view.view import View
+from txlog.errors import OutcomeUnknown, ReadOnlyStore, TryAgain, TxlogError
+
+T = TypeVar("T")
+MAINTENANCE_PATH = "maintenance.lock"
+
+
+class Upkeep(Protocol):
+    """What looks after a store that its own calls make long."""
+
+    def look(self, store: Store) -> None:
+        """Behind a write, outside of every lock, that found the journal long; raises nothing."""
+
+    def finish(self) -> None:
+        """Wait until no maintenance of this process is under way that nobody asked for."""
+
+
+class Store(Follower):
+    """An open store; safe to call from many threads of one process."""
+
+    __slots__ = (
+        "_appender", "_leading", "_lock", "_may_hold", "_queue", "_sweeper", "bucket_ops",
+        "has_changed", "lock_timeout_asked_ms", "upkeep",
+    )  # fmt: skip
+
+    def __init__(
+        self, disk: Disk, clock: Clock, identity: Identity, *, lock_timeout_ms: int | None,
+        durability: str | None, dry_run: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(disk, clock, identity, durability=durability, dry_run=dry_run)
+        self.lock_timeout_asked_ms = lock_timeout_ms  # None: the setting
+        self.bucket_ops = BucketOps()
+        self.has_changed = False  # by a call; a sweep that a look began is none
+        self.upkeep: Upkeep | None = None
+        self._queue: deque[list[Call]] = deque()
+        self._leading: list[list[Call]] = []  # what the leader took, or is about to take
+        self._lock: LockFile | None = None
+        self._may_hold = False  # set before the lock is taken, cleared when it is surely free
+        self._sweeper = Sweeper()
+        self._appender = Appender(disk, self.note, dry_run=dry_run)
+
+    @property
+    def lock_timeout_ms(self) -> int:
+        """How long to wait for a lock: what was asked for, else what the store says."""
+        asked = self.lock_timeout_asked_ms
+        return self.settings.lock_timeout_ms if asked is None else asked
+
+    def _close(self) -> None:
+        if not self._closed:
+            super()._close()
+            if self._lock is not None:
+                self._lock.close()
+
+    def release_reserve(self) -> bool:
+        """Give the blocks of the reserve back to a full disk; False when it has none (R30)."""
+        return self._appender.release_reserve()
+
+    @property
+    def has_written(self) -> bool:
+        """True when this process has appended anything."""
+        return self._appender.has_written
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def write(
+        self, decide: Decide, coordinators: tuple[int, ...] = (), uses: Uses = NOTHING
+    ) -> object:
+        """Run a decision under the write lock and make its outcome what it must be.
+
+        coordinators: those the call names; they are loaded, so that the sweep sees them
+        uses:         what else the call works with; the sweep ends what is overdue there
+        returns: the decision's answer, after the flush when the decision must be durable
+        raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed, TryAgain:
+                 nothing was done; NotAllowed within another call of this thread; OutcomeUnknown;
+                 Corruption. An interrupt as it is: the call may have been done
+        """
+        return self._submit(Call(decide, coordinators, uses))
+
+    def expire(self) -> Swept:
+        """Sweep every coordinator without a bound; returns what was done, durable."""
+        swept = Swept()
+
+        def decide(view: View, now: Instant) -> Decision:
+            nonlocal swept
+            swept = self._sweeper.swept
+            return Decision([], None, True)
+
+        self._submit(Call(decide, thorough=True))
+        return swept
+
+    def _submit(self, call: Call) -> object:
+        self.submit([call])
+        if call.error is not None:
+            raise call.error
+        return call.answer
+
+    def submit(self, calls: list[Call]) -> None:
+        """Run decisions one behind the other, in one frame where their rows allow it.
+
+        Each sees what those before it did; a refused one fails alone, and says so in its `error`.
+        raises: as write, but for the errors of decisions
+        """
+        if self.dry_run:
+            self._mutex.run(partial(self._rehearse, calls))
+            return
+        self.need_writable()
+        self.has_changed = True
+        try:
+            try:
+                try:
+                    self._queue.append(calls)
+                    while not calls[-1].done:
+                        self._mutex.run(partial(self._lead, calls))
+                finally:  # whatever ends that, they leave the queue; twice, for the first may end
+                    if not calls[-1].done:
+                        self._withdraw(calls)
+            finally:
+                if not calls[-1].done:
+                    self._withdraw(calls)
+            if self.upkeep is not None and self.length >= 1:
+                self.upkeep.look(self)
+        except Exception as error:
+            if in_doubt(calls):
+                raise interrupted(error) from error
+            raise
+
+    def _withdraw(self, calls: list[Call]) -> None:
+        """Let nobody decide calls whose caller leaves; for those that a leader has it waits."""
+        if not self._claim(calls) and any(one is calls for one in self._leading):
+            self._mutex.run(self._pass)
+
+    def _pass(self) -> None:
+        """Whoever held the mutex is done."""
+
+    def _claim(self, calls: list[Call]) -> bool:
+        """Take calls out of the queue, in one step; False when another one was quicker."""
+        try:
+            self._queue.remove(calls)
+        except ValueError:
+            return False
+        return True
+
+    def _rehearse(self, calls: list[Call]) -> None:
+        """Decide as write does, without lock and flush; the view alone takes the frames."""
+        for call in calls:
+            try:
+                self._rehearse_one(call)
+            except TxlogError as error:
+                call.error = error
+
+    def _rehearse_one(self, call: Call) -> None:
+        self._refresh()
+        check_whole(self._view)
+        view, now = self._view, self.clock.now()
+        self._is_void = True
+        if view.journal.lossy:
+            view.journal.lossy = False
+            draft = Draft(view, self.settings, now.wall_ms)
+            resolve.recover_lossy(view, draft)
+            if draft.ops:
+                self._append(draft.decision(), now)
+        self._load_named([call])
+        self._sweep(view, now, [call])
+        try:
+            decision = self._noted(call.decide(view, now), now)
+            encoded = self._appender.encoded(self.settings, decision)
+        except TxlogError:
+            self._keep_view()
+            raise
+        if decision.ops:
+            self._appender.append(view, decision, encoded, now)
+            self._adopt_settings()
+        call.conclude(decision)
+        self._is_void = False
+
+    def need_writable(self) -> None:
+        """Raise AlreadyClosed, or ReadOnlyStore where nothing may be changed."""
+        self._need_open()
+        if self.disk.read_only:
+            raise ReadOnlyStore(
+                f"{self.disk.description} is open for reading only", path=self.disk.description
+            )
+
+    def flush(self) -> None:
+        """Make everything written so far durable and visible."""
+        self.write(lambda view, now: Decision([], None, True))
+
+    def _lead(self, own: list[Call]) -> None:
+        """Group commit (R12): one lock, every queued decision, one flush, all answers."""
+        if own[-1].done or (own not in self._queue and self._is_settled(own)):
+            return
+        waiting = list(self._queue)
+        try:
+            self._under_lock(partial(self._decide_queued, own))
+        except TxlogError as error:  # the lock was not had: those who came meanwhile try themselves
+            if in_doubt(own):
+                raise
+            for calls in waiting:
+                if self._claim(calls) or calls is own:
+                    for call in calls:
+                        call.end(error)
+            if not own[-1].done:
+                raise
+
+    def _is_settled(self, own: list[Call]) -> bool:
+        """What a leader took and could not finish, for it was interrupted: True, it is at its end.
+
+        What joined its transaction cannot be decided again.
+        """
+        error: TxlogError
+        if in_doubt(own):
+            error = interrupted(InterruptedError("another thread was interrupted"))
+        elif len(own) > 1:
+            error = TryAgain("another thread was interrupted; nothing was written")
+        else:
+            own[0].renew()
+            return False
+        for call in own:
+            call.end(error)
+        return True
+
+    def _decide_queued(self, own: list[Call]) -> None:
+        self._leading = list(self._queue)
+        taken = [calls for calls in self._leading if self._claim(calls)]
+        if own not in taken:  # a leader took it, and was interrupted
+            taken.insert(0, own)
+        try:
+            self._run(taken, own)
+        finally:
+            self._leading = []
+
+    def _under_lock(self, act: Callable[[], T]) -> T:
+        """Run an act under the write lock; freed twice, as an interrupt may end the first time."""
+        try:
+            try:
+                self._acquire()
+                return act()
+            finally:
+                if self._may_hold:
+                    self._release()
+        finally:
+            if self._may_hold:
+                self._release()
+
+    def _acquire(self) -> None:
+        self._need_open()
+        if self._lock is None:
+            self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
+        self._may_hold = True
+        self._lock.acquire(self.lock_timeout_ms)
+
+    def _release(self) -> None:
+        """Free the lock; what was decided is decided, so a failure must not become its answer."""
+        assert self._lock is not None
+        try:
+            self._lock.release()
+        except TxlogError as error:
+            self.reports.append(f"the write lock was freed by closing it: {error}")
+            self._lock.close()
+            self._lock = None
+        self._may_hold = False
+
+    def _run(self, groups: list[list[Call]], own: list[Call], *, sync: bool = False) -> None:
+        """Follow, then decide and write; a failure of ours is the outcome of calls it concerns."""
+        is_following = True
+        calls = groups[0] if len(groups) == 1 else [call for group in groups for call in group]
+        try:
+            now = self.clock.now()
+            sync = self._follow(calls, now) or sync
+            is_following = False
+            for group in groups:
+                if len(group) == 1:
+                    sync = self._run_one(group[0], now, is_own=group is own) or sync
+                else:
+                    sync = self._run_joined(group, now, is_own=group is own) or sync
+            if sync:
+                self._view.journal.flush(sync=self.durability == "sync")
+        except TxlogError as error:
+            self._fail(calls, error, is_following=is_following)
+            return
+        self._is_void = False
+        for call in calls:
+            call.done = True
+
+    @staticmethod
+    def _fail(calls: list[Call], error: TxlogError, *, is_following: bool) -> None:
+        """What could not be followed, or not be flushed, ends all; the view stays void."""
+        is_unknown = isinstance(error, OutcomeUnknown)
+        for call in calls:
+            if call.is_in_doubt:
+                call.end(error if is_unknown else interrupted(error))
+            elif is_following or not is_unknown or call.stage == NO_FRAME or call.error is not None:
+                call.end(error)
+            # else nobody has decided it: its thread leads next
+
+    def _run_one(self, call: Call, now: Instant, *, is_own: bool) -> bool:
+        """Run a call with a frame of its own; returns whether it must be durable."""
+        view = self._view
+        try:
+            decision = self._noted(call.decide(view, now), now)
+            encoded = self._appender.encoded(self.settings, decision)
+        except OutcomeUnknown:
+            raise
+        except Exception as error:  # a refused decision fails alone (R12)
+            is_stray = self._is_stray(error)
+            if is_stray and not is_own:
+                raise
+            call.refuse(error)
+            if is_stray:
+                self._renew(now)  # the view may have been noting something
+            return False
+        if not decision.ops:
+            call.conclude(decision)
+            call.stage = NO_FRAME
+            return decision.sync
+        call.stage = WRITING
+        try:
+            self._appender.append(view, decision, encoded, now)
+        except NothingWritten as refused:
+            call.refuse(refused.error)
+            return False
+        self._adopt_settings()
+        call.conclude(decision)
+        call.stage = WRITTEN
+        return decision.sync
+
+    def _is_stray(self, error: Exception) -> bool:
+        """True for one that no decision refuses with: a handler of this thread may have raised it.
+
+        So this thread hears it, and a call of another one is left to that: it decides it anew.
+        """
+        return not isinstance(error, TxlogError) or self._mutex.has_refused
+
+    def _run_joined(self, calls: list[Call], now: Instant, *, is_own: bool) -> bool:
+        """Run calls that share a frame; it is written when the last has decided."""
+        sync, joined, written = False, list[Call](), 0
+        try:
+            for at, call in enumerate(calls):
+                try:
+                    decision = call.decide(self._view, now)
+                    _, rows = self._appender.encoded(self.settings, decision)
+                except OutcomeUnknown:
+                    raise
+                except TxlogError as error:  # a refused decision fails alone (R12)
+                    if self._mutex.has_refused:
+                        raise NothingWritten(error) from error
+                    call.refuse(error)
+                    continue
+                if not self._appender.fits(rows):
+                    self._close_frame(joined)
+                    joined, written = [], at
+                self._appender.join(self._view, decision, rows, now)
+                call.conclude(decision)
+                if decision.ops:
+                    joined.append(call)
+                else:
+                    call.stage = NO_FRAME
+                sync = sync or decision.sync
+            self._close_frame(joined)
+        except OutcomeUnknown:
+            raise
+        except NothingWritten as refused:  # the folds are ahead of the journal
+            self._give_up(calls[written:], refused.error, now)
+        except Exception as error:
+            if in_doubt(joined) or not is_own:
+                raise
+            self._give_up(calls[written:], error, now)
+        return sync
+
+    def _close_frame(self, joined: list[Call]) -> None:
+        for call in joined:
+            call.stage = WRITING
+        self._appender.close(self._view)
+        for call in joined:
+            call.stage = WRITTEN
+
+    def _give_up(self, calls: list[Call], error: Exception, now: Instant) -> None:
+        for call in calls:
+            call.refuse(call.error or error)
+        self._renew(now)
+
+    def _renew(self, now: Instant) -> None:
+        """Go on over a fresh view, behind what was written before."""
+        self._appender.forget()
+        self._reload()
+        self._catch_up(now)
+
+    def _follow(self, calls: list[Call], now: Instant) -> bool:
+        """Catch up under the lock; recovery and the sweep ride in frames before the calls'."""
+        self._catch_up(now)
+        self._load_named(calls)
+        return self._sweep(self._view, now, calls)
+
+    def _catch_up(self, now: Instant) -> None:
+        """Read what is behind the view, and bring the journal in order; the view is void meanwhile.
+
+        It stays so until the caller has done all it does.
+        """
+        if self._is_void:
+            self._appender.forget()
+            self._reload()
+        self._is_void = True
+        view = self._view
+        try:
+            frames = view.journal.catch_up()
+        except JournalMoved:
+            self._reload()
+            view = self._view
+            frames = view.journal.catch_up()
+        if frames:
+            view.take(frames)
+        view.adopt_manifest()
+        if view.catalog.settings_changes != self._settings_changes:
+            self._adopt_settings()
+        if view.journal.reports:
+            self.reports.extend(view.journal.reports)
+            view.journal.reports.clear()
+        if view.journal.lossy:
+            self._recover(now)
+
+    def _load_named(self, calls: list[Call]) -> None:
+        for call in calls:
+            for number in call.coordinators:
+                if number < self.settings.coordinators:
+                    self._view.coordinator(number)
+
+    def _sweep(self, view: View, now: Instant, calls: list[Call]) -> bool:
+        """Let the sweep ride in a frame of its own; cheap while nothing can be due."""
+        uses: list[Uses] = []
+        thorough = False
+        for call in calls:
+            if call.uses is not NOTHING:
+                uses.append(call.uses)
+            thorough = thorough or call.thorough
+        draft = self._sweeper.draft(view, self.settings, now, uses, thorough=thorough)
+        if draft is None:
+            return False
+        if draft.ops:
+            self._append(draft.decision(), now)
+        if not view.no_deadline_before(now) and not self._sweeper.swept.left:
+            view.note_deadlines(now)
+        return draft.sync
+
+    def _recover(self, now: Instant) -> None:
+        """R9: after a lossy recovery nothing stays OPEN; durable before anything else."""
+        draft = Draft(self._view, self.settings, now.wall_ms)
+        aborted = resolve.recover_lossy(self._view, draft)
+        if draft.ops:
+            self._append(draft.decision(sync=True), now)
+        self._view.journal.flush()
+        self._view.journal.confirm_boot()
+        self._view.journal.lossy = False
+        if aborted:
+            self.reports.append(
+                f"recovery aborted {aborted} open transactions: frames may have been lost"
+            )
+
+    def _append(self, decision: Decision, now: Instant) -> None:
+        """Write a frame that no caller waits for; raises StoreFull, DiskFailed: nothing done."""
+        decision = self._noted(decision, now)
+        encoded = self._appender.encoded(self.settings, decision)
+        try:
+            self._appender.append(self._view, decision, encoded, now)
+        except NothingWritten as refused:
+            raise refused.error from refused
+        self._adopt_settings()
+
+    def _noted(self, decision: Decision, now: Instant) -> Decision:
+        """The decision with where the clocks stand, if it writes a frame and that is to be told."""
+        noted = clock_trust.note(self._view, self.settings, now) if decision.ops else None
+        if noted is None:
+            return decision
+        return Decision(
+            [*decision.ops, noted], decision.batch, decision.sync, decision.answer, decision.error
+        )
+
+    def settle(self) -> None:
+        """Make what is written but not flushed visible, if the lock is free at once (R22).
+
+        A writer that died between its append and its flush left such frames; a reader that went by
+        the witness alone would miss them until somebody writes.
+        """
+        if self.disk.read_only or self._closed or self._view.damage is not None:
+            return
+        if self.has_unflushed():
+            self._run_if_free([])
+
+    def sweep_if_due(self, uses: Uses | None = None) -> None:
+        """Before a reading call: sweep what it uses (None: all), if the lock is free at once.
+
+        A process that may not write, or not now, shows what is overdue as it is recorded.
+        """
+        now = self.clock.now()
+        if not self.disk.read_only and self.read(
+            lambda view: is_sweep_due(view, self.settings, now, uses)
+        ):
+            decide: Decide = lambda view, now: Decision([])  # noqa: E731
+            self._run_if_free([Call(decide, uses=uses or NOTHING, thorough=uses is None)])
+
+    def _run_if_free(self, calls: list[Call]) -> None:
+        self._mutex.run(partial(self._run_at_once, calls))
+
+    def _run_at_once(self, calls: list[Call]) -> None:
+        self._need_open()
+        if self._lock is None:
+            self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
+        try:
+            try:
+                self._may_hold = True
+                if self._lock.try_acquire():
+                    self._run([calls] if calls else [], calls, sync=True)
+                else:
+                    self._may_hold = False
+            finally:
+                if self._may_hold:
+                    self._release()
+        finally:
+            if self._may_hold:
+                self._release()
+
+    # --- for maintenance ---------------------------------------------------------------------
+
+    def locked(self, act: Callable[[View], T]) -> T:
+        """Run an act of maintenance on the journal under the write lock, after following."""
+        return self._mutex.run(partial(self._locked, act))
+
+    def _locked(self, act: Callable[[View], T]) -> T:
+        return self._under_lock(partial(self._maintain, act))
+
+    def _maintain(self, act: Callable[[View], T]) -> T:
+        self._follow([], self.clock.now())
+        answer = act(self._view)
+        self._is_void = False
+        return answer
+
+    def cut(self, act: Callable[[View], T]) -> tuple[int, int, T]:
+        """Start a new journal file, and run an act on the state at that cut (R14).
+
+        Other processes append as soon as the file is there; the view stays where it is until the
+        act returns. Returns (last LSN of the old file, its CRC, what the act returned).
+        """
+        return self._mutex.run(partial(self._cut, act))
+
+    def _cut(self, act: Callable[[View], T]) -> tuple[int, int, T]:
+        lsn, crc = self._locked(lambda view: view.journal.cut())
+        assert self._view.lsn == lsn
+        self._is_void = True
+        answer = act(self._view)
+        self._is_void = False
+        return lsn, crc, answer

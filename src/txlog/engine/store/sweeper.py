@@ -1,0 +1,106 @@
+"""When the sweep before a call has something to look for; what it does is decided in flow/sweep.
+
+Looking is not free, so it waits: for the first time-out of the loaded coordinators, for something
+decided that may be driven on, for the first producer that may have been silent for too long, and
+for some frames or some time before ended transactions are looked through again. A call that names a
+transaction which is due itself waits for none of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Draft
+from txlog.engine.decide.sending.silence import declare_idle, is_silence_due, silent_producers
+from txlog.engine.decide.transactions.sweep import (
+    Swept,
+    Uses,
+    concerned,
+    forget_ended,
+    is_anything_due,
+    load_used,
+    sweep,
+)
+from txlog.engine.plan.clock_trust import is_as_expected, note, trusted, wants_frame
+from txlog.engine.view.view import View
+from txlog.settings import Settings
+
+FORGET_FRAMES = 256
+FORGET_MS_MIN, FORGET_MS_MAX = 1_000, 60_000
+
+
+class Sweeper:
+    """Decides whether a sweep is due, and drafts its frame; `swept`: what the last one did."""
+
+    __slots__ = ("_forget_lsn", "_forget_ms", "swept")
+
+    def __init__(self) -> None:
+        self._forget_lsn = 0
+        self._forget_ms = 0
+        self.swept = Swept()
+
+    def draft(
+        self, view: View, settings: Settings, now: Instant, uses: Sequence[Uses], *, thorough: bool
+    ) -> Draft | None:
+        """The frame of the sweep, None when nothing can be due.
+
+        thorough: every coordinator, without a bound
+        """
+        in_doubt, sure = False, now  # forgetting and silence are not undone
+        if not is_as_expected(view, settings, now):
+            in_doubt, sure = wants_frame(view, settings, now), trusted(view, settings, now)
+        forget = thorough or view.lsn >= self._forget_lsn or now.boot_ms >= self._forget_ms
+        for one in uses:
+            if load_used(view, settings, sure, one):
+                forget = True
+        if thorough:
+            view.load_coordinators()
+        due = thorough or not view.no_deadline_before(now)
+        may_be_silent = thorough or not view.no_silence_before(now)
+        if not (due or forget or may_be_silent or in_doubt):
+            return None
+        self.swept = Swept()
+        draft = Draft(view, settings, now.wall_ms)
+        first = {pair for one in uses for pair in concerned(view, one)}
+        if due:
+            self.swept = sweep(draft, now, first, bounded=not thorough)
+            draft.sync = bool(draft.ops)  # an end is durable before anybody hears of it
+        if in_doubt and (noted := note(view, settings, now)) is not None:
+            draft.ops.append(noted)
+        if forget:
+            self._forget_lsn = view.lsn + FORGET_FRAMES
+            pause = min(max(settings.txn_ended_retention_ms, FORGET_MS_MIN), FORGET_MS_MAX)
+            self._forget_ms = now.boot_ms + pause
+            self.swept.forgotten = forget_ended(draft, sure, first, thorough=thorough)
+        if may_be_silent:
+            self._look_for_silence(draft, sure, thorough=thorough)
+        return draft
+
+    @staticmethod
+    def _look_for_silence(draft: Draft, now: Instant, *, thorough: bool) -> None:
+        view = draft.view
+        found = silent_producers(view, draft.settings, now.wall_ms, bounded=not thorough)
+        if found.silent:
+            declare_idle(draft, found.silent)
+            draft.sync = True  # consumers of other processes wait for it
+        else:
+            view.note_silence(now, found.again_ms)
+
+
+def is_sweep_due(view: View, settings: Settings, now: Instant, uses: Uses | None) -> bool:
+    """For a reading call, which looks first: of what it uses (None: the store) something is due."""
+    sure = trusted(view, settings, now)
+    if uses is None:
+        view.load_coordinators()
+        return is_anything_due(view, settings, now, sure)
+    if load_used(view, settings, sure, uses):
+        return True
+    if uses.cursors and is_silence_due(view, settings, sure):
+        return True  # a consumer that waits for a watermark may be the only one to write
+    if view.no_deadline_before(now):
+        return False
+    if is_anything_due(view, settings, now, sure, ended=False):
+        return True
+    view.note_deadlines(now)  # until then the next look is cheap
+    return False

@@ -1,0 +1,386 @@
+"""The logs of changes: segment files of what keys, cursors and the catalog were told.
+
+Owns, below system/, `__transaction_key`, `cursors` and `catalog`, and `_cursors/<subscription>` in
+the directory of a partition. A checkpoint adds an Arrow file to each log that gained rows, one for
+all cursors: a file for each of a thousand would be a thousand flushes. Of many files, or of enough
+bytes, one is made; at enough bytes it is sealed as Parquet, and cursors with many rows get files of
+their own. What is past the retention is reduced to the newest row of each key, so a log by itself
+tells the whole state. Nothing is recovered from them; who has Arrow or Parquet can read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.engine.storage.checked import damaged
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.manifest import ChangeRef, Changes, DumpRef, Manifest, changes_of
+from txlog.engine.storage.segment import GROUP_ROWS, arrow_module
+from txlog.engine.upkeep.changes.rows import KEYS, SCHEMAS, Cell, Collected, Named, snapshot, tables
+from txlog.engine.view.paths import topic_dir
+from txlog.errors import IntegrityError
+from txlog.ids import TopicName, encode_component
+from txlog.settings import Settings
+from txlog.startup import compute as pc
+from txlog.startup.crc32c import crc32c
+
+DIRECTORIES: Final = {
+    "key": "system/__transaction_key", "cursor": "system/cursors", "catalog": "system/catalog",
+}  # fmt: skip
+CURSORS_DIR: Final = "_cursors"
+# By what relations of SQL they are shown.
+RELATIONS: Final = {
+    "key": "transaction_key_log", "cursor": "cursor_log", "catalog": "catalog_log",
+}  # fmt: skip
+# More Arrow files than this, or more bytes in them, are made one; from so many bytes on sealed.
+PARTS_MAX: Final = 16
+SEALED_BYTES: Final = 8 << 20
+# A cursor with so many rows gets a file of its own when they are sealed.
+OWN_ROWS: Final = 2_000
+HINT: Final = "txlog admin repair makes it again, of the state as it is now"
+Group = tuple[str, int, int]  # kind, and the cursor that has files of its own
+_SHARED: Final[Cell] = (0, 0)
+
+
+# --- at a checkpoint -------------------------------------------------------------------------
+
+
+def publish(
+    disk: Disk, manifest: Manifest, found: Collected,
+    cursors: Iterable[tuple[Cell, Named, bytes]], dumps: Sequence[DumpRef], cut_lsn: int,
+    generation: int, settings: Settings, now_ms: int, note: Callable[[str], None],
+) -> Changes:  # fmt: skip
+    """Keep what changed behind a manifest, and what of the logs is still due; the files to name.
+
+    A file or an older dump that cannot be read keeps no checkpoint from being written: the log goes
+    on without that file, from rows of the state as it is now.
+    cursors: those with changes, with their dumps at the cut
+    dumps:   all of the new checkpoint
+    note:    takes what was left out
+    """
+    if settings.change_retention_ms == 0 or settings.change_retention_bytes == 0:
+        return Changes()
+    old = changes_of(manifest)
+    work = _Work(disk, generation)
+    try:
+        told = _told(work, manifest, found, cursors, dumps, cut_lsn, settings, now_ms)
+        return work.publish(told)
+    except IntegrityError as error:
+        note(f"the logs of changes begin anew: {error}")
+    kept = [ref for ref in old.refs if _is_readable(disk, ref)]
+    try:
+        rows = snapshot(disk, dumps, cut_lsn, now_ms)
+    except IntegrityError:
+        return Changes(False, kept)  # the next checkpoint tries
+    fresh = [work.write(table, (kind, *_SHARED)) for kind, table in rows.items() if len(table)]
+    return work.publish(Changes(True, kept + fresh))
+
+
+def _is_readable(disk: Disk, ref: ChangeRef) -> bool:
+    try:
+        read(disk, ref)
+    except IntegrityError:
+        return False
+    return True
+
+
+def _told(
+    work: _Work, manifest: Manifest, found: Collected,
+    cursors: Iterable[tuple[Cell, Named, bytes]], dumps: Sequence[DumpRef], cut_lsn: int,
+    settings: Settings, now_ms: int,
+) -> Changes:  # fmt: skip
+    old, disk = changes_of(manifest), work.disk
+    if old.begun:
+        rows = tables(disk, manifest, found, cursors)
+    else:
+        rows = snapshot(disk, dumps, cut_lsn, now_ms)
+    live = {(ref.a, ref.b) for ref in dumps if ref.kind == "cursor"}
+    out: list[ChangeRef] = []
+    for group, refs in _groups(old.refs, rows).items():
+        kind, *cell = group
+        if tuple(cell) != _SHARED:
+            if tuple(cell) in live:
+                out += _retained(work, group, refs, settings, now_ms)
+            continue
+        if kind == "cursor" and found.deleted:
+            refs = [kept for ref in refs for kept in work.without(ref, live)]
+        refs = _retained(work, group, refs, settings, now_ms)
+        out += work.append(kind, refs, rows[kind])
+    return Changes(True, out)
+
+
+def again(
+    disk: Disk, old: Changes, bad: Sequence[ChangeRef], dumps: Sequence[DumpRef], cut_lsn: int,
+    generation: int, now_ms: int,
+) -> Changes:  # fmt: skip
+    """The logs without damaged files: what these told is rows of the state at the cut instead.
+
+    bad:    those of old; all of them: every log begins anew
+    raises: Corruption (a dump), MissingFile
+    """
+    lost = {ref.path for ref in bad}
+    kept = [ref for ref in old.refs if ref.path not in lost]
+    if not old.begun:
+        return Changes(False, kept)
+    kinds = {ref.kind for ref in bad} if kept else {*SCHEMAS}
+    own = {(ref.subscription, ref.partition) for ref in bad if ref.kind == "cursor"}
+    cells = None if not kept or _SHARED in own else own
+    rows = snapshot(disk, dumps, cut_lsn, now_ms, kinds, cells)
+    work = _Work(disk, generation)
+    return work.publish(Changes(True, kept + [
+        work.write(table, (kind, *_SHARED)) for kind, table in rows.items() if table.num_rows
+    ]))  # fmt: skip
+
+
+def compacted(disk: Disk, old: Changes, generation: int) -> Changes:
+    """Every log reduced to the newest row of each key; each cursor in a file of its own."""
+    work = _Work(disk, generation)
+    out: list[ChangeRef] = []
+    for kind in SCHEMAS:
+        refs = [ref for ref in old.refs if ref.kind == kind]
+        if not refs:
+            continue
+        table = newest(kind, _joined(kind, [read(disk, ref) for ref in refs]))
+        if kind == "cursor":
+            out += [
+                work.write(own, ("cursor", *cell), sealed=True, newest=True)
+                for cell, own in _by_cursor(table)
+            ]  # fmt: skip
+        elif table.num_rows:
+            out.append(work.write(table, (kind, *_SHARED), sealed=True, newest=True))
+    return work.publish(Changes(old.begun, out))
+
+
+def is_compact(old: Changes) -> bool:
+    """True when a compaction would change nothing."""
+    groups = _groups(old.refs, {})
+    return all(
+        len(refs) == 1 and refs[0].newest and (group[0] != "cursor" or group[1:] != _SHARED)
+        for group, refs in groups.items() if refs
+    )  # fmt: skip
+
+
+def _groups(
+    refs: Iterable[ChangeRef], rows: Mapping[str, pa.Table]
+) -> dict[Group, list[ChangeRef]]:
+    """The files of each log, and of each cursor with files of its own, oldest first."""
+    out: dict[Group, list[ChangeRef]] = {(kind, *_SHARED): [] for kind in rows}
+    for ref in refs:
+        out.setdefault((ref.kind, ref.subscription, ref.partition), []).append(ref)
+    return out
+
+
+class _Work:
+    """Files being made for one generation; they are on the disk once `publish` returns."""
+
+    __slots__ = ("_generation", "_made", "disk")
+
+    def __init__(self, disk: Disk, generation: int) -> None:
+        self.disk = disk
+        self._generation = generation
+        self._made: dict[str, memoryview] = {}
+
+    def publish(self, changes: Changes) -> Changes:
+        """Write the files made that are named, with few flushes; returns what names them.
+
+        One that was made and then merged into another is never written.
+        """
+        named = {ref.path for ref in changes.refs}
+        self.disk.publish_all(
+            (path, [data]) for path, data in self._made.items() if path in named
+        )  # fmt: skip
+        self._made.clear()
+        return changes
+
+    def read(self, ref: ChangeRef) -> pa.Table:
+        """The rows of a file, of one just made too; raises Corruption, MissingFile."""
+        made = self._made.get(ref.path)
+        return read(self.disk, ref) if made is None else decoded(ref, made)
+
+    def append(self, kind: str, refs: list[ChangeRef], rows: pa.Table) -> list[ChangeRef]:
+        """The files of a log with more rows."""
+        sealed = [ref for ref in refs if ref.path.endswith(".parquet")]
+        parts = [ref for ref in refs if not ref.path.endswith(".parquet")]
+        size = sum(ref.bytes for ref in parts) + rows.nbytes
+        if not rows.num_rows and size < SEALED_BYTES:
+            return refs
+        if len(parts) < PARTS_MAX and size < SEALED_BYTES:
+            return [*refs, self.write(rows, (kind, *_SHARED))]
+        table = _joined(kind, [*map(self.read, parts), rows])
+        if size < SEALED_BYTES:
+            return [*sealed, self.write(table, (kind, *_SHARED))]
+        out = sealed
+        if kind == "cursor":
+            table, own = _split(table)
+            out = sealed + [self.write(mine, ("cursor", *cell), sealed=True) for cell, mine in own]
+        if table.num_rows:
+            out.append(self.write(table, (kind, *_SHARED), sealed=True))
+        return out
+
+    def without(self, ref: ChangeRef, live: set[Cell]) -> list[ChangeRef]:
+        """The file without rows of cursors that are gone; nothing: no row is left."""
+        table = self.read(ref)
+        kept = of_living(table, live.__contains__)
+        if kept.num_rows == table.num_rows:
+            return [ref]
+        if not kept.num_rows:
+            return []
+        is_sealed = ref.path.endswith(".parquet")
+        return [
+            self.write(kept, ("cursor", *_SHARED), sealed=is_sealed, newest=ref.newest)
+        ]  # fmt: skip
+
+    def write(
+        self, rows: pa.Table, group: Group, *, sealed: bool = False, newest: bool = False
+    ) -> ChangeRef:
+        """Make a file of a log, under a name of this generation that is not taken."""
+        kind, subscription, partition = group
+        directory = DIRECTORIES[kind] if (subscription, partition) == _SHARED else _own_dir(rows)
+        # Spark skips what begins with _, as parts of ledgers do
+        head, suffix = ("", "parquet") if sealed else ("_part.", "arrow")
+        path, number = f"{directory}/{head}{self._generation:010d}.{suffix}", 0
+        while path in self._made or self.disk.exists(path):
+            number += 1
+            path = f"{directory}/{head}{number}.{self._generation:010d}.{suffix}"
+        data = _as_parquet(rows) if sealed else _as_arrow(rows)
+        self._made[path] = data
+        lsn = pc.min_max(rows.column("lsn")).as_py()
+        time = pc.min_max(rows.column("time").cast(pa.int64())).as_py()
+        return ChangeRef(
+            kind, path, rows.num_rows, lsn["min"], lsn["max"], time["min"], time["max"],
+            len(data), crc32c(data), subscription, partition, newest,
+        )  # fmt: skip
+
+
+def _own_dir(rows: pa.Table) -> str:
+    """The directory of the cursor that the rows are of."""
+    topic, index, name = (
+        rows.column(column)[0].as_py() for column in ("topic", "partition", "subscription")
+    )
+    parent = f"{topic_dir(TopicName.parse(topic).full)}/partition={index}"
+    return f"{parent}/{CURSORS_DIR}/{encode_component(name)}"
+
+
+def _retained(
+    work: _Work, group: Group, refs: list[ChangeRef], settings: Settings, now_ms: int
+) -> list[ChangeRef]:
+    """The files of a log, those past the retention as the newest row of each key in them."""
+    age, size = settings.change_retention_ms, settings.change_retention_bytes
+    total = sum(ref.bytes for ref in refs)
+    past: list[ChangeRef] = []
+    for ref in refs:
+        is_old = age > 0 and now_ms - ref.time_last > age
+        if not (ref.newest or is_old or 0 < size < total):
+            break
+        if not ref.newest:
+            total -= ref.bytes
+        past.append(ref)
+    if all(ref.newest for ref in past):
+        return refs
+    kind = group[0]
+    table = newest(kind, _joined(kind, [work.read(ref) for ref in past]))
+    made = [work.write(table, group, sealed=True, newest=True)] if table.num_rows else []
+    return made + refs[len(past) :]
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def newest(kind: str, rows: pa.Table) -> pa.Table:
+    """The newest row of each key, by LSN; of the catalog without what was deleted.
+
+    rows: of files in any order; those of one frame and key stand in their order
+    """
+    if kind == "cursor":
+        rows = rows.filter(rows.column("complete"))
+    rows = rows.take(pc.sort_indices(rows.column("lsn")))  # stable
+    at = pa.array(range(rows.num_rows), pa.int64())
+    last = rows.select(KEYS[kind]).append_column("at", at).group_by(KEYS[kind]).aggregate(
+        [("at", "max")]
+    )  # fmt: skip
+    kept = last.column("at_max").combine_chunks()
+    found = rows.take(kept.take(pc.sort_indices(kept)))
+    if kind == "catalog":
+        found = found.filter(pc.invert(found.column("deleted")))
+    return found
+
+
+def _joined(kind: str, found: Sequence[pa.Table]) -> pa.Table:
+    """Tables of a log as one, of each key oldest first."""
+    return pa.concat_tables([SCHEMAS[kind].empty_table(), *found])
+
+
+def _cells(rows: pa.Table) -> list[Cell]:
+    """The cursors of the rows, one by one."""
+    subscription, partition = (rows.column(name).to_pylist() for name in KEYS["cursor"])
+    return list(zip(subscription, partition, strict=True))
+
+
+def of_living(rows: pa.Table, is_living: Callable[[Cell], bool]) -> pa.Table:
+    """The rows of cursors that are there."""
+    cells = _cells(rows)
+    living = {cell for cell in set(cells) if is_living(cell)}
+    return rows.filter(pa.array([cell in living for cell in cells], pa.bool_()))
+
+
+def _by_cursor(rows: pa.Table) -> list[tuple[Cell, pa.Table]]:
+    """The rows of each cursor."""
+    places: dict[Cell, list[int]] = {}
+    for at, cell in enumerate(_cells(rows)):
+        places.setdefault(cell, []).append(at)
+    return [(cell, rows.take(pa.array(at, pa.int64()))) for cell, at in sorted(places.items())]
+
+
+def _split(rows: pa.Table) -> tuple[pa.Table, list[tuple[Cell, pa.Table]]]:
+    """(rows of cursors with few, those of each that has many)."""
+    counted: dict[Cell, int] = {}
+    for cell in (cells := _cells(rows)):
+        counted[cell] = counted.get(cell, 0) + 1
+    many = {cell for cell, count in counted.items() if count >= OWN_ROWS}
+    is_own = pa.array([cell in many for cell in cells], pa.bool_())
+    return rows.filter(pc.invert(is_own)), _by_cursor(rows.filter(is_own))
+
+
+# --- bytes -----------------------------------------------------------------------------------
+
+
+def _as_arrow(rows: pa.Table) -> memoryview:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
+        writer.write_table(rows.combine_chunks())
+    return memoryview(sink.getvalue()).cast("B")
+
+
+def _as_parquet(rows: pa.Table) -> memoryview:
+    sink = pa.BufferOutputStream()
+    with arrow_module("pyarrow.parquet").ParquetWriter(
+        sink, rows.schema, version="2.6", compression="zstd", compression_level=1,
+        write_page_checksum=True, store_schema=False,
+    ) as writer:  # fmt: skip
+        writer.write_table(rows, row_group_size=GROUP_ROWS)
+    return memoryview(sink.getvalue()).cast("B")
+
+
+def read(disk: Disk, ref: ChangeRef) -> pa.Table:
+    """The rows of a file, its bytes checked first (R5); raises Corruption, MissingFile."""
+    return decoded(ref, disk.read(ref.path))
+
+
+def decoded(ref: ChangeRef, data: bytes | memoryview) -> pa.Table:
+    """The rows that the bytes of a file are; raises Corruption."""
+    found = crc32c(data)
+    if len(data) != ref.bytes or found != ref.crc:
+        raise damaged(ref.path, 0, ref.bytes, f"{ref.crc:08x}", f"{found:08x}", HINT)
+    if ref.path.endswith(".parquet"):
+        table = arrow_module("pyarrow.parquet").read_table(pa.BufferReader(data))
+    else:
+        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+            table = reader.read_all()
+    if table.num_rows != ref.rows or table.schema != SCHEMAS[ref.kind]:
+        raise damaged(ref.path, 0, ref.bytes, f"{ref.rows} rows of the log of {ref.kind}",
+                      f"{table.num_rows} rows", HINT)  # fmt: skip
+    return table

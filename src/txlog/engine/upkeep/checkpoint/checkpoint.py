@@ -1,0 +1,453 @@
+"""The checkpoint: moves what the journal holds into files, so that opening costs the live state.
+
+    1 under the write lock   flush, start a new journal file: the cut; then, with this process alone
+                             held up, the dumps of the loaded folds that changed
+    2 without any lock       the dumps of the others, from the dumps before and the ops behind them;
+                             from the closed journals a part file for every ledger that gained rows,
+                             one state file with the dumps
+    3                        publish manifest g+1
+    4                        drop what only g-1 needed, after the grace of readers
+
+A crash anywhere leaves g or g+1, both complete; unnamed files are garbage. Only the holder of the
+maintenance lock is here. Another process waits for no more than the cut, a thread of this one for
+the dumps of what it has loaded as well. Source: ARCHITECTURE 6, R15-R18.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from threading import current_thread, main_thread
+
+import msgspec
+
+from txlog.engine.model.ops import decode_ops
+from txlog.engine.model.routes import Component
+from txlog.engine.model.tail import TailRun
+from txlog.engine.plan.clock_trust import trusted
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.journal.file import list_journals
+from txlog.engine.storage.manifest import (
+    Changes,
+    DumpRef,
+    HistoryRef,
+    Manifest,
+    changes_of,
+    encode_manifest,
+    generations,
+    manifest_path,
+    raw_changes,
+)
+from txlog.engine.storage.remote import is_far
+from txlog.engine.storage.segment import FileRef, encode_part, make_ref
+from txlog.engine.store.identity import COPIED
+from txlog.engine.store.pins import pinned
+from txlog.engine.store.space import RESERVE_PATH
+from txlog.engine.store.store import MAINTENANCE_PATH, Store
+from txlog.engine.upkeep.changes import log as changelog
+from txlog.engine.upkeep.changes import rows as changes
+from txlog.engine.upkeep.checkpoint import history
+from txlog.engine.upkeep.checkpoint.unlinking import STATE_DIR, needed_before, unlink_free
+from txlog.engine.view.dumps import FOLDS, STATE_HEAD, STATE_MAGIC, Origin, dump_bytes, made
+from txlog.engine.view.paths import Place, part_path, place_dir, place_of
+from txlog.engine.view.view import View
+from txlog.errors import Corruption, MissingFile, StoreFull, TxlogError
+from txlog.startup.crc32c import crc32c
+
+# A state file is rewritten once less than this share of it is still named.
+STATE_LIVE_SHARE_MIN = 0.5
+FRAMES_READ = 1024
+# Rows that are kept from the one reading of the journal until they are in parts; those of frames
+# beyond are read, and checked, a second time.
+ROWS_KEPT_BYTES = 64 << 20
+# A file that carries a generation: of a ledger, of a history, of the states.
+_NUMBERED = re.compile(r"(?:.+\.)?(\d{10})\.(?:arrow|parquet|state)")
+NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
+
+
+@dataclass(slots=True)
+class CheckpointReport:
+    """What a checkpoint did."""
+
+    generation: int = 0
+    lsn: int = 0
+    frames: int = 0
+    rows: int = 0
+    parts: int = 0
+    sealed_ledgers: int = 0
+    journals_deleted: int = 0
+    freed_bytes: int = 0
+    skipped: bool = False
+
+
+@dataclass(slots=True)
+class Cut:
+    """The state at a cut, as far as it has to be written: no view is needed after it.
+
+    kept, changed: dumps that stay where they are, and those to be written
+    unmade:        what changed and nobody has loaded; `make_dumps` moves it to `changed`
+    runs:          the rows that are in the journal only; places: where their ledgers lie
+    lost:          files that frames named and let go again, before a manifest could name them
+    named:         what the cursors are called whose dumps are written
+    """
+
+    manifest: Manifest
+    kept: list[DumpRef]
+    changed: dict[Component, bytes]
+    unmade: dict[Component, Origin]
+    runs: dict[int, list[TailRun]]
+    places: dict[int, Place]
+    sealed: dict[int, FileRef]
+    gone: set[int]
+    lost: list[str]
+    named: dict[changes.Cell, changes.Named]
+
+
+def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> Manifest:
+    """Write a checkpoint; the caller holds the maintenance lock.
+
+    far:     also remove files outside of the store that no longer have a name: calls over a network
+    returns: the new manifest, or the old one when no frame came since
+    raises:  StoreFull, DiskFailed: nothing changed, the numbers used are burnt (R3)
+             Corruption: dumps are missing, and what they could be made from would be let go
+    """
+    disk = store.disk
+    store.read(lambda view: need_states(disk, view.dumped().values()))
+    cut_lsn, chain_crc, cut = store.cut(state_at_cut)
+    if cut.manifest.generation < max(generations(disk), default=0):
+        store.reload()  # it had not heard of the newest manifest; one that is damaged stays so
+        cut_lsn, chain_crc, cut = store.cut(state_at_cut)
+    now = store.clock.now()
+    sure_ms = store.read(lambda view: trusted(view, store.settings, now), fresh=False).wall_ms
+    old = cut.manifest
+    report.lsn = cut_lsn
+    if old.cut_lsn >= cut_lsn:
+        report.skipped = True
+        report.generation = old.generation
+        _, expired = _expired(old, store, sure_ms, far=far)
+        report.freed_bytes += unlink_free(store, expired)
+        return old
+    report.frames = cut_lsn - old.cut_lsn
+    view = View.open(disk, store.identity.salt, now.boot_id, generation=old.generation or None)
+    try:
+        with _uncollected():
+            items, found = _read_frames(view, cut, cut_lsn)
+        make_dumps(disk, cut)
+        generation = next_generation(disk, old, directories_of(cut))
+        dumps = write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
+        files = write_parts(view, cut, generation, report)
+        rows = history.table_of(items)
+        log = history.publish(view, rows, generation, store.settings, sure_ms)
+        told = changelog.publish(
+            disk, old, found, cursors_of(cut), dumps, cut_lsn, generation, store.settings,
+            sure_ms, store.note,
+        )  # fmt: skip
+        dropped = dropped_files(old, files, dumps, log, told, cut.lost, now.wall_ms)
+        manifest = Manifest(
+            generation, crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
+            dumps, dropped, log, raw_changes(told),
+        )  # fmt: skip
+        keep, expired = _expired(manifest, store, sure_ms, far=far)
+        manifest = msgspec.structs.replace(manifest, dropped=keep)
+        disk.publish(manifest_path(generation), [encode_manifest(manifest, store.identity.salt)])
+        report.generation = generation
+        settle(store, old, expired, report)
+        return manifest
+    finally:
+        view.close()
+
+
+def state_at_cut(view: View) -> Cut:
+    """What a checkpoint needs of the live view; threads of this process wait for it."""
+    manifest, kept = view.manifest, view.dumped()
+    if manifest.cut_lsn >= view.lsn:
+        return Cut(manifest, [], {}, {}, {}, {}, {}, set(), [], {})
+    changed: dict[Component, bytes] = {}
+    unmade: dict[Component, Origin] = {}
+    for key in view.changed():
+        was = kept.pop(key, None)
+        if (origin := view.origin(key)) is not None:
+            unmade[key] = origin
+        elif (blob := view.dump(key)) != NOTHING[key[0]] or was is not None:
+            changed[key] = blob  # whoever has no dump is as new
+    sealed, catalog = view.files.sealed_since(), view.catalog
+    runs = {ledger: list(runs) for ledger, runs in view.tail.runs.items() if ledger not in sealed}
+    places = {ledger: place_of(catalog, *catalog.owners[ledger]) for ledger in runs}
+    named = {
+        key[1:]: name for key in (*changed, *unmade)
+        if key[0] == "cursor" and (name := changes.name_of(catalog, key[1:])) is not None
+    }  # fmt: skip
+    return Cut(
+        manifest, list(kept.values()), changed, unmade, runs, places, sealed,
+        view.files.gone_since(), [*view.files.lost], named,
+    )  # fmt: skip
+
+
+def make_dumps(disk: Disk, cut: Cut) -> None:
+    """Write the dumps of what nobody had loaded at the cut; no live state is asked (Law 1).
+
+    What it reads stays for as long as the maintenance lock is held.
+    raises: Corruption
+    """
+    for key, origin in cut.unmade.items():
+        blob = FOLDS[key[0]].dump(made(disk, key, origin))
+        if origin.ref is not None or blob != NOTHING[key[0]]:
+            cut.changed[key] = blob
+    cut.unmade.clear()
+
+
+def directories_of(cut: Cut) -> list[str]:
+    """The directories of the ledgers that gained rows."""
+    return [place_dir(place) for place in cut.places.values()]
+
+
+def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.Named, bytes]]:
+    """The cursors whose dumps are written, with what they are called."""
+    return (
+        (cell, name, blob) for cell, name in sorted(cut.named.items())
+        if (blob := cut.changed.get(("cursor", *cell))) is not None
+    )  # fmt: skip
+
+
+def _read_frames(
+    view: View, cut: Cut, cut_lsn: int
+) -> tuple[list[history.Item], changes.Collected]:
+    """Read the frames for their rows and for what components were told; nothing is replayed."""
+    items: list[history.Item] = []
+    found = changes.Collected()
+    journal, tail = view.journal, view.tail
+    journal.current.keep_rows(ROWS_KEPT_BYTES)
+    tail.runs = cut.runs
+    while journal.last_lsn < cut_lsn:  # by steps: what a step has read is gone before the next
+        for raw in journal.read_until(min(journal.last_lsn + FRAMES_READ, cut_lsn)):
+            tail.pack(raw)
+            lsn, time_ms = raw.lsn, raw.time_ms
+            for op in decode_ops(raw.ops, lsn=lsn):
+                kind = type(op)
+                if kind in history.KINDS:
+                    items.append((lsn, time_ms, op))
+                elif kind in changes.TAKES:
+                    changes.TAKES[kind](found, lsn, time_ms, op)
+    return items, found
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let no garbage be collected: reading makes what stays, and looking through it is a fourth.
+
+    Nothing in it is a cycle, so nothing is kept that would have gone. Beside a caller who goes on
+    it is collected, for that is not ours to stop.
+    """
+    if not (gc.isenabled() and current_thread() is main_thread()):
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
+    """Raise Corruption unless the state files of dumps are there, as long as they have to be.
+
+    A manifest without them would push out the one from which they can be made again.
+    """
+    ends: dict[str, int] = {}
+    for ref in dumps:
+        ends[ref.path] = max(ends.get(ref.path, 0), ref.offset + ref.length)
+    for path, end in sorted(ends.items()):
+        try:
+            size = disk.size(path)
+        except MissingFile:
+            size = -1
+        if size < end:
+            what = "is missing" if size < 0 else f"has {size} bytes in place of {end}"
+            raise Corruption(
+                f"{path} {what}, so no checkpoint is written",
+                hint="txlog admin repair makes it again from the checkpoint before", path=path,
+            )  # fmt: skip
+
+
+def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> int:
+    """1 + the highest number in any name, those of a pass that died or of a lost manifest too.
+
+    directories: of the ledgers that are to get a file. A pass burns its number with its state, but
+                 a sweep may have removed that, and not yet the parts made along with it (R16)
+    """
+    highest = max([old.generation, *generations(disk)])
+    fixed = ("state", history.HISTORY_DIR, *changelog.DIRECTORIES.values())
+    for directory in {*fixed, *directories}:
+        for name in disk.listdir(directory):
+            if found := _NUMBERED.fullmatch(name):
+                highest = max(highest, int(found[1]))
+    return highest + 1
+
+
+def write_parts(
+    view: View, cut: Cut, generation: int, report: CheckpointReport
+) -> dict[int, list[FileRef]]:
+    """Publish the rows of the tail, one part a ledger; returns all live files."""
+    files = {ledger: list(refs) for ledger, refs in cut.manifest.files.items()}
+    for ledger, ref in cut.sealed.items():
+        files[ledger] = [ref]
+    for ledger in cut.gone:
+        files.pop(ledger, None)
+
+    def parts() -> Iterator[tuple[str, list[memoryview]]]:
+        for ledger, runs in sorted(cut.runs.items()):
+            table = view.tail.message_table([(run, 0, run.rows) for run in runs])
+            data = encode_part(table, {"ledger": str(ledger), "generation": str(generation)})
+            path = part_path(place_dir(cut.places[ledger]), ledger, generation)
+            files.setdefault(ledger, []).append(make_ref(path, ledger, data, table, form="part"))
+            report.parts += 1
+            report.rows += table.num_rows
+            yield path, data
+
+    view.disk.publish_all(parts())
+    return files
+
+
+def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
+    """Publish the dumps of the folds that changed, in one file; the others keep their place."""
+    path = f"state/{generation:010d}.state"
+    blobs: list[bytes] = []
+    kept = {(ref.kind, ref.a, ref.b): ref for ref in cut.kept}
+    moved = {key: dump_bytes(view.disk, kept.pop(key)) for key in _worth_moving(view.disk, kept)}
+    out = list(kept.values())
+    at = STATE_HEAD.size
+    for (kind, a, b), blob in sorted({**moved, **cut.changed}.items()):
+        blobs.append(blob)
+        out.append(DumpRef(kind, a, b, path, at, len(blob), crc32c(blob)))
+        at += len(blob)
+    view.disk.publish(path, [STATE_HEAD.pack(STATE_MAGIC, view.salt), *blobs])
+    return out
+
+
+def _worth_moving(disk: Disk, kept: dict[Component, DumpRef]) -> list[Component]:
+    """Dumps in state files that are mostly garbage by now."""
+    live: dict[str, int] = {}
+    for ref in kept.values():
+        live[ref.path] = live.get(ref.path, 0) + ref.length
+    poor = {path for path, size in live.items() if size < STATE_LIVE_SHARE_MIN * disk.size(path)}
+    return [key for key, ref in kept.items() if ref.path in poor]
+
+
+def dropped_files(
+    old: Manifest, files: dict[int, list[FileRef]], dumps: list[DumpRef],
+    log: list[HistoryRef], told: Changes, lost: list[str], now_ms: int,
+) -> list[tuple[str, int]]:  # fmt: skip
+    """Files the old manifest named and the new one does not, with those still in their grace."""
+    named = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
+    named |= {ref.path for ref in log} | {ref.path for ref in told.refs}
+    before = {ref.path for refs in old.files.values() for ref in refs}
+    before |= {ref.path for ref in old.dumps} | {ref.path for ref in old.history} | {*lost}
+    before |= {ref.path for ref in changes_of(old).refs}
+    return [*old.dropped, *((path, now_ms) for path in sorted(before - named))]
+
+
+def _expired(
+    manifest: Manifest, store: Store, now_ms: int, *, far: bool
+) -> tuple[list[tuple[str, int]], list[str]]:
+    """(dropped files to keep, files to unlink), by the grace of readers; none on a full disk (R18).
+
+    What a reader has pinned stays, on a full disk too: it dies without. What leads from the
+    manifest before to this one is spared for one generation; of that only its state on a full disk,
+    for frames tell where rows are now.
+    """
+    full = store.disk.free_bytes() < store.settings.free_bytes_min
+    grace = 0 if full else store.settings.reader_grace_ms
+    far = far and not store.disk.exists(COPIED)
+    is_free = pinned(store.disk, store.identity.salt)
+    spared = needed_before(store.disk, store.identity.salt, manifest)
+    keep = [
+        (path, since) for path, since in manifest.dropped
+        if now_ms - since < grace or not is_free(path) or (is_far(path) and not far)
+        or (path in spared and (not full or path.startswith(STATE_DIR)))
+    ]  # fmt: skip
+    kept = {path for path, _ in keep}
+    return keep, [path for path, _ in manifest.dropped if path not in kept]
+
+
+def settle(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
+    """Behind the manifest: the checkpoint is there, so what fails now is a note and no failure."""
+    generation = report.generation
+    try:
+        store.locked(lambda live: live.journal.note_generation(generation))
+        _delete(store, old, expired, report)
+        restore_reserve(store)
+        store.refresh()
+    except TxlogError as error:
+        store.note(f"checkpoint {generation} is there, but not all that follows it: {error}")
+
+
+def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
+    """Unlink expired files, manifests before the old one, and journals that it does not need.
+
+    What cannot be removed is reported, and does not keep what comes behind it.
+    """
+    disk = store.disk
+    report.freed_bytes += unlink_free(store, expired)
+    for generation in generations(disk):
+        if generation < old.generation:
+            _unlink(store, manifest_path(generation))
+    names = list_journals(disk)
+    for name, after in pairwise(names):
+        if after.first_lsn <= old.cut_lsn + 1:
+            size = _unlink(store, name.path)
+            report.journals_deleted += size is not None
+            report.freed_bytes += size or 0
+
+
+def _unlink(store: Store, path: str) -> int | None:
+    """Remove a file and return its bytes; None, with a note, when that fails."""
+    try:
+        size = store.disk.size(path)
+        store.disk.unlink(path)
+    except MissingFile:
+        return 0
+    except TxlogError as error:
+        store.note(f"{error}; it is in nobody's way, remove it by hand")
+        return None
+    return size
+
+
+def crc_of(disk: Disk, generation: int) -> int:
+    """The CRC of a manifest's whole file, as the next one has it; 0 of none."""
+    return crc32c(disk.read(manifest_path(generation))) if generation else 0
+
+
+def restore_reserve(store: Store) -> None:
+    """Fill the reserve again once there is room (R30)."""
+    if store.disk.exists(RESERVE_PATH):
+        return
+    if store.disk.free_bytes() > 2 * store.settings.free_bytes_min:
+        try:
+            store.disk.publish(RESERVE_PATH, [bytes(4 << 20)])
+        except StoreFull:
+            return
+
+
+@contextmanager
+def maintenance(store: Store, *, wait: bool) -> Iterator[bool]:
+    """Hold the maintenance lock; False: another process is at it, and wait is not set.
+
+    An interrupt may end the taking and the freeing anywhere. What would free it is there before it
+    is taken, twice, and a block that was never entered frees it as it goes.
+    """
+    if wait and store.upkeep is not None:
+        store.upkeep.finish()  # our own must not be taken for somebody else's
+    lock = store.disk.lock_file(MAINTENANCE_PATH)
+    try:
+        try:
+            if wait:
+                lock.acquire(store.lock_timeout_ms)
+            yield wait or lock.try_acquire()
+        finally:
+            lock.close()  # unlike an unlock it cannot fail
+    finally:
+        lock.close()

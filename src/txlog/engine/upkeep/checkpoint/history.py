@@ -1,0 +1,290 @@
+"""The transaction log's history: what the coordinators were told, kept after its journal has gone.
+
+Owns system/transaction_log/<generation>.arrow, one part a checkpoint for all coordinators: a row an
+op, in columns built in bulk. Parts are merged when there are too many, and dropped with the records
+of the transactions: by age, and by count. Nothing is recovered from them; they answer `txn log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from txlog.engine.model.ops import (
+    CounterRaised,
+    IdsReserved,
+    Op,
+    PartitionAdded,
+    StatusUpdated,
+    SubscriptionAdded,
+    TxnOpened,
+    TxnsForgotten,
+    encode_ops,
+)
+from txlog.engine.model.routes import Component
+from txlog.engine.model.schema import INSTANT
+from txlog.engine.storage.checked import HINT
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.manifest import HistoryRef
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import Corruption, MissingFile, SnapshotExpired
+from txlog.settings import Settings
+from txlog.startup import compute as pc
+from txlog.startup.crc32c import crc32c
+
+HISTORY_DIR = "system/transaction_log"
+HISTORY = pa.schema(
+    [
+        ("lsn", pa.int64()), ("time", INSTANT), ("coordinator", pa.int32()),
+        ("sequence", pa.int64()), ("op", pa.string()), ("partition", pa.int64()),
+        ("subscription", pa.int64()), ("count", pa.int64()), ("detail", pa.string()),
+    ]
+)  # fmt: skip
+# More parts than this are merged into one.
+PARTS_MAX = 16
+# Rows a transaction may take: history older than this times the remembered ones is dropped.
+ROWS_PER_TXN = 8
+READ_TRIES_MAX = 5
+Item = tuple[int, int, Any]  # LSN, time, op
+Ops = tuple[Any, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentLog:
+    """How much is kept of the ops of one component.
+
+    parts: history files with the rows that are its own; tail: behind the checkpoint of cut_ms
+    """
+
+    parts: list[tuple[HistoryRef, int]]
+    tail_ops: int
+    tail_bytes: int
+    cut_ms: int
+    last_lsn: int
+
+
+def table_of(items: Sequence[tuple[int, int, Op]]) -> pa.Table:
+    """Ops of coordinators as rows, kind by kind, each kind in the order given.
+
+    The order of kinds is that within a frame, so a stable sort by LSN gives the order of the ops.
+    cost: some lists a kind, nothing a row but their items
+    """
+    kinds: dict[type, list[Item]] = {kind: [] for kind in _COLUMNS}
+    add = {kind: found.append for kind, found in kinds.items()}
+    for item in items:
+        add[type(item[2])](item)
+    tables = [_rows(kind, found) for kind, found in kinds.items() if found]
+    return pa.concat_tables(tables) if tables else HISTORY.empty_table()
+
+
+def _rows(kind: type, items: Sequence[Item]) -> pa.Table:
+    if kind is TxnsForgotten:  # a row for each transaction that it forgets
+        items = [(lsn, time, _Forgotten(op.coordinator, number))
+                 for lsn, time, op in items for number in op.sequences]  # fmt: skip
+    lsns, times, ops = zip(*items, strict=True)
+    given: dict[str, Iterable[object]] = {
+        "lsn": lsns, "time": times, "coordinator": map(_COORDINATOR, ops),
+        **{name: column(ops) for name, column in _COLUMNS[kind].items()},
+    }  # fmt: skip
+    arrays = [
+        pa.repeat(pa.scalar(kind.__name__, pa.string()), len(ops)) if field.name == "op"
+        else pa.array(list(given[field.name]), field.type) if field.name in given
+        else pa.nulls(len(ops), field.type)
+        for field in HISTORY
+    ]  # fmt: skip
+    return pa.Table.from_arrays(arrays, schema=HISTORY)
+
+
+class _Forgotten(NamedTuple):
+    coordinator: int
+    sequence: int
+
+
+def _attribute(name: str) -> Callable[[Ops], Iterable[object]]:
+    get = attrgetter(name)
+    return lambda ops: map(get, ops)
+
+
+def _opened(ops: Ops) -> list[object]:
+    known: dict[tuple[str, int, str | None], str] = {}
+    out: list[object] = []
+    for op in ops:
+        what = (op.owner, op.timeout_ms, op.key)
+        text = known.get(what)
+        if text is None:
+            key = "" if op.key is None else f", key {op.key}"
+            text = known[what] = f"owner {op.owner}, timeout_ms {op.timeout_ms}{key}"
+        out.append(text)
+    return out
+
+
+def _status(ops: Ops) -> list[object]:
+    return [
+        f"{op.expected} to {op.status}"
+        if op.expected != "OPEN"
+        else f"OPEN to {op.status}, acks {op.acks}"
+        if op.reason is None
+        else f"OPEN to {op.status}, reason {op.reason}, acks {op.acks}"
+        for op in ops
+    ]
+
+
+def _messages(ops: Ops) -> list[object]:
+    return [op.messages if op.expected == "OPEN" else None for op in ops]
+
+
+_COORDINATOR = attrgetter("coordinator")
+_SEQUENCE, _PARTITION = _attribute("sequence"), _attribute("partition")
+# The columns that each kind fills beside lsn, time, coordinator and op.
+_COLUMNS: dict[type, dict[str, Callable[[Ops], Iterable[object]]]] = {
+    IdsReserved: {"count": _attribute("below")},
+    CounterRaised: {"count": _SEQUENCE},
+    TxnOpened: {"sequence": _SEQUENCE, "detail": _opened},
+    PartitionAdded: {"sequence": _SEQUENCE, "partition": _PARTITION},
+    SubscriptionAdded: {
+        "sequence": _SEQUENCE, "partition": _PARTITION, "subscription": _attribute("subscription"),
+    },
+    StatusUpdated: {"sequence": _SEQUENCE, "count": _messages, "detail": _status},
+    TxnsForgotten: {"sequence": _SEQUENCE},
+}  # fmt: skip
+
+
+KINDS = frozenset(_COLUMNS)
+
+
+# --- at a checkpoint -------------------------------------------------------------------------
+
+
+def publish(
+    view: View, rows: pa.Table, generation: int, settings: Settings, now_ms: int
+) -> list[HistoryRef]:
+    """Keep what of the history is still due, with these rows; returns the parts to name."""
+    if not (settings.txn_ended_retention_ms and settings.txn_ended_retention_count):
+        return []
+    kept = _due(view.manifest.history, rows.num_rows, settings, now_ms)
+    if len(kept) + (rows.num_rows > 0) > PARTS_MAX:
+        try:
+            before = [_read(view.disk, ref) for ref in kept]
+        except (Corruption, MissingFile):  # which is no reason to write no checkpoint: repair says
+            return [*kept, *([_write(view.disk, rows, generation)] if rows.num_rows else [])]
+        rows = pa.concat_tables([*before, rows])
+        if settings.txn_ended_retention_ms > 0:
+            horizon = pa.scalar(now_ms - settings.txn_ended_retention_ms, INSTANT)
+            rows = rows.filter(pc.greater_equal(rows.column("time"), horizon))
+        kept = []
+    if rows.num_rows:
+        kept.append(_write(view.disk, rows, generation))
+    return kept
+
+
+def _due(
+    parts: Sequence[HistoryRef], new_rows: int, settings: Settings, now_ms: int
+) -> list[HistoryRef]:
+    """The newest parts that neither age nor count has passed; a negative bound is none."""
+    age, count = settings.txn_ended_retention_ms, settings.txn_ended_retention_count
+    out: list[HistoryRef] = []
+    behind = new_rows
+    for ref in reversed(parts):
+        if (age > 0 and now_ms - ref.time_last > age) or (count > 0 and behind >= count *
+                                                          ROWS_PER_TXN):  # fmt: skip
+            break
+        out.append(ref)
+        behind += ref.rows
+    return out[::-1]
+
+
+def _write(disk: Disk, rows: pa.Table, generation: int) -> HistoryRef:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_file(sink, HISTORY, options=options) as writer:
+        writer.write_table(rows.combine_chunks())
+    data = memoryview(sink.getvalue()).cast("B")
+    path = f"{HISTORY_DIR}/{generation:010d}.arrow"
+    disk.publish(path, [data])
+    lsn = pc.min_max(rows.column("lsn")).as_py()
+    time = pc.min_max(rows.column("time").cast(pa.int64())).as_py()
+    return HistoryRef(
+        path, rows.num_rows, lsn["min"], lsn["max"], time["min"], time["max"], len(data),
+        crc32c(data),
+    )  # fmt: skip
+
+
+def _read(disk: Disk, ref: HistoryRef) -> pa.Table:
+    """The rows of a part, its bytes checked first (R5)."""
+    data = disk.read(ref.path)
+    if len(data) != ref.bytes or crc32c(data) != ref.crc:
+        raise Corruption(
+            f"{ref.path} is damaged, bytes 0 to {ref.bytes}",
+            hint=HINT, path=ref.path, offset=0,
+            expected=ref.crc, found=crc32c(data),
+        )  # fmt: skip
+    with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+        return reader.read_all()
+
+
+# --- questions -------------------------------------------------------------------------------
+
+
+def transaction_rows(store: Store, coordinator: int, sequence: int) -> list[dict[str, Any]]:
+    """The kept ops of a transaction in the order of the journal, as rows of HISTORY."""
+
+    def question(view: View) -> list[pa.Table]:
+        tables = [_read(view.disk, ref) for ref in view.manifest.history]
+        own = [
+            item
+            for key, items in view.waiting("coordinator") if key[1] == coordinator
+            for item in items
+        ]  # fmt: skip
+        tables.append(table_of(own))
+        wanted = (pa.scalar(coordinator, pa.int32()), pa.scalar(sequence, pa.int64()))
+        return [
+            table.filter(
+                pc.and_(
+                    pc.equal(table.column("coordinator"), wanted[0]),
+                    pc.equal(table.column("sequence"), wanted[1]),
+                )
+            )
+            for table in tables
+        ]
+
+    rows = pa.concat_tables(_replayed(store, question))
+    times = rows.column("time").cast(pa.int64()).to_pylist()
+    out: list[dict[str, Any]] = rows.drop_columns(["time"]).to_pylist()
+    for row, time_ms in zip(out, times, strict=True):
+        row["time"] = time_ms
+    return sorted(out, key=lambda row: row["lsn"])
+
+
+def component_log(store: Store, key: Component) -> ComponentLog:
+    """How much is kept of the ops of one component; only coordinators have history files."""
+
+    def question(view: View) -> ComponentLog:
+        items = next((items for found, items in view.waiting(key[0]) if found == key), [])
+        parts: list[tuple[HistoryRef, int]] = []
+        for ref in view.manifest.history if key[0] == "coordinator" else ():
+            numbers = _read(view.disk, ref).column("coordinator")
+            rows = pc.sum(pc.equal(numbers, pa.scalar(key[1], pa.int32()))).as_py() or 0
+            parts.append((ref, rows))
+        kept = [ref.lsn_last for ref, rows in parts if rows]
+        return ComponentLog(
+            parts, len(items), len(encode_ops([op for _, _, op in items])) if items else 0,
+            view.manifest.time_ms, items[-1][0] if items else max(kept, default=0),
+        )  # fmt: skip
+
+    return _replayed(store, question)
+
+
+def _replayed(store: Store, question: Callable[[View], T]) -> T:
+    """Ask a fresh view; again when a checkpoint removed a part meanwhile (R21)."""
+    for _ in range(READ_TRIES_MAX):
+        try:
+            return store.replayed(question)
+        except MissingFile as error:
+            last = error
+    raise SnapshotExpired("the history moved on faster than it could be read") from last

@@ -1,0 +1,43 @@
+"""Recording that a file is damaged, by the process that found out, and checking before its return.
+
+A damaged file makes its partition unavailable: the rest of the store works on. Whoever may not
+write, or not now, only raises; the next one finds the same damage.
+"""
+
+from __future__ import annotations
+
+from txlog.engine.decide.topics.availability import quarantine
+from txlog.engine.plan.damage import partition_files
+from txlog.engine.storage.remote import is_far, open_file
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.store.store import Store
+from txlog.errors import TxlogError
+
+DIRECTORY = "quarantine"
+
+
+def record_damage(store: Store, partition: int, ledger: int, row: int) -> None:
+    """Quarantine a partition; a failure is reported, for the caller has an error of its own.
+
+    Not for a file outside of the store: what is missing there may be back with the next mount.
+    """
+    if store.disk.read_only:
+        return
+    try:
+        if store.read(lambda view: any(is_far(ref.path) for ref in view.files.of(ledger))):
+            return
+        store.write(lambda view, now: quarantine(view, partition, ledger, row))
+    except TxlogError as error:
+        store.reports.append(f"ledger {ledger} is damaged, and that could not be recorded: {error}")
+
+
+def check_files(store: Store, partition: int) -> None:
+    """Read every byte of a partition's files. Raises Corruption naming the damaged one."""
+    refs: list[FileRef] = store.read(lambda view: partition_files(view, partition))
+    for ref in refs:
+        file = open_file(store.disk, ref.path)
+        try:
+            SegmentReader(file, ref).verify()
+        finally:
+            file.close()

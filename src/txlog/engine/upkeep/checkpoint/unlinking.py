@@ -1,0 +1,93 @@
+"""Owns the removal of files that have lost their names, in the store and outside of it.
+
+What leads from the checkpoint before the newest to it is spared, for repair goes that way.
+What a living reader has pinned is left. What cannot be removed now is reported and left to
+`txlog admin gc`, for nothing names it any more; it does not keep what comes behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txlog.engine.storage import remote
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.manifest import Manifest, generations, read_manifest
+from txlog.engine.store.pins import unpinned
+from txlog.engine.store.store import Store
+from txlog.errors import DiskFailed, IntegrityError, MissingFile, TxlogError
+
+SIDECAR_DIR = "/_txnlog/"
+STATE_DIR = "state/"
+
+
+def unlink_free(store: Store, paths: Iterable[str]) -> int:
+    """Remove what nobody has pinned; returns the bytes."""
+    disk, salt, timeout_ms = store.disk, store.identity.salt, store.lock_timeout_ms
+    freed = 0
+    near: list[str] = []
+    for path in paths:
+        if remote.is_far(path):
+            freed += _remove_far(store, path)
+        elif disk.exists(path):
+            near.append(path)
+    if near:
+        with unpinned(disk, salt, timeout_ms) as is_free:
+            for path in filter(is_free, near):
+                try:
+                    size = disk.size(path)
+                    disk.unlink(path)
+                    freed += size
+                except MissingFile:
+                    pass
+                except TxlogError as error:  # it has no name: the next sweep meets it again
+                    store.note(f"{error}; txlog admin gc --apply tries again")
+    return freed
+
+
+def _remove_far(store: Store, path: str) -> int:
+    try:
+        size = remote.size_of(path)
+        with unpinned(store.disk, store.identity.salt, store.lock_timeout_ms) as is_free:
+            if is_free(path):
+                remote.delete(path)
+                return size
+    except MissingFile:
+        pass
+    except DiskFailed as error:
+        store.reports.append(f"{error}; txlog admin gc --apply removes it later")
+    return 0
+
+
+def needed_before(disk: Disk, salt: bytes, newest: Manifest) -> set[str]:
+    """What leads from the checkpoint before a manifest to it, and only that one names any more.
+
+    Everything that lost its name, where the one before cannot be told: it may be under repair.
+    """
+    older = [one for one in generations(disk) if one < newest.generation]
+    if not older:
+        return set()
+    try:
+        return leading(read_manifest(disk, older[-1], salt), newest)
+    except (IntegrityError, MissingFile):
+        return {path for path, since in newest.dropped if since >= newest.time_ms}
+
+
+def leading(before: Manifest, newest: Manifest) -> set[str]:
+    """The files of a checkpoint from which what the next one made can be made again.
+
+    Its state, its history, and rows that lie in other files since. Rows of a ledger that was
+    trimmed or deleted lead nowhere: frames tell that they are gone, and that is the moment (R18).
+    Which those are can be told in a partition; in a sidecar, once nothing of the partition is left.
+    """
+    out = {ref.path for ref in before.dumps} | {ref.path for ref in before.history}
+    live = {_partition_dir(ref.path) for refs in newest.files.values() for ref in refs}
+    for ledger, refs in before.files.items():
+        for ref in refs:
+            in_sidecar = SIDECAR_DIR in ref.path and _partition_dir(ref.path) in live
+            if ledger in newest.files or in_sidecar:
+                out.add(ref.path)
+    return out
+
+
+def _partition_dir(path: str) -> str:
+    return path.partition(SIDECAR_DIR)[0] if SIDECAR_DIR in path else path.rpartition("/")[0]

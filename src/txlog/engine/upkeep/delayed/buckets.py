@@ -1,0 +1,211 @@
+"""Upkeep of delayed indexes: when it is due, doing it, and what commands and delivery ask of it.
+
+Nothing runs by itself: a process that sent, committed or closes looks whether its partitions want
+something, and does it if nobody else holds the maintenance lock; a checkpoint looks at all of them.
+Nobody has to: without upkeep delivery costs more time and memory, never a message. The steps are in
+bucket_builder. Source: spec/delayed-delivery 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.decide.topics import buckets as flow
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.checkpoint import checkpoint
+from txlog.engine.upkeep.delayed.builder import STEPS_MAX, Builder, TendReport, lose
+from txlog.engine.upkeep.delayed.builder import is_lost as is_lost
+from txlog.engine.view.view import View
+from txlog.errors import AlreadyClosed, TxlogError
+from txlog.settings import Settings
+from txlog.startup import compute as pc
+from txlog.startup.values import record
+
+if TYPE_CHECKING:
+    from txlog.engine.model.delay_ops import Id
+    from txlog.engine.upkeep.delayed.sources import Search
+
+FAILED_MAX = 3  # a full disk is full for every partition
+BEFORE_ALL: Id = (0, 0, 0)
+BEHIND_ALL: Id = (1 << 62, 0, 0)
+
+
+def upkeep_due(view: View, partition: int, settings: Settings, now: Instant) -> bool:
+    """True when the index of a partition wants something; reads no file."""
+    return flow.upkeep_due(view, settings, partition, now)
+
+
+def tend_due(store: Store, *, closing: bool = False) -> TendReport:
+    """Behind an answer: tend the partitions that delayed messages were added to since last time.
+
+    It gives way to whoever holds the maintenance lock, unless a mutable bucket has twice its
+    bound: then it waits, so that whoever adds to it is the one who is held up.
+    closing: look also at those whose time alone has come
+    """
+    if store.disk.read_only or store.dry_run:
+        return TendReport()
+    if not closing and not store.has_delays_to_look_at:  # most of the time
+        return TendReport()
+    now, settings = store.clock.now(), store.settings
+
+    def look(view: View) -> tuple[list[int], bool]:
+        due = [number for number in touched if upkeep_due(view, number, settings, now)]
+        is_overfull = any(flow.is_overfull(view, settings, number) for number in due)
+        view.delays_seen()
+        return due, is_overfull
+
+    try:
+        touched = store.read(lambda view: view.delays_to_look_at(everything=closing), fresh=False)
+        if not touched:
+            return TendReport()
+        if store.bucket_ops.is_resting(now.wall_ms):
+            return TendReport()
+        due, is_overfull = store.read(look, fresh=False)
+        return tend(store, due, wait=is_overfull) if due else TendReport()
+    except AlreadyClosed:
+        return TendReport()
+    except TxlogError as error:  # the call before it was done and must say so
+        store.bucket_ops.fail("tend", now.wall_ms)
+        store.note(f"delayed indexes were not looked after: {error}")
+        return TendReport()
+
+
+def tend(store: Store, partitions: Iterable[int] | None, *, wait: bool = False) -> TendReport:
+    """Do what the indexes of partitions (None: of all) want; failures are reported, not raised.
+
+    wait: for the maintenance lock; else nothing happens while another process has it
+    raises: StoreLocked
+    """
+    with checkpoint.maintenance(store, wait=wait) as is_held:
+        return tend_held(store, partitions) if is_held else TendReport()
+
+
+def tend_held(store: Store, partitions: Iterable[int] | None = None) -> TendReport:
+    """As tend, for a caller that holds the maintenance lock."""
+    report = TendReport()
+    now = store.clock.now()
+
+    def look(view: View) -> list[int]:
+        numbers = delayed_partitions(view) if partitions is None else partitions
+        return [number for number in numbers if upkeep_due(view, number, store.settings, now)]
+
+    for partition in store.read(look):
+        if report.failed < FAILED_MAX:
+            Builder(store, partition, report).tend()
+    return report
+
+
+def delayed_partitions(view: View) -> list[int]:
+    """The partitions that have, or had, delayed messages."""
+    return sorted(key[1] for key in view.known() if key[0] == "delayed")
+
+
+# --- by command, and from delivery -----------------------------------------------------------
+
+
+def merge_now(store: Store, partition: int, to: int = 1) -> TendReport:
+    """Delete what nobody needs, then merge until there are at most so many buckets.
+
+    raises: StoreLocked, ReadOnlyStore
+    """
+    store.need_writable()
+    report = TendReport()
+    with checkpoint.maintenance(store, wait=True):
+        builder = Builder(store, partition, report)
+        report.deleted += builder.repeat("delete", builder.delete)
+        report.merged += builder.repeat("merge", lambda: builder.merge(max(1, to)))
+    return report
+
+
+def rebuild_if_free(store: Store, partition: int, first: Id, last: Id) -> bool:
+    """Index again what the index lacks of a range that somebody is about to read.
+
+    returns: False when another process has the maintenance lock, or it failed: rows have to be
+             looked at then
+    """
+    if store.disk.read_only or store.dry_run:
+        return False
+    if store.bucket_ops.is_resting(store.clock.now().wall_ms):
+        return False
+    with checkpoint.maintenance(store, wait=False) as is_held:
+        if not is_held:
+            return False
+        report = TendReport()
+        builder = Builder(store, partition, report)
+        builder.repeat("rebuild", lambda: builder.rebuild(first, last))
+        return not report.failed
+
+
+def drop_lost(store: Store, partition: int, gen: int, error: TxlogError) -> bool:
+    """Record that a bucket cannot be read; False when it is not in the index any more.
+
+    Its range has no index from then on: rows in it are looked at until it is made again. Only for
+    errors of which is_lost is true.
+    """
+    if store.disk.read_only or store.dry_run:
+        return False
+    return lose(store, partition, gen, error)
+
+
+def _wanted(ids: pa.Table, cutoff: int, oldest: int) -> pa.Table:
+    """Ids that are not due, of ledgers that were not trimmed, which a bucket keeps till it goes."""
+    is_later = pc.greater(ids.column("deliver_at"), cutoff)
+    return ids.filter(pc.and_(is_later, pc.greater_equal(ids.column("ledger"), oldest)))
+
+
+@record
+class RebuildReport:
+    """What a rebuild by command did and found, of the ids that are not due.
+
+    missing: in the log, not in the index; extra: in the index, not in the log; a wrong time is both
+    """
+
+    ids: int = 0
+    missing: int = 0
+    extra: int = 0
+    buckets_dropped: int = 0
+    buckets_made: int = 0
+
+
+def rebuild_now(
+    store: Store, partition: int, first: Id | None = None, last: Id | None = None,
+    search: Search | None = None,
+) -> RebuildReport:  # fmt: skip
+    """Replace the index of a range by what the log says, and report what differed.
+
+    first, last: None: from the beginning, to the end. Buckets are replaced as a whole. The mutable
+                 bucket is not touched: it comes from the frames that the log consists of
+    search:      what finds the delayed ids of a range; None: the log
+    raises: StoreLocked, ReadOnlyStore, and what the log raises when it is damaged
+    """
+    store.need_writable()
+    low, high = first or BEFORE_ALL, last or BEHIND_ALL
+    report = RebuildReport()
+    with checkpoint.maintenance(store, wait=True):
+        builder = Builder(store, partition, TendReport(), search)
+        old = [one for one in builder.buckets() if not (one.last < low or high < one.first)]
+        before = builder.indexed(old)
+        gens = [bucket.gen for bucket in old]
+        answer = store.write(lambda view, now: flow.lose(view, partition, gens))
+        assert isinstance(answer, int)
+        report.buckets_dropped = answer
+        low = min([low, *(bucket.first for bucket in old)])
+        high = max([high, *(bucket.last for bucket in old)])
+        known = {bucket.gen for bucket in builder.buckets()}
+        for _ in range(STEPS_MAX):
+            if not builder.rebuild(low, high):
+                break
+        made = [bucket for bucket in builder.buckets() if bucket.gen not in known]
+        report.buckets_made = len(made)
+        after, cutoff = builder.indexed(made), builder.cutoff()
+        oldest = builder.look(lambda view, state: view.topic(partition).ledgers[0].ledger)
+    before, after = _wanted(before, cutoff, oldest), _wanted(after, cutoff, oldest)
+    report.ids = after.num_rows
+    names = before.column_names
+    report.extra = before.join(after, names, join_type="left anti").num_rows
+    report.missing = after.join(before, names, join_type="left anti").num_rows
+    return report

@@ -1,0 +1,357 @@
+"""Repairing: does one group of a plan (repair.py), under the locks that it needs.
+
+A step that works on files alone holds the maintenance and the write lock, for there may be no store
+to open; the others open one. What is made has a new name, then one manifest or frame names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from txlog.clock import Clock
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.topics.availability import partition_number, set_online
+from txlog.engine.decide.topics.buckets import lose
+from txlog.engine.model.ops import LossAccepted
+from txlog.engine.storage.disk.protocol import Disk, LockFile
+from txlog.engine.storage.manifest import (
+    EMPTY,
+    DumpRef,
+    Manifest,
+    changes_of,
+    encode_manifest,
+    generations,
+    manifest_path,
+    raw_changes,
+)
+from txlog.engine.storage.remote import is_far
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.store.liveness import WRITE_LOCK
+from txlog.engine.store.store import MAINTENANCE_PATH, Store
+from txlog.engine.upkeep.changes.log import again
+from txlog.engine.upkeep.checkpoint.checkpoint import (
+    crc_of,
+    need_states,
+    next_generation,
+    restore_reserve,
+)
+from txlog.engine.upkeep.checkpoint.quarantine import check_files
+from txlog.engine.upkeep.delayed.buckets import rebuild_now
+from txlog.engine.upkeep.repair.files import publish_like
+from txlog.engine.upkeep.repair.journal import cut_off, forget_before, rewrite_header
+from txlog.engine.upkeep.repair.plan import Action, Plan
+from txlog.engine.upkeep.space.adopt import sweep_stages
+from txlog.engine.upkeep.space.sweep import sweep_unnamed
+from txlog.engine.upkeep.verify.contradiction import reconcile, rewrite, valid_frames
+from txlog.engine.upkeep.verify.verify import Known
+from txlog.engine.view.dumps import STATE_HEAD, STATE_MAGIC
+from txlog.engine.view.view import View
+from txlog.errors import TxlogError
+from txlog.ids import TopicName
+from txlog.startup.crc32c import crc32c
+
+_OF_FRAMES: Final = ("move-frame", "drop-frame")
+_OF_JOURNAL: Final = ("rebuild-journal", "cut-journal")
+_AT_LAST: Final = ("new-checkpoint",)
+# One group a round. What the newest checkpoint names is made again before another is written: that
+# one would push out the older, from which it is made.
+_GROUPS: Final = (
+    ("rebuild-state", "forget-history"), _OF_FRAMES, _OF_JOURNAL,
+    ("rebuild-file", "salvage-file", "rebuild-changes"), _AT_LAST,
+)  # fmt: skip
+
+
+@contextmanager
+def _locked(
+    disk: Disk, timeout_ms: int, *, writing: bool, without: Collection[str] = ()
+) -> Iterator[None]:
+    """Hold the maintenance lock, and the write lock for what is done without an open store.
+
+    without: what is no lock file and cannot be held
+    """
+    held: list[LockFile] = []
+    try:
+        for path in (MAINTENANCE_PATH, WRITE_LOCK)[: 1 + writing]:
+            if path in without:
+                continue
+            lock = disk.lock_file(path)
+            held.append(lock)
+            lock.acquire(timeout_ms)
+        yield
+    finally:
+        for lock in reversed(held):
+            lock.close()
+
+
+def perform(disk: Disk, clock: Clock, plan: Plan, timeout_ms: int) -> list[Action] | None:
+    """Do the first group of a plan; returns what was done, nothing: nothing can be.
+
+    returns: None when somebody wrote a checkpoint since the look: the plan is past
+
+    raises: StoreLocked, StoreFull, DiskFailed, Corruption: what was done before stands
+    """
+    known = plan.known
+    if known is None:
+        return []
+    done = [a for a in plan.actions if a.action == "set-aside"]
+    if done:
+        with _locked(disk, timeout_ms, writing=True, without=known.irregular):
+            for path in [one.path for one in done if one.path is not None]:
+                _move_aside(disk, path)
+        return done
+    for names in _GROUPS:
+        done = [a for name in names for a in plan.actions if a.action == name]
+        if not done:
+            continue
+        return _perform(disk, clock, plan, known, (names, done), timeout_ms)
+    done = [a for a in plan.actions
+            if a.action in ("rebuild-delayed", "bring-online", "settle", "sweep")]  # fmt: skip
+    if done:
+        _with_store(disk, clock, known, done, timeout_ms)
+    return done
+
+
+def _perform(
+    disk: Disk, clock: Clock, plan: Plan, known: Known, group: tuple[tuple[str, ...], list[Action]],
+    timeout_ms: int,
+) -> list[Action] | None:  # fmt: skip
+    """One group that works on files alone."""
+    names, done = group
+    if known.chain.name is None and done[0].action in _OF_JOURNAL:
+        with _locked(disk, timeout_ms, writing=True):
+            if _is_past(disk, known):
+                return None
+            path = rewrite_header(disk, known).path  # the next round sees what is behind it
+        return ([a for a in done if a.action == "rebuild-journal"]
+                or [Action("rebuild-journal", "an empty one", path)])  # fmt: skip
+    _note_losses(disk, clock, known, done, timeout_ms)  # before: never lost unrecorded
+    with _locked(disk, timeout_ms, writing=True):
+        if _is_past(disk, known):
+            return None
+        if names is _OF_FRAMES:
+            if not _reconcile(disk, clock, plan, known):
+                return None
+        elif names in (_OF_JOURNAL, _AT_LAST):
+            cut_off(disk, clock, known, plan.lost if names is _OF_JOURNAL else None)
+            for generation in known.bad:
+                _set_aside(disk, manifest_path(generation))
+        else:
+            _republish(disk, clock, plan, known, done)
+    _flush(disk, clock, known, timeout_ms)
+    return done
+
+
+def _is_past(disk: Disk, known: Known) -> bool:
+    """True when another checkpoint came since the look; asked for under the locks."""
+    return generations(disk) != known.generations
+
+
+def _reconcile(disk: Disk, clock: Clock, plan: Plan, known: Known) -> bool:
+    """Write the journal anew without a contradiction; False: there are more frames by now."""
+    newest = known.newest or EMPTY
+    behind = valid_frames(disk, known.identity.salt, clock.now().boot_id, newest.generation)
+    if behind is None or plan.reconciled is None:
+        return False
+    manifest, frames = behind
+    found = reconcile(disk, manifest, list(frames))
+    if (found.removed, found.lost) != (plan.reconciled.removed, plan.reconciled.lost):
+        return False
+    first = min(found.removed)
+    for path in sorted({raw.journal.path for raw, _ in frames if raw.lsn >= first}):
+        _keep_copy(disk, path)
+    rewrite(disk, known.identity.salt, manifest, frames, found, disk.owner()[0])
+    return True
+
+
+def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Action]) -> None:
+    """A manifest of the same cut, with dumps and files of new names in the place of bad ones.
+
+    It takes the place of the newest: the one before that, which leads to it, stays. Without one the
+    newest itself stays, until the next checkpoint.
+    raises: Corruption: what it would go on naming is missing since the look; nothing was changed
+    """
+    old, salt, now_ms = known.newest, known.identity.salt, clock.now().wall_ms
+    assert old is not None
+    near = [ref.path for refs in old.files.values() for ref in refs if not is_far(ref.path)]
+    generation = next_generation(disk, old, {path.rpartition("/")[0] for path in near})
+    dumps, files = [*old.dumps], {ledger: [*refs] for ledger, refs in old.files.items()}
+    dropped = [*old.dropped]
+    kinds = {one.action for one in done}
+    # what nothing leads to is as bad in the manifest before: naming it on loses nothing
+    bad_dumps = {*known.bad_dumps}
+    need_states(disk, [ref for ref in old.dumps if ref not in bad_dumps])
+    if "rebuild-state" in kinds:
+        dumps = _state(disk, salt, generation, old, plan.dumps)
+    else:
+        assert known.view is not None
+        disk.publish(f"state/{generation:010d}.state", [STATE_HEAD.pack(STATE_MAGIC, salt)])
+        for one in done:
+            if one.ledger is None or one.path is None:
+                continue
+            at = next(n for n, r in enumerate(files[one.ledger]) if r.path == one.path)
+            ref: FileRef = files[one.ledger][at]
+            table = plan.rows.get(one.path)
+            if table is None:
+                table = plan.left[one.path].table
+                _keep_copy(disk, one.path)
+            files[one.ledger][at] = publish_like(disk, known.view, ref, table, generation)
+            dropped.append((one.path, now_ms))
+    bad = {ref.path for ref in known.bad_history} if "forget-history" in kinds else set()
+    history = [ref for ref in old.history if ref.path not in bad]
+    told = changes_of(old)
+    if "rebuild-changes" in kinds:
+        lost = {one.path for one in done if one.action == "rebuild-changes"}
+        wrong = [ref for ref in told.refs if ref.path in lost or None in lost]  # None: all
+        told = again(disk, told, wrong, dumps, old.cut_lsn, generation, now_ms)
+        bad |= {ref.path for ref in wrong}
+    dropped += [(path, now_ms) for path in sorted(bad)]
+    older = known.manifests[:-1]
+    # 0: of which one it is the successor is not said, for there are three until one is unlinked
+    follows = 0 if older else crc_of(disk, old.generation)
+    manifest = Manifest(
+        generation, follows, old.cut_lsn, old.chain_crc, now_ms, files, dumps, dropped, history,
+        raw_changes(told),
+    )  # fmt: skip
+    disk.publish(manifest_path(generation), [encode_manifest(manifest, salt)])
+    forget_before(disk, (older or [old])[-1].generation)
+    if older:
+        disk.unlink(manifest_path(old.generation))
+
+
+def _state(
+    disk: Disk, salt: bytes, generation: int, old: Manifest,
+    found: dict[tuple[str, int, int], bytes],
+) -> list[DumpRef]:  # fmt: skip
+    path, at = f"state/{generation:010d}.state", STATE_HEAD.size
+    out = [ref for ref in old.dumps if (ref.kind, ref.a, ref.b) not in found]
+    blobs: list[bytes] = []
+    for (kind, a, b), blob in sorted(found.items()):
+        out.append(DumpRef(kind, a, b, path, at, len(blob), crc32c(blob)))
+        blobs.append(blob)
+        at += len(blob)
+    disk.publish(path, [STATE_HEAD.pack(STATE_MAGIC, salt), *blobs])
+    return out
+
+
+def _keep_copy(disk: Disk, path: str) -> None:
+    """Link a damaged file into the quarantine: who knows what can be read of it one day (R4)."""
+    if disk.kind(path) == "file" and not disk.exists(_aside(path)):
+        disk.link(path, _aside(path))
+        disk.sync_dir("quarantine")
+
+
+def _set_aside(disk: Disk, path: str) -> None:
+    """Move a file that is in the way into the quarantine: linked there first, then unlinked."""
+    if not disk.exists(path):
+        return
+    if disk.kind(path) != "file":
+        _move_aside(disk, path)
+        return
+    _keep_copy(disk, path)
+    disk.unlink(path)
+    disk.sync_dir(path.rpartition("/")[0])
+
+
+def _move_aside(disk: Disk, path: str) -> None:
+    """Move what is no regular file into the quarantine, whatever it is."""
+    place = _aside(path)
+    if disk.exists(place):
+        place = place.removesuffix(".damaged") + f".{disk.random_bytes(4).hex()}.damaged"
+    disk.move(path, place)
+    disk.sync_dir("quarantine")
+    disk.sync_dir(path.rpartition("/")[0])
+
+
+def _aside(path: str) -> str:
+    return f"quarantine/{path.replace('/', '+')}.damaged"
+
+
+def _open(disk: Disk, clock: Clock, known: Known, timeout_ms: int) -> Store:
+    return Store(disk, clock, known.identity, lock_timeout_ms=timeout_ms, durability=None)
+
+
+def _flush(disk: Disk, clock: Clock, known: Known, timeout_ms: int) -> None:
+    """Let the witness know of the newest manifest, and of what is durable."""
+    try:
+        store = _open(disk, clock, known, timeout_ms)
+    except TxlogError:
+        return  # the next round has something to do first
+    try:
+        newest = max(generations(disk), default=0)
+        store.locked(lambda view: view.journal.note_generation(newest))
+        store.flush()
+    finally:
+        store.close()
+
+
+def _note_losses(
+    disk: Disk, clock: Clock, known: Known, done: list[Action], timeout_ms: int
+) -> None:
+    """A LossAccepted for each file that is salvaged: every later reader may ask."""
+    losses = [one for one in done if one.action == "salvage-file" and one.messages_lost]
+    if not losses or known.view is None:
+        return
+    catalog, uid = known.view.catalog, disk.owner()[0]
+    noted = {(one.ledger, one.first, one.last) for one in catalog.losses}  # by one that died
+    owners = catalog.owners
+    ops = [
+        LossAccepted(owners[one.ledger or 0][0], one.ledger or 0, one.first or 0, one.last or 0,
+                     one.messages_lost or 0, f"{one.path} was damaged", uid)
+        for one in losses if (one.ledger, one.first, one.last) not in noted
+    ]  # fmt: skip
+    store = _open(disk, clock, known, timeout_ms)
+    try:
+        store.write(lambda view, now: Decision([*ops], None, True))
+    finally:
+        store.close()
+
+
+def _with_store(
+    disk: Disk, clock: Clock, known: Known, done: list[Action], timeout_ms: int
+) -> None:
+    """What needs nothing but an open store."""
+    store = _open(disk, clock, known, timeout_ms)
+    try:
+        paths = {one.path for one in done if one.action == "rebuild-delayed"}
+        if paths:
+            _rebuild_delayed(store, paths)
+        for one in done:
+            if one.action == "bring-online":
+                _bring_online(store, one.detail.partition(",")[0])
+        if any(one.action == "settle" for one in done):
+            restore_reserve(store)
+            disk.lock_file(MAINTENANCE_PATH).close()  # made, where it was missing
+            newest = max(generations(disk), default=0)
+            for _ in range(2):  # each record of the witness
+                store.locked(lambda view: view.journal.note_generation(newest))
+        store.flush()
+        if any(one.action == "sweep" for one in done):
+            with _locked(disk, timeout_ms, writing=False):
+                sweep_unnamed(store)
+                sweep_stages(store)
+                if known.generations[:-2]:
+                    forget_before(disk, known.generations[-2])
+    finally:
+        store.close()
+
+
+def _rebuild_delayed(store: Store, paths: set[str | None]) -> None:
+    def affected(view: View) -> dict[int, list[int]]:
+        return {
+            key[1]: [b.gen for b in view.delayed(key[1]).buckets if b.file.path in paths]
+            for key in view.known() if key[0] == "delayed"
+        }  # fmt: skip
+
+    for number, gens in store.read(affected).items():
+        if gens:
+            store.write(lambda view, now, n=number, g=gens: lose(view, n, g))  # type: ignore[misc]
+            rebuild_now(store, number)
+
+
+def _bring_online(store: Store, name: str) -> None:
+    topic = TopicName.parse(name, allow_partition=True)
+    number = store.read(lambda view: partition_number(view, topic))
+    check_files(store, number)
+    store.write(lambda view, now: set_online(view, store.settings, now, topic))

@@ -1,0 +1,396 @@
+"""Mending published files: what the journal or older files still lead to, and what can be salvaged.
+
+    a dump        replay from the checkpoint before the newest, or from LSN 1
+    a part        the same replay: the rows are in frames that are still there
+    a sealed file replay up to the frame that sealed or compacted it: its parts, the files it was
+                  made of, or the frames they came from
+    nothing left  row groups that are good; a message of the others is *lost*: it stays at its id,
+                  without key and value, and its property `txlog.lost` says why; of a large one
+                  there is no half
+
+What is mended gets a new name; a manifest of the same cut names it. Nothing here changes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from txlog.engine.folds.buffer import Held, Marker, live_rows
+from txlog.engine.model.ops import Compacted, LedgerSealed, decode_ops
+from txlog.engine.model.routes import Component
+from txlog.engine.model.schema import (
+    INSTANT,
+    KIND_DATA,
+    MESSAGE,
+    PROPERTY_MAP,
+    TXN_COMMIT,
+    W_SNAPSHOT,
+)
+from txlog.engine.plan.delayed.upcoming import columns_of, later_in
+from txlog.engine.storage.chunks import CHUNK_KIND
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.journal.file import list_journals
+from txlog.engine.storage.journal.journal import JournalMoved
+from txlog.engine.storage.manifest import DumpRef, Manifest
+from txlog.engine.storage.remote import is_far, open_file
+from txlog.engine.storage.segment import FileRef, encode_part, encode_sealed, make_ref
+from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.upkeep.checkpoint.seal import clean_rows
+from txlog.engine.upkeep.space.compact import moved_rows
+from txlog.engine.view.paths import ledger_dir, part_path, sealed_path
+from txlog.engine.view.view import View
+from txlog.errors import IntegrityError, TxlogError
+from txlog.startup import compute as pc
+
+LOST_PROPERTY: Final = "txlog.lost"
+FRAMES_AT_ONCE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a replay begins: 0 is LSN 1, else a generation; it reads frames up to `until`."""
+
+    generation: int
+    until: int | None
+
+
+def sources(disk: Disk, manifests: Sequence[Manifest]) -> list[Source]:
+    """From where the state at the newest cut can be led to, nearest first."""
+    if not manifests:
+        return []
+    newest = manifests[-1]
+    out = [Source(one.generation, newest.cut_lsn) for one in manifests[:-1]]
+    if any(name.first_lsn == 1 for name in list_journals(disk)):
+        out.append(Source(0, newest.cut_lsn))
+    return out
+
+
+def _replayed(disk: Disk, salt: bytes, boot_id: str, source: Source) -> View:
+    """A view at the end of a source. Raises Corruption, JournalMoved; the caller closes it."""
+    view = View.open(disk, salt, boot_id, generation=source.generation)
+    try:
+        if source.until is None:
+            view.take(view.journal.read_durable())
+        else:
+            while view.lsn < source.until:
+                last = min(view.lsn + FRAMES_AT_ONCE, source.until)
+                view.take(view.journal.read_until(last))
+    except BaseException:
+        view.close()
+        raise
+    return view
+
+
+def led_to(
+    disk: Disk, salt: bytes, boot_id: str, manifests: Sequence[Manifest],
+    bad: Sequence[DumpRef],
+) -> dict[Component, bytes]:  # fmt: skip
+    """The dumps of components at the newest cut that a replay leads to; the others are lost."""
+    out: dict[Component, bytes] = {}
+    wanted = [(ref.kind, ref.a, ref.b) for ref in bad]
+    for source in sources(disk, manifests):
+        left = [key for key in wanted if key not in out]
+        if not left:
+            break
+        try:
+            view = _replayed(disk, salt, boot_id, source)
+        except (TxlogError, JournalMoved):
+            continue
+        try:
+            for key in left:
+                try:
+                    out[key] = view.dump(key)
+                except TxlogError:
+                    continue  # its dump there is the same bytes
+        finally:
+            view.close()
+    return out
+
+
+def rows_led_to(
+    disk: Disk, salt: bytes, boot_id: str, manifests: Sequence[Manifest], ref: FileRef
+) -> pa.Table | None:
+    """The rows of a part or sealed file, from files and frames that are older; None: lost."""
+    if ref.form == "sealed":
+        return _before_sealing(disk, salt, boot_id, manifests, ref)
+    if ref.form != "part":
+        return None
+    for source in sources(disk, manifests):
+        try:
+            view = _replayed(disk, salt, boot_id, source)
+        except (TxlogError, JournalMoved):
+            continue
+        try:
+            table = view.ledger_table(ref.ledger, ref.first, ref.first + ref.rows)
+            if table.num_rows == ref.rows:
+                return table
+        except TxlogError:
+            continue  # they come from the same file
+        finally:
+            view.close()
+    return None
+
+
+def _before_sealing(
+    disk: Disk, salt: bytes, boot_id: str, manifests: Sequence[Manifest], ref: FileRef
+) -> pa.Table | None:
+    for source in sources(disk, manifests):
+        try:
+            view = View.open(disk, salt, boot_id, generation=source.generation)
+        except TxlogError:
+            continue
+        try:
+            for raw in view.journal.read_until(source.until or 0):
+                ops = decode_ops(raw.ops, lsn=raw.lsn)
+                for op in ops:
+                    if isinstance(op, LedgerSealed) and op.file.path == ref.path:
+                        return _sealed_rows(view, op)
+                    if isinstance(op, Compacted) and op.file.path == ref.path:
+                        return moved_rows(view, op)
+                view.apply(raw, ops)
+        except (TxlogError, JournalMoved):
+            continue
+        finally:
+            view.close()
+    return None
+
+
+def _sealed_rows(view: View, op: LedgerSealed) -> pa.Table:
+    state = view.topic(op.partition) if op.role == "p" else view.buffer(op.partition)
+    ledger = op.file.ledger
+    entries = next(end.entries for end in state.ledgers if end.ledger == ledger)
+    table = view.ledger_table(ledger, 0, entries)
+    return clean_rows(view, op.partition, ledger, table) if op.role == "s" else table
+
+
+def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generation: int) -> FileRef:
+    """Publish rows in the form that a file had, under a new name; what names it is to say so."""
+    partition, role = view.catalog.owners[ref.ledger]
+    directory = ledger_dir(view.catalog, partition, role)
+    if ref.form == "part":
+        path = part_path(directory, ref.ledger, generation)
+        buffers = encode_part(table, {"ledger": str(ref.ledger), "generation": str(generation)})
+        made = make_ref(path, ref.ledger, buffers, table, form="part")
+    else:
+        path = sealed_path(directory, ref.ledger, generation)
+        has_keys = table.column("key").null_count < table.num_rows
+        in_rows = ref.ledger if role == "p" and ref.form == "sealed" else None
+        buffers = encode_sealed(table, has_keys=has_keys, ledger=in_rows)
+        made = make_ref(path, ref.ledger, buffers, table, form="sealed", clean=ref.clean)
+        if ref.form == "chunks":  # one chunk now, however many there were
+            made = msgspec.structs.replace(made, form="chunks", messages=-1)
+        else:
+            made = msgspec.structs.replace(
+                made, form=ref.form, first=ref.first, last=ref.last, lsn_first=ref.lsn_first,
+                lsn_last=ref.lsn_last, messages=made.messages if ref.form == "sealed" else -1,
+            )  # fmt: skip
+    disk.publish(path, buffers)
+    return made
+
+
+# --- what is left of a file ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """The rows of a damaged file: those that are good, and in the place of others what is known.
+
+    lost: entries that are not what they were, as runs; messages: how many of them are messages
+    what: of what the rows are
+    """
+
+    table: pa.Table
+    lost: list[tuple[int, int]]
+    messages: int
+    what: str
+
+
+def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | None:
+    """What can be read of a file, row group by row group; None for a form that has no rows left."""
+    if is_far(ref.path):
+        return None
+    if ref.form == "chunks":
+        return _without_value(disk, view, ref, reason)
+    starts = [0, *accumulate(group[0] for group in ref.groups)]
+    pieces: list[pa.Table] = []
+    lost: list[tuple[int, int]] = []
+    messages = 0
+    for start, stop in pairwise(starts):
+        table = _readable(disk, ref, start, stop)
+        if table is None:
+            table = _stand_ins(view, ref, start, stop, reason)
+            first = start if ref.form == "sealed" else ref.first + start
+            lost.append((first, first + stop - start - 1))
+            is_lost = pc.and_(
+                pc.equal(table["kind"], KIND_DATA), pc.is_valid(table["properties"])
+            )  # fmt: skip
+            messages += int(pc.sum(is_lost).as_py() or 0)
+        pieces.append(table)
+    table = pa.concat_tables(pieces) if pieces else MESSAGE.empty_table()
+    what = f"{ref.rows} rows, {messages} messages of them without key and value"
+    return Salvaged(table, lost, messages, what)
+
+
+def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged:
+    """In the place of a large message: one chunk that is null, for a part of a value is no message.
+
+    Which of its bytes can be read is said; they stay where the damaged file is kept.
+    """
+    starts = [0, *accumulate(group[0] for group in ref.groups)]
+    sizes = [_value_bytes(_readable(disk, ref, *piece)) for piece in pairwise(starts)]
+    gap = sizes.index(None) if None in sizes else len(sizes)
+    good = sum(size or 0 for size in sizes)
+    state = view.buffer(view.catalog.owners[ref.ledger][0])
+    what = (
+        f"a large message of {state.chunked[ref.ledger].value_bytes} bytes stays without key and "
+        f"value; {good} bytes can be read, the first {sum(size or 0 for size in sizes[:gap])} "
+        "without a gap"
+    )
+    made: dict[str, object] = {
+        "kind": CHUNK_KIND, "entry": 0, "properties": [(LOST_PROPERTY, reason)],
+    }  # fmt: skip
+    arrays = [pa.array([made.get(field.name)], field.type) for field in MESSAGE]
+    table = pa.Table.from_arrays(arrays, schema=MESSAGE)
+    return Salvaged(table, [(0, 0)], live_rows(state).get(ref.ledger, 0), what)
+
+
+def _value_bytes(table: pa.Table | None) -> int | None:
+    """Bytes of the values of rows; None: they cannot be read."""
+    if table is None:
+        return None
+    return int(pc.sum(pc.binary_length(table["value"])).as_py() or 0)
+
+
+def _readable(disk: Disk, ref: FileRef, start: int, stop: int) -> pa.Table | None:
+    try:
+        file = open_file(disk, ref.path)
+    except TxlogError:
+        return None
+    try:
+        return SegmentReader(file, ref).rows(start, stop)
+    except TxlogError:
+        return None
+    finally:
+        file.close()
+
+
+def _stand_ins(view: View, ref: FileRef, start: int, stop: int, reason: str) -> pa.Table:
+    """Rows in the place of lost ones: what the folds know of them, and why they are empty."""
+    partition, role = view.catalog.owners[ref.ledger]
+    base = 0 if ref.form == "sealed" and role == "s" else ref.first
+    count = stop - start
+    rows = [base + number for number in range(start, stop)]
+    ends = view.topic(partition).ledgers if role == "p" else []
+    end = next((one for one in ends if one.ledger == ref.ledger), None)
+    time_ms = view.manifest.time_ms if end is None else end.first_ms
+    later = _known_delays(view, partition)
+    made: dict[str, list[object]] = {name: [None] * count for name in MESSAGE.names}
+    made["kind"] = [KIND_DATA] * count
+    made["entry"] = [*rows]
+    made["publish_time"] = [time_ms] * count
+    made["properties"] = [[(LOST_PROPERTY, reason)]] * count
+    if role == "p":
+        _known_markers(view, partition, ref.ledger, rows, made)
+        for at, row in enumerate(rows):
+            made["deliver_at"][at] = later.get((ref.ledger, row, 0))
+    else:
+        _known_messages(view, partition, ref, rows, made, later)
+    arrays = [
+        pa.array(made[field.name], pa.int64()).cast(INSTANT) if field.type == INSTANT
+        else pa.array(made[field.name], PROPERTY_MAP if field.name == "properties" else field.type)
+        for field in MESSAGE
+    ]  # fmt: skip
+    return pa.Table.from_arrays(arrays, schema=MESSAGE)
+
+
+def _known_markers(
+    view: View, partition: int, ledger: int, rows: list[int], made: dict[str, list[object]]
+) -> None:
+    """Markers are in the sidecar's fold; rows of watermarks are no data, and say nothing now."""
+    known = {one.entry: one for one in view.buffer(partition).markers.get(ledger, [])}
+    state = view.watermark(partition)
+    silent, moves = state.silent.get(ledger, ()), state.moves.get(ledger, ())
+    for at, row in enumerate(rows):
+        marker = known.get(row)
+        if marker is not None:
+            made["kind"][at], made["count"][at] = TXN_COMMIT, marker.count
+            made["txn_most"][at] = marker.coordinator << 48
+            made["txn_least"][at] = marker.sequence
+            made["publish_time"][at], made["lsn"][at] = marker.time_ms, marker.lsn
+        elif row in silent:
+            # what may be folded is read as a marker without effects, a snapshot as unreadable
+            made["kind"][at] = TXN_COMMIT if row in moves else W_SNAPSHOT
+            made["count"][at] = 0 if row in moves else None
+        if marker is not None or row in silent:
+            made["properties"][at] = None
+            if row in moves:
+                made["value"][at] = msgspec.msgpack.encode([])
+
+
+def _known_delays(view: View, partition: int) -> dict[tuple[int, int, int], int]:
+    """When the index says that messages are due, by (ledger, entry, index); of the damaged none."""
+    state = view.delayed(partition)
+    tables = [columns_of(state.mutable)]
+    for bucket in state.buckets:
+        try:
+            tables.append(later_in(view, bucket, state.passed_ms))
+        except IntegrityError:
+            continue  # it is dropped, and made again from what is there then
+    return {
+        (row["ledger"], row["entry"], row["index"]): row["deliver_at"]
+        for table in tables for row in table.to_pylist()
+    }  # fmt: skip
+
+
+def _known_messages(
+    view: View, partition: int, ref: FileRef, rows: list[int], made: dict[str, list[object]],
+    later: dict[tuple[int, int, int], int],
+) -> None:  # fmt: skip
+    """Which transaction and index a row of a sidecar had; a row of none was dead or an end."""
+    places = {row: at for at, row in enumerate(rows)}
+    for one in _in_ledger(view, partition, ref.ledger):
+        held, pair, row, index = one
+        at = places.get(row)
+        if at is None:
+            continue
+        made["txn_most"][at], made["txn_least"][at] = pair[0] << 48, pair[1]
+        made["txn_index"][at] = index
+        if isinstance(held[1], Marker):
+            made["publish_time"][at] = held[1].time_ms
+            made["deliver_at"][at] = later.get((held[0], held[1].entry, index))
+            if ref.clean:
+                made["marker_ledger"][at], made["marker_entry"][at] = held[0], held[1].entry
+                made["visible_time"][at], made["lsn"][at] = held[1].time_ms, held[1].lsn
+        else:
+            made["publish_time"][at] = held[1].first_ms
+        places.pop(row)
+    for at in places.values():
+        made["properties"][at] = None
+        if ref.clean:  # of a trimmed marker: engines leave it out by that, and look at no kind
+            made["marker_ledger"][at] = made["marker_entry"][at] = 0
+        else:
+            made["kind"][at] = W_SNAPSHOT
+
+
+def _in_ledger(
+    view: View, partition: int, ledger: int
+) -> Iterator[tuple[tuple[int, Marker | Held], tuple[int, int], int, int]]:
+    """((ledger of the marker, marker), transaction, row, index) of each live row of a ledger."""
+    state = view.buffer(partition)
+    found: list[tuple[tuple[int, Marker | Held], tuple[int, int]]] = [
+        ((number, marker), (marker.coordinator, marker.sequence))
+        for number, markers in state.markers.items() for marker in markers
+    ]  # fmt: skip
+    for coordinator, by_sequence in state.held.items():
+        found += [((0, held), (coordinator, sequence)) for sequence, held in by_sequence.items()]
+    for one, pair in found:
+        for where, row, rows, index in one[1].ranges:
+            if where == ledger:
+                for step in range(rows):
+                    yield one, pair, row + step, index + step

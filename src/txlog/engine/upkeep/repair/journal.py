@@ -1,0 +1,299 @@
+"""Going on without frames of the journal that were durable and cannot be read.
+
+What stands before the damage becomes a checkpoint, whose cut is the last LSN that anybody may have
+seen: so no LSN is used twice. The journal goes on behind it. No id that a lost frame may have given
+out is used again: every open ledger is closed and the next ones are far above, sequences of
+transactions are skipped, every key gets a newer epoch, open transactions are aborted (R9).
+
+    journal K+1 published   with one frame: the loss, rolls, aborts, epochs (Law 4); void so far
+    manifest published      now it is real, all of it (Law 5)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from txlog.clock import Clock, Instant
+from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.transactions.resolve import recover_lossy
+from txlog.engine.folds.catalog import numbers
+from txlog.engine.model.ops import (
+    Adopted,
+    Appended,
+    BufferAppended,
+    ChunksAppended,
+    KeyConnected,
+    LedgerReserved,
+    LedgerRolled,
+    LossAccepted,
+    decode_ops,
+    encode_ops,
+)
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.journal.file import (
+    FILE_HEADER_BYTES,
+    JournalFile,
+    JournalName,
+    list_journals,
+    publish_journal,
+)
+from txlog.engine.storage.journal.frame import (
+    HEADER_BYTES,
+    MAGIC,
+    Buffer,
+    decode_header,
+    encode,
+    is_genuine,
+)
+from txlog.engine.storage.manifest import (
+    Changes,
+    Manifest,
+    changes_of,
+    encode_manifest,
+    generations,
+    manifest_path,
+    raw_changes,
+)
+from txlog.engine.storage.remote import is_far
+from txlog.engine.upkeep.checkpoint.checkpoint import (
+    CheckpointReport,
+    crc_of,
+    directories_of,
+    dropped_files,
+    make_dumps,
+    need_states,
+    next_generation,
+    state_at_cut,
+    write_parts,
+    write_state,
+)
+from txlog.engine.upkeep.verify.journal import Chain
+from txlog.engine.upkeep.verify.verify import Known
+from txlog.engine.view.view import View
+from txlog.errors import Corruption, TxlogError
+from txlog.settings import Settings
+
+# A frame that cannot be read may have taken some ledgers; far more than any frame takes.
+LEDGERS_SKIPPED: Final = 1_000_000
+REASON: Final = "frames of the journal were damaged"
+_MESSAGES: Final = (Appended, BufferAppended, Adopted, ChunksAppended)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What lies behind the damage: LSNs, and messages of the frames that can be read still.
+
+    unread: frames that cannot be; what was in them nobody knows
+    """
+
+    first: int
+    last: int
+    messages: int
+    unread: int
+
+    @property
+    def words(self) -> str:
+        """How many messages are lost, as far as that is known."""
+        known = "1 message" if self.messages == 1 else f"{self.messages} messages"
+        if not self.unread:
+            return f"{known} lost"
+        frames = "1 frame" if self.unread == 1 else f"{self.unread} frames"
+        return f"{known} known to be lost; what was in {frames} that cannot be read is unknown"
+
+
+def headless(disk: Disk, known: Known) -> JournalName | None:
+    """The journal behind the newest checkpoint, when it is there and its header is not good."""
+    cut = known.newest.cut_lsn if known.newest else 0
+    mine = [name for name in list_journals(disk) if name.first_lsn == cut + 1]
+    if (
+        not mine
+        or disk.kind(mine[-1].path) != "file"
+        or disk.size(mine[-1].path) <= FILE_HEADER_BYTES
+    ):
+        return None
+    return mine[-1]
+
+
+def rewrite_header(disk: Disk, known: Known) -> JournalName:
+    """Publish the same frames at the same places behind the header that belongs there.
+
+    Without a file that has any: an empty one.
+    """
+    cut, chain_crc = (known.newest.cut_lsn, known.newest.chain_crc) if known.newest else (0, 0)
+    old = headless(disk, known)
+    frames: list[Buffer] = [] if old is None else [disk.read(old.path)[FILE_HEADER_BYTES:]]
+    mine = [name.rewrite for name in list_journals(disk) if name.first_lsn == cut + 1]
+    name = JournalName(cut + 1, max(mine) + 1 if mine else 0)
+    publish_journal(disk, name, known.identity.salt, chain_crc, frames)
+    return name
+
+
+def lost_frames(disk: Disk, salt: bytes, chain: Chain) -> Lost:
+    """Look at every genuine frame behind the last valid one, in all files."""
+    highest, messages = chain.known_lsn, 0
+    seen: set[int] = set()
+    for name in list_journals(disk):
+        if chain.name is not None and name < chain.name:
+            continue
+        try:
+            data = disk.read(name.path)
+        except TxlogError:
+            continue
+        view = memoryview(data)
+        for found in re.finditer(re.escape(MAGIC), data):
+            at = found.start()
+            header = decode_header(view[at : at + HEADER_BYTES]) if at % 8 == 0 else None
+            if header is None or header.lsn <= chain.last_lsn or header.lsn in seen:
+                continue
+            if not is_genuine(header, view[at:], salt, at):
+                continue
+            highest = max(highest, header.lsn, header.durable_lsn)
+            ops_end = at + HEADER_BYTES + header.ops_bytes
+            try:
+                ops = decode_ops(data[at + HEADER_BYTES : ops_end], lsn=header.lsn)
+            except TxlogError:
+                continue
+            seen.add(header.lsn)
+            for op in ops:
+                if isinstance(op, _MESSAGES):
+                    messages += getattr(op, "rows", 1) if not isinstance(op, Adopted) else (
+                        op.file.rows
+                    )  # fmt: skip
+    first, last = chain.last_lsn + 1, max(highest, chain.last_lsn + 1)
+    return Lost(first, last, messages, last - first + 1 - len(seen))
+
+
+def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
+    """Write a checkpoint of what can be read, with nobody's help; returns its generation.
+
+    The caller holds both locks. lost: what is behind the damage; None: nothing is
+    raises: Corruption (a file that it needs or would name), StoreFull, DiskFailed: nothing was
+            changed
+    """
+    now, salt = clock.now(), known.identity.salt
+    base = known.newest.generation if known.newest else 0
+    view = View.open(disk, salt, now.boot_id, generation=base)
+    try:
+        need_states(disk, view.manifest.dumps)
+        view.take(view.journal.read_valid())
+        view.journal.current.file.datasync()  # R14: a cut flushes the old file
+        old, chain_crc = view.manifest, view.journal.chain_crc
+        cut_lsn = view.lsn if lost is None else lost.last
+        cut = state_at_cut(view)
+        make_dumps(disk, cut)
+        need_files(disk, old, gone={*cut.sealed, *cut.gone})
+        generation = next_generation(disk, old, directories_of(cut))
+        has_frames = view.lsn > old.cut_lsn
+        dumps = write_state(view, cut, generation) if has_frames else [*old.dumps]
+        files = write_parts(view, cut, generation, CheckpointReport()) if has_frames else old.files
+        told = changes_of(old)
+        if has_frames:  # what they say is not read here: the next checkpoint says how it is then
+            told = Changes(False, told.refs)
+        dropped = dropped_files(old, files, dumps, old.history, told, cut.lost, now.wall_ms)
+        frames: list[Buffer] = []
+        if lost is not None:
+            settings = Settings.from_mapping(view.catalog.settings)
+            ops = accept(view, settings, now, disk.owner(), lost).ops
+            frames, _, _ = encode(
+                lsn=cut_lsn + 1, durable_lsn=cut_lsn, time_ms=now.wall_ms,
+                offset=FILE_HEADER_BYTES, ops=encode_ops(ops), rows=None, columns=0, salt=salt,
+                previous_crc=chain_crc,
+            )  # fmt: skip
+        _publish_journal(disk, salt, cut_lsn + 1, chain_crc, frames)
+        manifest = Manifest(
+            generation, crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
+            dumps, dropped, old.history, raw_changes(told),
+        )  # fmt: skip
+        disk.publish(manifest_path(generation), [encode_manifest(manifest, salt)])
+        forget_before(disk, old.generation)
+        return generation
+    finally:
+        view.close()
+
+
+def need_files(disk: Disk, manifest: Manifest, gone: Collection[int] = ()) -> None:
+    """Raise Corruption unless the files that a manifest names are there, with their lengths.
+
+    gone: ledgers whose files a newer one names no more. Files outside of the store are not asked
+    for: what is missing there may be back with the next mount.
+    """
+    sizes = {ref.path: ref.bytes for ref in manifest.history}
+    for ledger, refs in manifest.files.items():
+        if ledger not in gone:
+            sizes |= {ref.path: ref.bytes for ref in refs if not is_far(ref.path)}
+    for path, size in sorted(sizes.items()):
+        if disk.size(path) != size:
+            raise Corruption(f"{path} has {disk.size(path)} bytes in place of {size}", path=path)
+
+
+def forget_before(disk: Disk, generation: int) -> None:
+    """Unlink manifests older than the one that is kept beside the newest."""
+    for one in generations(disk):
+        if one < generation:
+            disk.unlink(manifest_path(one))
+
+
+def _publish_journal(
+    disk: Disk, salt: bytes, first_lsn: int, chain_crc: int, frames: list[Buffer]
+) -> None:
+    """The file behind the cut; without frames one that is there and goes on is as good."""
+    name = JournalName(first_lsn)
+    if not frames:
+        mine = [one for one in list_journals(disk) if one.first_lsn == first_lsn]
+        if mine:
+            file = JournalFile(disk, mine[-1], salt)
+            is_same = file.chain_crc == chain_crc
+            file.close()
+            if is_same:
+                return
+            name = JournalName(first_lsn, mine[-1].rewrite + 1)
+    publish_journal(disk, name, salt, chain_crc, frames)
+
+
+def accept(
+    view: View, settings: Settings, now: Instant, owner: tuple[int, str], lost: Lost
+) -> Decision:
+    """Decide to go on without the frames: one frame, durable before anything else."""
+    draft = Draft(view, settings, now.wall_ms)
+    draft.ops.append(
+        LossAccepted(0, 0, lost.first, lost.last, lost.messages, f"{REASON}: {lost.words}",
+                     owner[0])
+    )  # fmt: skip
+    recover_lossy(view, draft)
+    every = [n for topic in view.catalog.topics.values() for n in numbers(topic)]
+    if every:
+        rolled = [op.new for op in draft.ops if isinstance(op, LedgerRolled)]
+        base = max([view.catalog.next_ledger, *(new + 1 for new in rolled)]) + LEDGERS_SKIPPED
+        draft.ops.append(LedgerReserved(every[0], "p", base))
+        for number in every:
+            for role in ("p", "s"):
+                base = _roll(draft, number, role, base)
+    for key in sorted(view.known()):
+        if key[0] == "key":
+            for uid, named in view.keys(key[1]).of.items():
+                for name, one in named.items():
+                    if not one.deleted:
+                        draft.ops.append(
+                            KeyConnected(key[1], uid, one.owner, name, one.epoch + 1)
+                        )  # fmt: skip
+    return draft.decision(lost, sync=True)
+
+
+def _roll(draft: Draft, number: int, role: str, base: int) -> int:
+    """Close the open ledger, whatever is in it: a lost frame may have given its next entries out.
+
+    A partition whose watermark is used begins its next ledger with a snapshot, as ever.
+    """
+    state = draft.view.topic(number) if role == "p" else draft.view.buffer(number)
+    if not state.ledgers:
+        return base
+    last = state.ledgers[-1].ledger
+    for op in draft.ops:
+        if isinstance(op, LedgerRolled) and (op.partition, op.role) == (number, role):
+            last = op.new
+    draft.skip_ledgers(base + 1)
+    new, _ = draft.roll(number, role, last)
+    return new

@@ -1,0 +1,201 @@
+"""Adoption: staged files become ledgers of a topic; the driver's side of a batch.
+
+    1 look     every file against its checksum
+    2 reserve  an id for each, by a durable frame
+    3 link     each gets the name of its ledger; its directory is flushed
+    4 adopt    one frame, which is the only thing that makes any of them real (Law 5)
+
+All of it under the maintenance lock, so that no sweep runs between 3 and 4: a name that no frame
+knows is garbage (R19). Whoever dies leaves such names, and the directory of the job; both go with
+a checkpoint. Source: ANALYTICS 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from txlog.engine.decide.sending import adopt as flow
+from txlog.engine.decide.sending.adopt import AGAIN, DONE, Adoption
+from txlog.engine.folds.catalog import number_of
+from txlog.engine.plan.clock_trust import trusted
+from txlog.engine.plan.lookup import live_topic
+from txlog.engine.plan.staging import STAGE_DIR, Staged, is_tagged, job_time
+from txlog.engine.storage.checked import check_size, checked_bytes
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.checkpoint.checkpoint import maintenance
+from txlog.engine.upkeep.space.sweep import below_topics, names_in, unlink_unnamed
+from txlog.engine.view.paths import ledger_dir, sealed_path, topic_dir
+from txlog.engine.view.view import View
+from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, TxlogError
+
+# Above this only length and footer are compared: the task has read back what it wrote.
+CHECK_BYTES_MAX = 4 << 30
+# How often ids may have become too low while their files were linked.
+TRIES_MAX = 20
+
+
+def adopt_files(
+    store: Store, topic: int, key: str, batch: int | str, staged: Sequence[Staged]
+) -> bool:
+    """Make staged files messages of a topic, once for this key and batch; durable.
+
+    topic:   its number
+    staged:  each file once
+    returns: False when the batch was stored before
+    raises: StoreLocked, Corruption (a file is not what its task wrote), NotAllowed (a file is gone,
+            partitions were added, a batch of another topic), TopicNotFound, PartitionUnavailable,
+            LimitExceeded, StoreFull, DiskFailed: nothing was done; OutcomeUnknown
+    """
+    ordered = sorted(staged, key=lambda one: (one.partition, one.task, one.number))
+    with maintenance(store, wait=True):
+        _with_stage(lambda: _check(store.disk, ordered))
+        for _ in range(TRIES_MAX):
+            done = _adopt(store, topic, key, batch, ordered)
+            if done != AGAIN:
+                return done == DONE
+        raise TryAgain(f"the topic went on faster than {len(ordered)} files could be named")
+
+
+def _adopt(
+    store: Store, topic: int, key: str, batch: int | str, staged: Sequence[Staged]
+) -> str:  # fmt: skip
+    ledgers = store.write(lambda view, now: flow.reserve(view, topic, staged))
+    assert isinstance(ledgers, list)
+    files = store.read(lambda view: _named(view, topic, staged, ledgers))
+    done: object = AGAIN
+    try:
+        _with_stage(lambda: _link(store.disk, staged, files))
+        wanted = Adoption(topic, key, batch, staged, files)
+        caller = store.disk.owner()
+        done = store.write(lambda view, now: flow.adopt(view, store.settings, now, caller, wanted))
+    except OutcomeUnknown:
+        raise  # the frame may name them
+    except TxlogError:
+        _unlink(store, files)
+        raise
+    if done != DONE:
+        _unlink(store, files)
+    assert isinstance(done, str)
+    return done
+
+
+def _named(
+    view: View, number: int, staged: Sequence[Staged], ledgers: Sequence[int]
+) -> list[FileRef]:
+    """The files under the names of their ledgers."""
+    topic, generation = live_topic(view, number, "of this batch"), view.manifest.generation
+    return [
+        msgspec.structs.replace(
+            one.file, ledger=ledger,
+            path=sealed_path(
+                ledger_dir(view.catalog, number_of(topic, one.partition), "p"), ledger, generation
+            ),
+        )
+        for one, ledger in zip(staged, ledgers, strict=True)
+    ]  # fmt: skip
+
+
+def _link(disk: Disk, staged: Sequence[Staged], files: Sequence[FileRef]) -> None:
+    for one, file in zip(staged, files, strict=True):
+        disk.link(one.file.path, file.path)
+    for directory in sorted({file.path.rpartition("/")[0] for file in files}):
+        disk.sync_dir(directory)
+
+
+def _unlink(store: Store, files: Sequence[FileRef]) -> None:
+    """Take back names that no frame knows; what stays is swept."""
+    for file in files:
+        with suppress(TxlogError):
+            unlink_unnamed(store, file.path)
+
+
+def _check(disk: Disk, staged: Sequence[Staged]) -> None:
+    for one in staged:
+        _check_file(disk, one.file)
+
+
+def _check_file(disk: Disk, ref: FileRef) -> None:
+    file = disk.open(ref.path)
+    try:
+        if ref.bytes <= CHECK_BYTES_MAX:
+            SegmentReader(file, ref).check()
+            return
+        check_size(file, ref.path, ref.bytes)
+        tail = ref.bytes - ref.footer_bytes
+        checked_bytes(file, ref.path, tail, ref.footer_bytes, ref.footer_crc)
+    finally:
+        file.close()
+
+
+def _with_stage(act: Callable[[], None]) -> None:
+    """Run an act that needs the staged files."""
+    try:
+        act()
+    except MissingFile as error:
+        raise NotAllowed(
+            f"a staged file of the batch is gone: {error.fields.get('path')}",
+            hint="it was aborted, or waited longer than stage_ttl_ms: write it again",
+            path=error.fields.get("path"),
+        ) from error
+
+
+# --- the directories of jobs ------------------------------------------------------------------
+
+
+def stage_dir(view: View, topic: int) -> str:
+    """Where the jobs of a topic stage their files."""
+    name = live_topic(view, topic, "of this batch").name
+    return f"{topic_dir(name)}/{STAGE_DIR}"
+
+
+def remove_job(disk: Disk, directory: str) -> int:
+    """Remove the directory of a job with everything in it; returns the bytes."""
+    size = 0
+    for name in disk.listdir(directory):
+        path = f"{directory}/{name}"
+        with suppress(MissingFile):
+            size += disk.size(path)
+            disk.unlink(path)
+    disk.remove_dir(directory)
+    return size
+
+
+def remove_tagged(disk: Disk, directory: str, tag: str, through_ms: int) -> None:
+    """Remove the directories of jobs with a tag that began until this time."""
+    for name in disk.listdir(directory):
+        began = job_time(name)
+        if is_tagged(name, tag) and began is not None and began <= through_ms:
+            remove_job(disk, f"{directory}/{name}")
+
+
+def sweep_stages(store: Store, *, topics_max: int | None = None) -> int:
+    """Remove directories of jobs that began stage_ttl_ms ago; returns the bytes.
+
+    Nothing in them is real, so it may go without looking. The caller holds the maintenance lock.
+    topics_max: with more topics than this nothing is looked for; None: also those deleted
+    """
+    now = store.clock.now()
+    now_ms = store.read(lambda view: trusted(view, store.settings, now)).wall_ms
+    oldest = now_ms - store.settings.stage_ttl_ms
+    size = 0
+    for directory in _stage_dirs(store, topics_max):
+        for name in names_in(store.disk, directory) or ():
+            began = job_time(name)
+            if began is not None and began <= oldest:
+                size += remove_job(store.disk, f"{directory}/{name}")
+    return size
+
+
+def _stage_dirs(store: Store, topics_max: int | None) -> Iterator[str]:
+    if topics_max is not None:
+        names = store.read(lambda view: [topic.name for topic in view.catalog.topics.values()])
+        yield from (f"{topic_dir(name)}/{STAGE_DIR}" for name in names[: topics_max + 1]
+                    if len(names) <= topics_max)  # fmt: skip
+        return
+    yield from (f"{path}/{STAGE_DIR}" for path in below_topics(store.disk, 3))

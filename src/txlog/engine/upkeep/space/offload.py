@@ -1,0 +1,122 @@
+"""Offloading: sealed files go to a directory or a bucket, and are read from there.
+
+    1 the place   a frame of its own, before anything is copied there
+    2 copy        checked against its checksum on the way, and read back from where it arrived
+    3 switch      one frame a file, checked again under the write lock; then the ledger is there
+    4 let go      the next checkpoint no longer names the local file; it goes after the grace
+
+A crash before the frame leaves a copy that nobody names; the next offload writes it again, and
+`txlog admin gc` removes it otherwise. Only clean files of sidecars go: others are to be compacted.
+The caller holds the maintenance lock. Source: ANALYTICS 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.topics import offload as deciding
+from txlog.engine.storage import remote
+from txlog.engine.storage.checked import damaged
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.store.identity import COPIED
+from txlog.engine.store.pins import pinned
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.space.sweep import named_paths
+from txlog.engine.view.view import View
+from txlog.errors import DiskFailed
+from txlog.startup.crc32c import crc32c
+
+
+@dataclass(slots=True)
+class OffloadReport:
+    """What an offload did, or would do; ledgers_left: those that stay in the store."""
+
+    files: int = 0
+    size_bytes: int = 0
+    ledgers_left: int = 0
+
+
+def offloadable(view: View, numbers: list[int], report: OffloadReport) -> list[FileRef]:
+    """The files of partitions that can go, by store-wide number; the others are counted."""
+    out: list[FileRef] = []
+    for number in numbers:
+        ledgers = [("p", end.ledger) for end in view.topic(number).ledgers]
+        ledgers += [("s", end.ledger) for end in view.buffer(number).ledgers]
+        for role, ledger in ledgers:
+            refs = view.files.of(ledger)
+            if refs and remote.is_far(refs[0].path):
+                continue
+            if refs and _may_go(role, refs[0]):
+                out.append(refs[0])
+            else:
+                report.ledgers_left += 1
+    return out
+
+
+def _may_go(role: str, ref: FileRef) -> bool:
+    return ref.form in ("chunks", "adopted") or (
+        ref.form == "sealed" and (role == "p" or ref.clean)
+    )
+
+
+def offload_files(store: Store, place: str, refs: list[FileRef], report: OffloadReport) -> None:
+    """Move files to a place, each whole before the next.
+
+    raises: DiskFailed when the place cannot be written, Corruption when a file is damaged here;
+            what was moved before stays moved
+    """
+    store.write(lambda view, now: deciding.add_place(view, place))
+    for ref in refs:
+        at = remote.address(place, ref.path)
+        remote.put(place, ref.path, _pieces(store.disk, ref))
+        remote.check(at, ref.bytes, ref.crc)
+        moved = msgspec.structs.replace(ref, path=at)
+        if store.write(lambda view, now, old=ref, new=moved: _switch(view, old, new)):  # type: ignore[misc]
+            report.files += 1
+            report.size_bytes += ref.bytes
+        else:
+            remote.delete(at)  # it was trimmed or compacted meanwhile
+
+
+def _switch(view: View, old: FileRef, new: FileRef) -> Decision:
+    owner = view.catalog.owners.get(old.ledger)
+    return deciding.offload(view, 0 if owner is None else owner[0], old, new)
+
+
+def _pieces(disk: Disk, ref: FileRef) -> Iterator[bytes]:
+    """The bytes of a file; raises Corruption behind the last when they are not what they were."""
+    file = disk.open(ref.path)
+    try:
+        at = crc = 0
+        while piece := file.pread(at, remote.PIECE_BYTES):
+            crc = crc32c(piece, crc)
+            at += len(piece)
+            yield piece
+    finally:
+        file.close()
+    if (at, crc) != (ref.bytes, ref.crc):
+        raise damaged(ref.path, 0, ref.bytes, f"{ref.crc:08x}", f"{crc:08x}")
+
+
+def far_unnamed(store: Store) -> Iterator[tuple[str, str]]:
+    """Files in the places of a store that nobody names; a place that is out of reach is reported.
+
+    The caller holds the maintenance lock if they are to be removed: a copy may just be under way.
+    """
+    if store.disk.exists(COPIED):
+        return  # the store it was copied from names them
+    is_free = pinned(store.disk, store.identity.salt)
+    for place in store.read(lambda view: list(view.catalog.places)):
+        try:
+            found = remote.listed(place)
+        except DiskFailed as error:
+            store.reports.append(str(error))
+            continue
+        named = store.read(lambda view: named_paths(store, view))
+        if named is not None:
+            yield from ((p, "unnamed") for p, _ in found if p not in named and is_free(p))

@@ -1,0 +1,253 @@
+"""The sweep of files that nobody names: what passes that died left behind (R19, Law 5).
+
+Segment and state files are published by the holder of the maintenance lock, so what lies there and
+is named neither by the two newest manifests nor by a frame since will never be. A temporary may be
+another process's, writing right now: it goes only if its flock is free. So may a file in a sidecar,
+of a large message whose frame is not written yet: its sender holds the flock until it is. Once that
+is free a look under the write lock, where every written frame is seen, tells for good. So it does
+of a ledger in a partition: the frame that adopted it may be written and not flushed. What a reader
+has pinned stays while it lives. The lock of a consumer that is attached no more is nobody's, for
+its number is used once. What is no directory where a store has one is left alone; verify names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from txlog.engine.folds.catalog import has_partition
+from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
+from txlog.engine.storage.manifest import Manifest, changes_of, generations, read_manifest
+from txlog.engine.storage.remote import is_far
+from txlog.engine.store.identity import COPIED
+from txlog.engine.store.liveness import is_held
+from txlog.engine.store.pins import PINS_DIR, pinned, pins, unpinned
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.changes.log import CURSORS_DIR, DIRECTORIES
+from txlog.engine.upkeep.checkpoint.history import HISTORY_DIR
+from txlog.engine.upkeep.checkpoint.unlinking import (
+    SIDECAR_DIR,
+    STATE_DIR,
+    needed_before,
+    unlink_free,
+)
+from txlog.engine.upkeep.delayed.buckets import delayed_partitions
+from txlog.engine.view.paths import DELAYED_DIR, Place, place_dir, place_of
+from txlog.engine.view.view import View
+from txlog.errors import Corruption, IntegrityError, MissingFile
+
+CONSUMERS_DIR = "consumers"
+FIXED_DIRECTORIES = (
+    "", "journal", "manifest", "state", "quarantine", CONSUMERS_DIR, HISTORY_DIR,
+    *DIRECTORIES.values(),
+)  # fmt: skip
+SEGMENT_SUFFIXES = (".arrow", ".parquet", ".state")
+
+
+def sweep_unnamed(store: Store, *, directories_max: int | None = None) -> int:
+    """Unlink unnamed files; returns their bytes. The caller holds the maintenance lock.
+
+    directories_max: with more partitions than this only the fixed directories are looked through;
+                     None: every directory, those of deleted topics too
+    """
+    return sum(unlink_unnamed(store, path) for path, _ in [*unnamed(store, directories_max)])
+
+
+def unlink_unnamed(store: Store, path: str) -> int:
+    """Unlink a file that nobody named; returns its bytes, 0 when it is wanted by now (R19)."""
+    if path.startswith(f"{PINS_DIR}/"):
+        return _unlink_pin(store, path)
+    name, in_sidecar = path.rpartition("/")[2], SIDECAR_DIR in path
+    if name.startswith("ledger-") or (in_sidecar and not name.startswith(TEMPORARY_PREFIX)):
+        if in_sidecar and is_held(store.disk, path):
+            return 0
+        named = store.locked(lambda view: named_paths(store, view))
+        if named is None or path in named:
+            return 0
+    return unlink_free(store, [path])
+
+
+def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[str, str]]:
+    """The files that nobody names, each with the reason: unnamed, temporary, or pin."""
+    is_free = pinned(store.disk, store.identity.salt)
+    yield from _free_locks(store)
+    disk = store.disk
+    by_frames, places = store.read(
+        lambda view: (_named_by_frames(view), _places(view, directories_max))
+    )
+    named = _named_by_manifests(disk, store.identity.salt)
+    if named is not None:
+        named |= by_frames
+    directories = [*every_directory(disk)] if places is None else _directories(disk, places)
+    if directories_max is not None and len(directories) > directories_max:
+        directories = []
+    for directory in (*FIXED_DIRECTORIES, *directories):
+        for name in names_in(store.disk, directory) or ():
+            path = f"{directory}/{name}" if directory else name
+            if name.startswith(TEMPORARY_PREFIX):
+                if not is_held(store.disk, path):
+                    yield path, "temporary"
+            elif name.endswith(SEGMENT_SUFFIXES) and named is not None and path not in named:
+                is_awaited = SIDECAR_DIR in path and is_held(store.disk, path)
+                if not is_awaited and is_free(path):
+                    yield path, "unnamed"
+
+
+def _free_locks(store: Store) -> Iterator[tuple[str, str]]:
+    """Pins of the dead, and locks of consumers that have left."""
+    left = store.read(lambda view: detached(store.disk, view))
+    for path in (*pins(store.disk), *left):
+        if not is_held(store.disk, path):
+            yield path, "unnamed" if path in left else "pin"
+
+
+def free_gone(store: Store) -> int:
+    """On a full disk: unlink what frames have let go, before any manifest; returns the bytes.
+
+    The frame is the moment (R18): whoever opens the store replays it and never asks for the files.
+    Otherwise there may be no room for the checkpoint that would make room.
+    """
+    if store.disk.free_bytes() >= store.settings.free_bytes_min:
+        return 0
+    return unlink_free(store, store.read(_gone_paths))
+
+
+def _gone_paths(view: View) -> list[str]:
+    gone = view.files.gone_since()
+    refs = [ref for ledger in sorted(gone) for ref in view.manifest.files.get(ledger, [])]
+    return [ref.path for ref in refs if not is_far(ref.path)]  # no room is made outside
+
+
+def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str]]:
+    """Files that lost their name at least so long ago; what the checkpoint before needs is spared.
+
+    On a full disk only its state is (R18).
+    """
+    manifest = store.read(lambda view: view.manifest)
+    is_free = pinned(store.disk, store.identity.salt)
+    is_full = store.disk.free_bytes() < store.settings.free_bytes_min
+    is_copy = store.disk.exists(COPIED)
+    spared = needed_before(store.disk, store.identity.salt, manifest)
+    for path, since in manifest.dropped:
+        is_needed = path in spared and not (is_full and not path.startswith(STATE_DIR))
+        is_due = now_ms - since >= keep_ms and not is_needed and is_free(path)
+        if is_due and (not is_copy if is_far(path) else store.disk.exists(path)):
+            yield path, "replaced"
+
+
+def _unlink_pin(store: Store, path: str) -> int:
+    with suppress(MissingFile):
+        size = store.disk.size(path)
+        with unpinned(store.disk, store.identity.salt, store.lock_timeout_ms):
+            return 0 if store.disk.exists(path) else size
+    return 0
+
+
+def named_paths(store: Store, view: View) -> set[str] | None:
+    """Every path a kept manifest or a frame names; None when a manifest cannot be read."""
+    named = _named_by_manifests(store.disk, store.identity.salt)
+    return None if named is None else named | _named_by_frames(view)
+
+
+def _named_by_frames(view: View) -> set[str]:
+    out = {ref.path for ref in view.files.sealed_since().values()} | {*view.files.lost}
+    for number in delayed_partitions(view):
+        out |= {bucket.file.path for bucket in view.delayed(number).buckets}
+    return out
+
+
+def _named_by_manifests(disk: Disk, salt: bytes) -> set[str] | None:
+    """Behind the frames, and the mutex is not needed: only who has the maintenance lock makes one.
+
+    returns: None when one cannot be read, for it might name any path
+    """
+    out: set[str] = set()
+    for generation in generations(disk):
+        try:
+            out |= paths_of(read_manifest(disk, generation, salt))
+        except (IntegrityError, MissingFile):
+            return None
+    return out
+
+
+def paths_of(manifest: Manifest) -> set[str]:
+    """Every path that a manifest names, those it has dropped and not yet unlinked too."""
+    files = {ref.path for refs in manifest.files.values() for ref in refs}
+    files |= {ref.path for ref in manifest.history} | {r.path for r in changes_of(manifest).refs}
+    return files | {ref.path for ref in manifest.dumps} | {path for path, _ in manifest.dropped}
+
+
+def detached(disk: Disk, view: View) -> list[str]:
+    """The locks of consumers that are attached no more, and whose numbers nobody gets."""
+    catalog = view.catalog
+    return [
+        f"{CONSUMERS_DIR}/{name}" for name in disk.listdir(CONSUMERS_DIR)
+        if (number := name.removesuffix(".lock")).isdecimal()
+        and int(number) < catalog.next_consumer and int(number) not in catalog.consumers
+    ]  # fmt: skip
+
+
+def names_in(disk: Disk, path: str) -> list[str] | None:
+    """The names in a directory; None: what lies there is none (nor a link followed)."""
+    try:
+        return disk.listdir(path)
+    except Corruption:
+        return None
+
+
+def below_topics(disk: Disk, levels: int, strays: list[str] | None = None) -> list[str]:
+    """What lies so many levels below `topics`: 3, topics; 4, partitions and their like.
+
+    strays: takes what is no directory above that
+    """
+    paths = ["topics"]
+    for _ in range(levels):
+        found = [(path, names_in(disk, path)) for path in paths]
+        if strays is not None:
+            strays += [path for path, names in found if names is None]
+        paths = [f"{path}/{name}" for path, names in found for name in names or ()]
+    return paths
+
+
+def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str]:
+    """Every directory of partitions and sidecars, those of deleted topics too."""
+    for path in below_topics(disk, 4, strays):
+        names = names_in(disk, path)
+        if names is None and strays is not None:
+            strays.append(path)
+        if names is not None:
+            yield path
+        yield from (f"{path}/{name}" for name in ("_txnlog", DELAYED_DIR) if name in (names or ()))
+        if CURSORS_DIR in (names or ()):
+            yield from cursor_dirs(disk, path, strays)
+
+
+def cursor_dirs(
+    disk: Disk, partition: str, strays: list[str] | None = None
+) -> Iterator[str]:  # fmt: skip
+    """The directories of cursors in that of a partition, those of deleted subscriptions too."""
+    directory = f"{partition}/{CURSORS_DIR}"
+    for path in (f"{directory}/{name}" for name in names_in(disk, directory) or ()):
+        if names_in(disk, path) is not None:
+            yield path
+        elif strays is not None:
+            strays.append(path)
+
+
+def _places(view: View, places_max: int | None) -> list[Place] | None:
+    """Where files may lie; none of them when they are too many, None when nobody asks."""
+    if places_max is None:
+        return None
+    catalog = view.catalog
+    owners = sorted(set(catalog.owners.values()))
+    delayed = [(number, "d") for number in delayed_partitions(view)
+               if has_partition(catalog, number)]  # fmt: skip
+    if len(owners) + len(delayed) > places_max:
+        return []
+    return [place_of(catalog, number, role) for number, role in (*owners, *delayed)]
+
+
+def _directories(disk: Disk, places: list[Place]) -> list[str]:
+    paths = [place_dir(place) for place in places]
+    partitions = [path for path, place in zip(paths, places, strict=True) if place.role == "p"]
+    return [*paths, *(path for one in partitions for path in cursor_dirs(disk, one))]

@@ -1,0 +1,99 @@
+"""Verifying the logs of changes: each file by its bytes, all of them against what they tell of.
+
+The newest row of a key, a cursor, or a thing of the catalog is its state at the cut of the
+checkpoint, as its dump has it: a row too many, one too few or another one is a contradiction.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+from pyroaring import BitMap, BitMap64
+
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.manifest import ChangeRef, Manifest, changes_of
+from txlog.engine.upkeep.changes.log import HINT, decoded, newest, read
+from txlog.engine.upkeep.changes.rows import KEYS, SCHEMAS, snapshot
+from txlog.engine.upkeep.verify.files import IsWanted
+from txlog.engine.upkeep.verify.findings import Findings
+from txlog.errors import MissingFile, TxlogError
+
+# What a row says of the change, and not of the state behind it.
+_OF_CHANGE: Final = frozenset(
+    "lsn time change first_lsn changes messages ranges txn batch complete".split()
+)
+_SHOWN_MAX: Final = 5
+Row = dict[str, Any]
+States = dict[tuple[Any, ...], Row]
+
+
+def check_changes(
+    disk: Disk, ref: ChangeRef, findings: Findings, is_wanted: IsWanted, *, deep: bool = False
+) -> bool:
+    """One file; returns whether it is good."""
+    try:
+        data = disk.read(ref.path)
+        findings.read(len(data))
+        table = decoded(ref, data)
+        if deep:
+            table.validate(full=True)
+    except MissingFile as error:
+        if not is_wanted(ref.path):
+            return True
+        findings.caught(error, path=ref.path, hint=HINT)
+        return False
+    except TxlogError as error:
+        findings.caught(error, path=ref.path, hint=HINT)
+        return False
+    except (pa.ArrowException, OSError) as error:
+        findings.error(601, f"{ref.path} cannot be read: {error}", path=ref.path, hint=HINT)
+        return False
+    return True
+
+
+def compare_changes(disk: Disk, manifest: Manifest, findings: Findings) -> None:
+    """What the logs of a checkpoint say at last, against its dumps."""
+    logs = changes_of(manifest)
+    if not logs.begun:
+        return
+    try:
+        states = snapshot(disk, manifest.dumps, manifest.cut_lsn, manifest.time_ms)
+        for kind, schema in SCHEMAS.items():
+            found = [read(disk, ref) for ref in logs.refs if ref.kind == kind]
+            told = newest(kind, pa.concat_tables([schema.empty_table(), *found]))
+            _compare(kind, _states(kind, told), _states(kind, states[kind]), findings)
+    except MissingFile:
+        return  # a checkpoint has replaced them meanwhile, or that was said
+    except TxlogError:
+        return  # a dump is damaged, which was said
+
+
+def _compare(kind: str, told: States, known: States, findings: Findings) -> None:
+    """Two times key to state; the first differences are named."""
+    wrong = sorted(
+        key for key in {*told, *known} if told.get(key) != known.get(key)
+    )  # fmt: skip
+    for key in wrong[:_SHOWN_MAX]:
+        why = "has no row" if key not in told else "is gone" if key not in known else (
+            "differs in " + ", ".join(n for n, v in known[key].items() if told[key][n] != v)
+        )  # fmt: skip
+        name = " ".join(map(str, key))
+        findings.error(604, f"the log of changes: {kind} {name} {why}", hint=_HINT)
+    if len(wrong) > _SHOWN_MAX:
+        findings.error(604, f"the log of changes: {len(wrong)} of {kind} are wrong", hint=_HINT)
+
+
+_HINT: Final = "txlog admin repair --rebuild changes"
+
+
+def _states(kind: str, rows: pa.Table) -> States:
+    """The state of each key, as values that do not depend on how a bitmap is packed."""
+    names = [name for name in rows.column_names if name not in _OF_CHANGE]
+    out: States = {}
+    for row in rows.select(names).to_pylist():
+        for one in row.get("bitmaps") or ():
+            load = BitMap64.deserialize if one["entry"] is None else BitMap.deserialize
+            one["bitmap"] = load(one["bitmap"])
+        out[tuple(row[name] for name in KEYS[kind])] = row
+    return out

@@ -1,0 +1,348 @@
+"""Frames that contradict the state before them: found, and what can be kept of them.
+
+A process that wrote a frame and did not apply it goes on with folds that know nothing of it: its
+next frame gives the same entry out again, and whoever replays the journal stops there. All frames
+are whole; it is only that one of them was never part of what the writer knew. That one is looked
+for: the frame without which the replay gets further. Nobody was told that it is durable, so it
+leaves its place, and what it holds in plain messages is appended behind the last frame, under new
+ids; every id that was answered stays. Nothing else of it is kept: acknowledgements are asked for
+again, a transaction is as open as its owner believes, messages that it would have taken are lost.
+
+    LSN n, removed        an empty frame in its place, or LossAccepted when messages are lost
+    behind the last LSN   a frame for each removed one that has plain messages
+
+All of it is one published journal file that begins with the first removed LSN: what an older file
+holds from there on is void (R13, R14). A death before leaves the old journal, after it the new.
+Source: Laws 1, 2 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from txlog.engine.folds.topic import Topic
+from txlog.engine.model.ops import (
+    Adopted,
+    Appended,
+    BufferAppended,
+    ChunksAppended,
+    LossAccepted,
+    Op,
+    SubscriptionDeleted,
+    TopicDeleted,
+    decode_ops,
+    encode_ops,
+)
+from txlog.engine.model.routes import FILES, ROUTES, Component
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.journal.file import (
+    FILE_HEADER_BYTES,
+    JournalFile,
+    JournalName,
+    RawFrame,
+    list_journals,
+    publish_journal,
+)
+from txlog.engine.storage.journal.frame import Buffer, encode
+from txlog.engine.storage.journal.journal import JournalMoved
+from txlog.engine.storage.journal.witness import Witness
+from txlog.engine.storage.manifest import DumpRef, Manifest
+from txlog.engine.view.dumps import FOLDS, load_dump
+from txlog.engine.view.view import View
+from txlog.errors import TxlogError
+from txlog.ids import MessageId
+from txlog.startup.values import changed
+
+REASON: Final = "a frame that its writer did not go on from"
+TRIES_MAX: Final = 64  # earlier frames of the same component that are tried for the cause
+Frame = tuple[RawFrame, list[Op]]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The first frame that cannot follow those before it; why: as its fold says it."""
+
+    raw: RawFrame
+    key: Component
+    why: str
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """A journal without contradiction: the frames as they are to be, from the first changed one.
+
+    removed: LSNs whose frame leaves its place; told: what becomes of each, for people
+    moved:   (the frame, its op under its new entries); lost: messages that cannot be kept, by LSN
+    """
+
+    frames: list[Frame]
+    removed: list[int] = field(default_factory=list)
+    moved: list[tuple[RawFrame, Appended]] = field(default_factory=list)
+    lost: dict[int, int] = field(default_factory=dict)
+    told: list[tuple[int, str]] = field(default_factory=list)
+
+
+class States:
+    """Components at an LSN, loaded from the dumps of a manifest as ops ask for them."""
+
+    def __init__(self, disk: Disk, manifest: Manifest) -> None:
+        self._disk = disk
+        self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in manifest.dumps}
+        self._loaded: dict[Component, Any] = {}
+        self._unreadable: set[Component] = set()
+
+    def follow(self, frames: Sequence[Frame]) -> Conflict | None:
+        """Apply frames up to the first that cannot be; the states are worth nothing then."""
+        for raw, ops in frames:
+            found = self.apply(raw, ops)
+            if found is not None:
+                return found
+        return None
+
+    def apply(self, raw: RawFrame, ops: Sequence[Op]) -> Conflict | None:
+        """Apply a frame, or say why it cannot be."""
+        for op in ops:
+            for key in ROUTES[type(op)](op):
+                if key is FILES or key in self._unreadable:
+                    continue
+                state = self._of(key)
+                if state is None:
+                    continue
+                try:
+                    FOLDS[key[0]].apply(state, raw.lsn, raw.time_ms, op)
+                except TxlogError as error:
+                    return Conflict(raw, key, error.message)
+                except (LookupError, ValueError, TypeError, AssertionError) as error:
+                    return Conflict(raw, key, f"frame {raw.lsn}: {key[0]}: {error!r}")
+            if isinstance(op, TopicDeleted | SubscriptionDeleted):
+                self._forget(op)
+        return None
+
+    def topic(self, partition: int) -> Topic | None:
+        """What a partition holds; None: its dump is damaged."""
+        state: Topic | None = self._of(("topic", partition, 0))
+        return state
+
+    def _of(self, key: Component) -> Any:
+        """The state of a component; None: its dump is damaged, which is said of its file."""
+        state = self._loaded.get(key)
+        if state is None:
+            fold, ref = FOLDS[key[0]], self._dumps.get(key)
+            try:
+                state = fold.new() if ref is None else _loaded(self._disk, ref)
+            except TxlogError:
+                self._unreadable.add(key)
+                return None
+            self._loaded[key] = state
+        return state
+
+    def _forget(self, op: TopicDeleted | SubscriptionDeleted) -> None:
+        for number in op.partitions:
+            keys: list[Component] = [
+                (kind, number, 0) for kind in ("topic", "buffer", "delayed", "watermark")
+            ]
+            if isinstance(op, SubscriptionDeleted):
+                keys = [("cursor", op.subscription, number)]
+            for key in keys:
+                self._dumps.pop(key, None)
+                self._loaded.pop(key, None)
+
+
+def _loaded(disk: Disk, ref: DumpRef) -> object:
+    return load_dump(disk, FOLDS[ref.kind], ref)
+
+
+def valid_frames(
+    disk: Disk, salt: bytes, boot_id: str, generation: int
+) -> tuple[Manifest, list[Frame]] | None:
+    """A manifest and the frames behind it, flushed or not; None: they cannot be read so."""
+    try:
+        view = View.open(disk, salt, boot_id, generation=generation)
+    except TxlogError:
+        return None
+    try:
+        return view.manifest, decoded(view.journal.read_valid())
+    except (TxlogError, JournalMoved):
+        return None
+    finally:
+        view.close()
+
+
+def decoded(raws: Sequence[RawFrame]) -> list[Frame]:
+    """Frames with their ops; raises Corruption."""
+    return [(raw, decode_ops(raw.ops, lsn=raw.lsn)) for raw in raws]
+
+
+def first_conflict(disk: Disk, manifest: Manifest, frames: Sequence[Frame]) -> Conflict | None:
+    """The first of the frames behind a manifest that contradicts what stands before it."""
+    return States(disk, manifest).follow(frames)
+
+
+def reconcile(disk: Disk, manifest: Manifest, frames: list[Frame]) -> Reconciled:
+    """Which frames have to leave their place, and what is kept of them; changes nothing."""
+    out = Reconciled(list(frames))
+    found = first_conflict(disk, manifest, out.frames)
+    while found is not None:
+        found = _remove_cause(disk, manifest, out, found)
+    states = States(disk, manifest)
+    states.follow(out.frames)
+    gone = {raw.lsn: (raw, ops) for raw, ops in frames if raw.lsn in out.removed}
+    for lsn in sorted(out.removed):
+        _keep(states, out, *gone[lsn])
+    return out
+
+
+def _remove_cause(
+    disk: Disk, manifest: Manifest, out: Reconciled, found: Conflict
+) -> Conflict | None:
+    """Take out the frame without which the replay gets furthest; returns the next conflict.
+
+    The nearest before the conflict that has to do with the same component; none helps: itself.
+    """
+    at = next(n for n, (raw, _) in enumerate(out.frames) if raw.lsn == found.raw.lsn)
+    near = [n for n in range(at - 1, -1, -1) if _concerns(out.frames[n][1], found.key)]
+    for n in near[:TRIES_MAX]:
+        rest = [*out.frames[:n], *out.frames[n + 1 :]]
+        after = first_conflict(disk, manifest, rest)
+        if after is None or after.raw.lsn > found.raw.lsn:
+            out.removed.append(out.frames[n][0].lsn)
+            out.frames = rest
+            return after
+    out.removed.append(found.raw.lsn)
+    out.frames = [*out.frames[:at], *out.frames[at + 1 :]]
+    return first_conflict(disk, manifest, out.frames)
+
+
+def _concerns(ops: Sequence[Op], key: Component) -> bool:
+    return any(key in ROUTES[type(op)](op) for op in ops)
+
+
+def _keep(states: States, out: Reconciled, raw: RawFrame, ops: Sequence[Op]) -> None:
+    """Append the plain messages of a removed frame behind the others, if they can follow."""
+    lost, said = 0, []
+    for op in ops:
+        if isinstance(op, Appended) and _is_repeated(states, op):
+            said.append(f"{_count(op.rows)}, which the producer repeated since")
+        elif isinstance(op, Appended):
+            moved = _moved(states, raw, op)
+            if moved is None:
+                lost += op.rows
+                said.append(f"{_count(op.rows)} that cannot follow the others")
+                continue
+            out.moved.append((raw, moved))
+            said.append(f"{_count(op.rows)} under new ids: {_span(moved)} for {_span(op)}")
+        elif isinstance(op, BufferAppended):
+            lost += op.rows
+            said.append(f"{_count(op.rows)} of transaction {op.coordinator}:{op.sequence}")
+        elif isinstance(op, ChunksAppended):
+            lost += 1
+            said.append(f"a large message of transaction {op.coordinator}:{op.sequence}")
+        elif isinstance(op, Adopted):
+            lost += op.file.rows
+            said.append(f"{_count(op.file.rows)} of a batch of files")
+    if lost:
+        out.lost[raw.lsn] = lost
+    out.told.append((raw.lsn, "; ".join(said) or "no messages"))
+
+
+def _moved(states: States, raw: RawFrame, op: Appended) -> Appended | None:
+    """The op at the end of what its partition has now; None: it cannot stand there."""
+    topic = states.topic(op.partition)
+    if topic is None or not topic.ledgers:
+        return None  # deleted since
+    end = topic.ledgers[-1]
+    if end.sealed:
+        return None
+    moved = msgspec.structs.replace(op, ledger=end.ledger, first_entry=end.entries)
+    return None if states.apply(raw, [moved]) is not None else moved
+
+
+def _is_repeated(states: States, op: Appended) -> bool:
+    """True when the sequence of the messages, or a later one of their producer, is stored."""
+    topic = states.topic(op.partition)
+    known = None if topic is None or op.producer is None else topic.producers.get(op.producer)
+    return known is not None and op.last_sequence <= known.sequence
+
+
+def _span(op: Appended) -> str:
+    first, last = op.first_entry, op.first_entry + op.rows - 1
+    only = str(MessageId(op.ledger, first))
+    return only if op.rows == 1 else f"{only} to {MessageId(op.ledger, last)}"
+
+
+def _count(messages: int) -> str:
+    return "1 message" if messages == 1 else f"{messages} messages"
+
+
+def is_last_file(disk: Disk, first_lsn: int) -> bool:
+    """True when no journal file begins behind a frame, so that it can be written anew."""
+    return all(name.first_lsn <= first_lsn for name in list_journals(disk))
+
+
+def rewrite(
+    disk: Disk, salt: bytes, manifest: Manifest, frames: Sequence[Frame], found: Reconciled,
+    uid: int,
+) -> JournalName:  # fmt: skip
+    """Publish the journal as it was reconciled; the caller holds both locks. Returns its name.
+
+    frames: all of them, as they are behind the manifest
+    raises: StoreFull, DiskFailed, Corruption: nothing was changed
+    """
+    first = min(found.removed)
+    start = next(n for n, (raw, _) in enumerate(frames) if raw.lsn == first)
+    chain = frames[start - 1][0].crc if start else manifest.chain_crc
+    out: list[Buffer] = []
+    place, lsn = FILE_HEADER_BYTES, first
+    previous = chain
+    files: dict[JournalName, JournalFile] = {}
+
+    def add(raw: RawFrame, ops: bytes, *, has_rows: bool) -> None:
+        nonlocal place, lsn, previous
+        rows: Buffer | None = None
+        if has_rows and raw.rows_bytes:
+            file = files.get(raw.journal)
+            if file is None:
+                file = files[raw.journal] = JournalFile(disk, raw.journal, salt)
+            rows = file.file.pread(raw.rows_offset, raw.rows_bytes)
+        parts, total, previous = encode(
+            lsn=lsn, durable_lsn=min(raw.durable_lsn, lsn - 1), time_ms=raw.time_ms, offset=place,
+            ops=ops, rows=rows, columns=raw.columns if rows is not None else 0, salt=salt,
+            previous_crc=previous,
+        )  # fmt: skip
+        out.extend(parts)
+        place, lsn = place + total, lsn + 1
+
+    try:
+        for raw, _ in frames[start:]:
+            if raw.lsn in found.removed:
+                lost = found.lost.get(raw.lsn, 0)
+                ops: list[Op] = [LossAccepted(0, 0, raw.lsn, raw.lsn, lost, REASON, uid)]
+                add(raw, encode_ops(ops if lost else []), has_rows=False)
+            else:
+                add(raw, raw.ops, has_rows=True)
+        for raw in {one.lsn: one for one, _ in found.moved}.values():
+            ops = [op for one, op in found.moved if one.lsn == raw.lsn]
+            add(raw, encode_ops(ops), has_rows=True)
+    finally:
+        for file in files.values():
+            file.close()
+    same = [name.rewrite for name in list_journals(disk) if name.first_lsn == first]
+    name = JournalName(first, max(same) + 1 if same else 0)
+    _let_look(disk, salt)
+    publish_journal(disk, name, salt, chain, out)
+    return name
+
+
+def _let_look(disk: Disk, salt: bytes) -> None:
+    """Name no file in the witness: whoever reads looks for the newest, once it is there."""
+    witness = Witness(disk, salt)
+    try:
+        known = witness.read()
+        if known is not None:
+            witness.write(changed(known, journal=0))
+    finally:
+        witness.close()

@@ -1,0 +1,283 @@
+"""Verifying that the components agree: with each other, and with the rows that are stored.
+
+    partition     its ledgers against the rows: entries, messages, markers
+    sidecar       every visible or open message is a row of that transaction with that index
+    cursors       what is acknowledged, held or in hand exists, and by whom exists
+    coordinators  what is held is of an unfinished transaction; a commit has its markers
+    keys          bound is exactly what is open under a key
+    delayed       the index has what the log says is not due, and nothing else
+    watermarks    what the rows assert leads to the state, and to every snapshot on the way
+
+Each is a function of one view; what it reads of rows it reads in columns. A component whose own
+bytes are damaged raises, and the others are looked at all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+import pyarrow as pa
+
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds import coordinator as coordinators
+from txlog.engine.folds import transaction_key as transaction_keys
+from txlog.engine.folds.watermark import START, State, read_snapshot
+from txlog.engine.plan.delayed.upcoming import TIMES, columns_of, later_in, scan
+from txlog.engine.plan.hanging import contradictions
+from txlog.engine.plan.watermarks.rows import Row, read_rows
+from txlog.engine.plan.watermarks.value import moves_between
+from txlog.engine.upkeep.delayed.buckets import BEFORE_ALL, BEHIND_ALL, delayed_partitions
+from txlog.engine.upkeep.verify.findings import Findings
+from txlog.engine.upkeep.verify.rows import check_partition_rows, check_sidecar_rows
+from txlog.engine.upkeep.verify.verify_cursors import check_cursor
+from txlog.engine.view.view import View
+from txlog.errors import IntegrityError, TxlogError
+from txlog.ids import SIDECAR, TopicName
+from txlog.startup import compute as pc
+
+_NAMED = "txlog delay rebuild makes the index anew from the log"
+
+
+def check_folds(view: View, findings: Findings, partitions: Collection[int] | None) -> None:
+    """Look at every component; partitions: only at these and what is said of them."""
+    try:
+        every = [n for topic in view.catalog.topics.values() for n in catalogs.numbers(topic)]
+    except TxlogError as error:
+        findings.caught(error)
+        return
+    wanted = [n for n in every if partitions is None or n in partitions]
+    for number in wanted:
+        for check in (check_partition_rows, check_sidecar_rows, _contradictions, _watermark):
+            _guarded(check, view, number, findings)
+        topic = catalogs.topic_of(view.catalog, number)
+        for subscription in topic.subscriptions:
+            try:
+                check_cursor(view, subscription, number, findings)
+            except TxlogError as error:
+                findings.caught(error, partition=number)
+    for number in delayed_partitions(view):
+        if number in wanted:
+            _guarded(_delayed, view, number, findings)
+    _transactions(view, wanted, findings)
+    _reserved(view, wanted, findings)
+    if partitions is None:
+        _keys(view, findings)
+        _owners(view, set(every), findings)
+
+
+def _guarded(
+    check: Callable[[View, int, Findings], None], view: View, number: int, findings: Findings
+) -> None:
+    try:
+        check(view, number, findings)
+    except TxlogError as error:
+        findings.caught(error, partition=number)
+    except (LookupError, ValueError, TypeError, AssertionError, pa.ArrowException) as error:
+        findings.error(
+            604, f"{check.__name__.strip('_')} of partition {number} cannot be told: {error!r}",
+            partition=number,
+        )  # fmt: skip
+
+
+def _contradictions(view: View, number: int, findings: Findings) -> None:
+    """What is held for a transaction that has ended, or never was; markers of aborted ones."""
+    for one in contradictions(view, number):
+        findings.error(
+            604, f"transaction {one.coordinator}:{one.sequence}: {one.detail}", partition=number
+        )
+
+
+def _transactions(view: View, wanted: Collection[int], findings: Findings) -> None:
+    """Each ended once: what committed has its markers, what aborted has none."""
+    try:
+        view.load_coordinators()
+    except TxlogError as error:
+        findings.caught(error)
+        return
+    for _, state in view.loaded_coordinators():
+        for sequence, txn in [*state.unfinished.items(), *state.ended.items()]:
+            is_ended = sequence in state.ended
+            if txn.sequence != sequence or (txn.status in coordinators.ENDED) is not is_ended:
+                findings.error(
+                    604, f"transaction {txn.coordinator}:{sequence} is kept as "
+                    f"{'ended' if is_ended else 'unfinished'} and is {txn.status}",
+                )  # fmt: skip
+            if sequence >= state.next_sequence or sequence >= state.reserved_below:
+                findings.error(604, f"transaction {txn.coordinator}:{sequence} was never issued")
+            for number, ledger, entry, count in txn.markers:
+                if number in wanted:
+                    _marker(view, txn, (number, ledger, entry, count), findings)
+
+
+def _marker(
+    view: View, txn: coordinators.Txn, place: tuple[int, int, int, int], findings: Findings
+) -> None:
+    number, ledger, entry, count = place
+    try:
+        if all(end.ledger != ledger for end in view.topic(number).ledgers):
+            return  # trimmed
+        marker = buffers.find_marker(view.buffer(number), ledger, entry)
+    except TxlogError:
+        return  # its dump is damaged, which was said
+    name = f"transaction {txn.coordinator}:{txn.sequence}"
+    refs = view.files.of(ledger)
+    if refs and refs[0].form == "adopted":
+        return  # of a batch: its files stand there themselves
+    if marker is None:
+        findings.error(604, f"{name} has no marker at {ledger}:{entry}", partition=number,
+                       ledger=ledger, first=(ledger, entry))  # fmt: skip
+    elif (marker.coordinator, marker.sequence, marker.count) != (
+        txn.coordinator, txn.sequence, count,
+    ):  # fmt: skip
+        findings.error(
+            604, f"the marker at {ledger}:{entry} is of {marker.coordinator}:{marker.sequence} "
+            f"with {marker.count} messages, {name} says {count}", partition=number, ledger=ledger,
+            first=(ledger, entry),
+        )  # fmt: skip
+
+
+def _reserved(view: View, wanted: Collection[int], findings: Findings) -> None:
+    """Topics of a name that is refused by now; they are read and written as any other."""
+    for topic in view.catalog.topics.values():
+        if TopicName.parse(topic.name).name == SIDECAR and topic.first_partition in wanted:
+            findings.warning(
+                "reserved", f"topic {SIDECAR} has the name of a sidecar",
+                partition=topic.first_partition,
+                hint="copy what it holds to another topic (txlog job replay), then delete it",
+            )  # fmt: skip
+
+
+def _keys(view: View, findings: Findings) -> None:
+    """A key has bound what is open under it; nothing is open under a key that does not say so."""
+    states = dict(view.loaded_coordinators())
+    bound: set[tuple[int, int]] = set()
+    for key in sorted(view.known()):
+        if key[0] != "key":
+            continue
+        try:
+            keys: transaction_keys.Keys = view.keys(key[1])
+        except TxlogError as error:
+            findings.caught(error)
+            continue
+        for uid, named in keys.of.items():
+            for name, one in named.items():
+                if one.sequence < 0:
+                    continue
+                txn = states[key[1]].unfinished.get(one.sequence) if key[1] in states else None
+                if txn is None or (txn.key, txn.owner_uid) != (name, uid):
+                    findings.error(
+                        604, f"key {name} of {one.owner} has bound transaction "
+                        f"{key[1]}:{one.sequence}, which is not open under it",
+                    )  # fmt: skip
+                elif txn.epoch > one.epoch:
+                    findings.error(
+                        604, f"transaction {key[1]}:{one.sequence} has epoch {txn.epoch} of key "
+                        f"{name}, which is at {one.epoch}",
+                    )  # fmt: skip
+                bound.add((key[1], one.sequence))
+    for number, state in states.items():
+        for sequence, txn in state.unfinished.items():
+            is_open = txn.status == coordinators.OPEN and txn.key is not None
+            if is_open and (number, sequence) not in bound:
+                findings.error(
+                    604, f"transaction {number}:{sequence} is open under key {txn.key}, which "
+                    "does not know of it",
+                )  # fmt: skip
+
+
+def _owners(view: View, every: set[int], findings: Findings) -> None:
+    """Every ledger has an owner that exists, and is below the next number."""
+    catalog = view.catalog
+    for ledger, (number, _) in sorted(catalog.owners.items()):
+        if number not in every:
+            findings.error(604, f"ledger {ledger} belongs to partition {number}, which is none",
+                           ledger=ledger)  # fmt: skip
+        if ledger >= catalog.next_ledger:
+            findings.error(604, f"ledger {ledger} was never given out", ledger=ledger)
+    for consumer in catalog.consumers.values():
+        if consumer.subscription not in catalog.subscriptions:
+            findings.error(604, f"consumer {consumer.name} has a subscription that is none")
+
+
+def _delayed(view: View, number: int, findings: Findings) -> None:
+    """The index of delayed messages against the log, of what may not be due."""
+    state = view.delayed(number)
+    gone = view.topic(number).ledgers[0].ledger
+    tables = [TIMES.empty_table(), columns_of(state.mutable)]
+    for bucket in state.buckets:
+        try:
+            tables.append(later_in(view, bucket, state.passed_ms))
+        except IntegrityError:
+            return  # said of its file; it is dropped and made again
+    indexed = _comparable(pa.concat_tables(tables), state.passed_ms, gone)
+    logged = _comparable(scan(view, number, BEFORE_ALL, BEHIND_ALL), state.passed_ms, gone)
+    names = TIMES.names
+    missing = logged.join(indexed, names, join_type="left anti")
+    for first, last in state.unindexed:
+        missing = _outside(missing, first, last)
+    surplus = indexed.join(logged, names, join_type="left anti")
+    for table, how in ((missing, "is not in the index"), (surplus, "is in the index only")):
+        if table.num_rows:
+            ledger, entry = table["ledger"][0].as_py(), table["entry"][0].as_py()
+            findings.error(
+                604, f"{table.num_rows} delayed messages: each {how}, the first is "
+                f"{ledger}:{entry}", partition=number, ledger=ledger, first=(ledger, entry),
+                hint=_NAMED,
+            )  # fmt: skip
+
+
+def _comparable(times: pa.Table, passed_ms: int, gone: int) -> pa.Table:
+    is_later = pc.greater(times["deliver_at"], passed_ms)
+    return times.filter(pc.and_(is_later, pc.greater_equal(times["ledger"], gone)))
+
+
+def _outside(times: pa.Table, first: tuple[int, int, int], last: tuple[int, int, int]) -> pa.Table:
+    rows = zip(*(times[name].to_pylist() for name in ("ledger", "entry", "index")), strict=True)
+    return times.filter(pa.array([not first <= row <= last for row in rows], pa.bool_()))
+
+
+def _watermark(view: View, number: int, findings: Findings) -> None:
+    """Fold the rows that move the watermark, from the first snapshot there is."""
+    known = view.watermark(number)
+    snapshots = sorted((ledger, entry) for ledger, rows in known.snapshots.items()
+                       for entry in rows)  # fmt: skip
+    state, behind = State(), START
+    if snapshots:
+        first = _snapshot(view, snapshots[0])
+        if first is None:
+            return  # of a version that this program does not read
+        state, behind = first, snapshots[0]
+    elif not known.state.seen:
+        return
+    for place in snapshots[1:]:
+        for row in _moves(view, number, behind, place):
+            row.take(state)
+        behind = place
+        found = _snapshot(view, place)
+        if found is not None and (found.active, found.seen) != (state.active, state.seen):
+            findings.error(
+                604, f"the watermark snapshot at {place[0]}:{place[1]} is not what the rows before "
+                "it say", partition=number, ledger=place[0], first=place,
+            )  # fmt: skip
+            return
+    for row in _moves(view, number, behind, None):
+        row.take(state)
+    if (known.state.active, known.state.seen) != (state.active, state.seen):
+        findings.error(
+            604, f"the watermark is {known.state.value}, and its rows say {state.value}",
+            partition=number,
+        )  # fmt: skip
+
+
+def _moves(
+    view: View, number: int, behind: tuple[int, int], last: tuple[int, int] | None
+) -> Iterator[Row]:
+    return read_rows(view, [*moves_between(view.watermark(number), behind, last)])
+
+
+def _snapshot(view: View, place: tuple[int, int]) -> State | None:
+    ledger, entry = place
+    (table,) = view.rows([(ledger, entry, entry + 1)], ["value"])
+    found = read_snapshot(table.column(0)[0].as_py())
+    return None if found is None else found.state

@@ -1,0 +1,359 @@
+"""Verifying the journal: every file, every frame, the chain over all files, and the zeros behind.
+
+Reads what RELIABILITY 2.3 asks a writer to look at, and changes nothing: V, the last frame of the
+valid chain, against D, what is known to have been durable. A frame that somebody is writing at this
+moment is no finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from txlog.engine.model.ops import decode_ops
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.journal.file import (
+    FILE_HEADER_BYTES,
+    JournalFile,
+    JournalName,
+    list_journals,
+)
+from txlog.engine.storage.journal.frame import attested_lsn
+from txlog.engine.storage.journal.witness import (
+    RECORD_BYTES,
+    WITNESS_PATH,
+    Witness,
+    Witnessed,
+    boot_bytes,
+    decode_record,
+)
+from txlog.engine.storage.manifest import Manifest, manifest_path
+from txlog.engine.store.liveness import WRITE_LOCK
+from txlog.engine.upkeep.verify.findings import Findings
+from txlog.errors import MissingFile, TxlogError
+
+HINT: Final = "restore the file from a copy of the store, or txlog admin repair"
+_SCAN_BYTES: Final = 1 << 20
+_LOOKS_MAX: Final = 5
+_WITNESS_BYTES: Final = 8192
+_REWRITTEN: Final = "the next writer writes it anew"
+
+
+@dataclass(slots=True)
+class Walked:
+    """How far the valid frames of a file go; end: the byte behind the last one.
+
+    attested: the highest LSN that a frame in it knew to be durable
+    """
+
+    last_lsn: int
+    crc: int
+    end: int
+    attested: int = 0
+
+
+@dataclass(slots=True)
+class Chain:
+    """The journal as a whole; known_lsn above last_lsn: frames that were durable are lost.
+
+    attested:  the highest LSN that the newest cut or a frame behind it proves to be durable
+    name, end: the file and byte behind the last valid frame; crc: of that frame
+    """
+
+    last_lsn: int
+    known_lsn: int
+    name: JournalName | None
+    end: int
+    crc: int
+    attested: int = 0
+
+    @property
+    def is_broken(self) -> bool:
+        """True when frames are lost."""
+        return self.name is None or self.last_lsn < self.known_lsn
+
+
+def check_journals(
+    disk: Disk, salt: bytes, manifests: Sequence[Manifest], witnessed: Witnessed | None,
+    findings: Findings, *, decode: bool = False,
+) -> Chain:  # fmt: skip
+    """Walk every journal file; returns where the chain of the newest manifest ends.
+
+    manifests: the good ones, oldest first
+    decode:    the ops of each frame as well
+    """
+    known = max([0 if witnessed is None else witnessed.durable_lsn,
+                 *(one.cut_lsn for one in manifests)])  # fmt: skip
+    names = list_journals(disk)
+    cuts = [one.cut_lsn for one in manifests] or [0]
+    for one in manifests:
+        with findings.lowered(one.cut_lsn < cuts[-1]):
+            _check_cut(disk, salt, names, one, findings)
+    if not names:
+        findings.error(602, "there is no journal file", path="journal", hint=HINT)
+        return Chain(cuts[-1], max(known, cuts[-1] + 1), None, 0, 0)
+    chain = Chain(cuts[-1], known, None, 0, 0)
+    before: Walked | None = None
+    for number, name in enumerate(names):
+        after = names[number + 1] if number + 1 < len(names) else None
+        if after is not None and after.first_lsn <= cuts[0] + 1:
+            _check_left_over(disk, salt, name, findings)
+            continue
+        is_needed = after is None or after.first_lsn > cuts[-1] + 1
+        with findings.lowered(not is_needed):
+            before = _look(disk, salt, (name, after), before, chain, findings, is_needed, decode)
+    if all(name.first_lsn != cuts[-1] + 1 for name in names):
+        chain.name = None  # an older file is none that the newest checkpoint goes on in
+    return chain
+
+
+def _check_cut(
+    disk: Disk, salt: bytes, names: Sequence[JournalName], manifest: Manifest, findings: Findings
+) -> None:
+    """The file that begins where a manifest ends, and whether it continues that chain."""
+    mine = [name for name in names if name.first_lsn == manifest.cut_lsn + 1]
+    if not mine:
+        findings.error(
+            602, f"the journal behind {manifest_path(manifest.generation)} is missing: no file "
+            f"begins with LSN {manifest.cut_lsn + 1}", path="journal", hint=HINT,
+        )  # fmt: skip
+        return
+    try:
+        file = JournalFile(disk, mine[-1], salt)
+    except TxlogError:
+        return  # its own look says so
+    try:
+        if file.chain_crc != manifest.chain_crc:
+            findings.error(
+                602, f"{mine[-1].path} does not continue the checkpoint at LSN "
+                f"{manifest.cut_lsn}", path=mine[-1].path, offset=32,
+            )  # fmt: skip
+    finally:
+        file.close()
+
+
+def _look(
+    disk: Disk, salt: bytes, names: tuple[JournalName, JournalName | None], before: Walked | None,
+    chain: Chain, findings: Findings, is_needed: bool, decode: bool,
+) -> Walked | None:  # fmt: skip
+    """One file that a kept manifest needs, and how far it goes; is_needed: by the newest."""
+    name, after = names
+    try:
+        file = JournalFile(disk, name, salt)
+    except MissingFile:
+        return None  # a checkpoint removed it while we read; what needs it says so
+    except TxlogError as error:  # damaged, or it cannot be read at all
+        findings.caught(error, path=name.path)
+        if is_needed:
+            chain.known_lsn = max(chain.known_lsn, name.first_lsn)
+        return None
+    try:
+        walked = _check_file(file, before, after, findings, decode=decode)
+        if is_needed:
+            _follow(chain, name, walked, after)
+        if after is None:
+            _check_tail(disk, salt, file, walked, chain, findings)
+        return walked
+    finally:
+        file.close()
+
+
+def _check_left_over(disk: Disk, salt: bytes, name: JournalName, findings: Findings) -> None:
+    """A file that no kept manifest needs: the next checkpoint removes it."""
+    try:
+        file = JournalFile(disk, name, salt)
+    except MissingFile:
+        return
+    except TxlogError as error:
+        findings.warning("void", f"{error.message}; nothing needs it", path=name.path)
+        return
+    try:
+        findings.read(file.size)
+        _rest(file, _walk(file, findings, decode=False), findings)
+    finally:
+        file.close()
+
+
+def _check_file(
+    file: JournalFile, before: Walked | None, after: JournalName | None, findings: Findings, *,
+    decode: bool,
+) -> Walked:  # fmt: skip
+    """One file up to where a younger one takes over, and behind that."""
+    findings.read(file.size)
+    name = file.name
+    follows = before is not None and before.last_lsn == name.first_lsn - 1
+    if follows and before is not None and before.crc != file.chain_crc:
+        findings.error(
+            602, f"{name.path} does not continue the chain", path=name.path, offset=32,
+        )  # fmt: skip
+    stop = None if after is None else after.first_lsn - 1
+    walked = _walk(file, findings, decode=decode, stop=stop)
+    if stop is None:
+        return walked
+    if walked.last_lsn < stop:
+        findings.error(
+            602, f"{name.path} is damaged at byte {walked.end}: LSN {walked.last_lsn + 1} to "
+            f"{stop} cannot be read", path=name.path, offset=walked.end, hint=HINT,
+        )  # fmt: skip
+        return walked
+    # behind the cut lies what a younger file has again, then zeros; nobody reads it
+    beyond = Walked(walked.last_lsn, walked.crc, walked.end, walked.attested)
+    _rest(file, _walk(file, findings, decode=False, start=beyond, count=False), findings)
+    return walked
+
+
+def _walk(
+    file: JournalFile, findings: Findings, *, decode: bool, stop: int | None = None,
+    start: Walked | None = None, count: bool = True,
+) -> Walked:  # fmt: skip
+    """Follow the frames of a file from its first, or from a place, up to an LSN or the last."""
+    at = start or Walked(file.name.first_lsn - 1, file.chain_crc, FILE_HEADER_BYTES)
+    while stop is None or at.last_lsn < stop:
+        frame = file.read_frame(at.end, at.last_lsn + 1, at.crc)
+        if frame is None:
+            break
+        at.last_lsn, at.crc = frame.lsn, frame.crc
+        at.end = frame.offset + frame.total_bytes
+        at.attested = max(at.attested, frame.durable_lsn)
+        findings.frames += count
+        if decode:
+            try:
+                decode_ops(frame.ops, lsn=frame.lsn)
+            except TxlogError as error:
+                findings.caught(error, path=file.name.path, offset=frame.offset)
+    return at
+
+
+def _first_other(file: JournalFile, at: int) -> int | None:
+    """The first byte at or behind a place that is not zero."""
+    size = file.file.size()
+    while at < size:
+        block = file.file.pread(at, min(_SCAN_BYTES, size - at))
+        if not block:
+            return None
+        if block != bytes(len(block)):
+            return at + len(block) - len(block.lstrip(b"\0"))
+        at += len(block)
+    return None
+
+
+def _rest(file: JournalFile, walked: Walked, findings: Findings) -> None:
+    """Behind what a younger file has again there is nothing."""
+    other = _first_other(file, walked.end)
+    if other is not None:
+        findings.warning(
+            "void", f"{file.name.path} has bytes behind its last frame that nothing needs",
+            path=file.name.path, offset=other,
+        )  # fmt: skip
+
+
+def _follow(chain: Chain, name: JournalName, walked: Walked, after: JournalName | None) -> None:
+    """The chain behind the newest checkpoint goes on in a file, unless it broke before."""
+    is_next = chain.name is None or chain.last_lsn == name.first_lsn - 1
+    if is_next:
+        chain.name, chain.last_lsn = name, walked.last_lsn
+        chain.end, chain.crc = walked.end, walked.crc
+    chain.known_lsn = max(chain.known_lsn, walked.attested, name.first_lsn - 1)
+    chain.attested = max(chain.attested, walked.attested, name.first_lsn - 1)
+    if after is not None:
+        chain.known_lsn = max(chain.known_lsn, after.first_lsn - 1)
+
+
+def _check_tail(
+    disk: Disk, salt: bytes, file: JournalFile, walked: Walked, chain: Chain, findings: Findings
+) -> None:
+    """Behind the last valid frame: zeros, a frame in the making, an unfinished one, or damage."""
+    other = _first_other(file, walked.end)
+    for _ in range(_LOOKS_MAX):
+        if other is None:
+            break
+        file.forget_window()  # whoever writes may have finished since
+        last = walked.last_lsn
+        _walk(file, findings, decode=False, start=walked)
+        _follow(chain, file.name, walked, None)
+        other = _first_other(file, walked.end)
+        if walked.last_lsn == last:
+            break
+    attested = 0
+    if other is not None:
+        size = file.file.size()
+        attested = attested_lsn(
+            file.file.pread(walked.end, size - walked.end), walked.end, salt
+        )  # fmt: skip
+        chain.known_lsn = max(chain.known_lsn, attested)
+    if chain.last_lsn < chain.known_lsn:
+        path, end = (file.name.path, walked.end) if chain.name is None else (
+            chain.name.path, chain.end
+        )  # fmt: skip
+        findings.error(
+            602, f"{path} is damaged at byte {end}: LSN {chain.last_lsn + 1} to "
+            f"{chain.known_lsn} were durable and cannot be read", path=path, offset=end, hint=HINT,
+        )  # fmt: skip
+    elif other is not None and not _is_writing(disk):
+        findings.warning(
+            "tail", f"{file.name.path} ends in an unfinished frame behind LSN {walked.last_lsn}",
+            path=file.name.path, offset=other, hint="the next writer cuts it, and keeps a copy",
+        )  # fmt: skip
+
+
+def _is_writing(disk: Disk) -> bool:
+    """True while some process has the write lock."""
+    try:
+        lock = disk.lock_file(WRITE_LOCK, create=False)
+    except TxlogError:
+        return False
+    try:
+        return lock.holder() is not None
+    finally:
+        lock.close()
+
+
+def check_age(disk: Disk, salt: bytes, boot_id: str, chain: Chain, findings: Findings) -> None:
+    """Whether the witness knows of what frames prove; of an earlier boot it may be older (R7)."""
+    witness = Witness(disk, salt)
+    try:
+        known = witness.read()
+    except TxlogError:
+        return  # which is said
+    finally:
+        witness.close()
+    if known is None or known.boot != boot_bytes(boot_id) or known.durable_lsn >= chain.attested:
+        return
+    findings.warning(
+        "witness", f"{WITNESS_PATH} is older than the journal: it knows of LSN "
+        f"{known.durable_lsn}, frames prove LSN {chain.attested}", path=WITNESS_PATH,
+        hint=_REWRITTEN,
+    )  # fmt: skip
+
+
+def check_witness(disk: Disk, salt: bytes, findings: Findings) -> None:
+    """Both records, and the zeros around them; the loss of both costs no message."""
+    half = _WITNESS_BYTES // 2
+    for _ in range(_LOOKS_MAX):  # a record that is being written may be met half way
+        try:
+            data = disk.read(WITNESS_PATH)
+        except TxlogError as error:
+            findings.warning("witness", error.message, path=WITNESS_PATH, hint=_REWRITTEN)
+            return
+        if all(decode_record(data[at : at + RECORD_BYTES], salt) for at in (0, half)):
+            break
+    findings.read(len(data))
+    if len(data) != _WITNESS_BYTES:
+        findings.warning(
+            "witness", f"{WITNESS_PATH} has {len(data)} bytes in place of {_WITNESS_BYTES}",
+            path=WITNESS_PATH, offset=min(len(data), _WITNESS_BYTES), hint=_REWRITTEN,
+        )  # fmt: skip
+    for at in (0, half):
+        record = data[at : at + RECORD_BYTES]
+        if decode_record(record, salt) is None:
+            # both are written at init, and each is one write: none is ever half there
+            findings.warning(
+                "witness", f"a record of {WITNESS_PATH} is damaged", path=WITNESS_PATH, offset=at,
+                hint=_REWRITTEN,
+            )  # fmt: skip
+        if any(data[at + RECORD_BYTES : at + half]):
+            findings.warning(
+                "witness", f"{WITNESS_PATH} has bytes behind a record", path=WITNESS_PATH,
+                offset=at + RECORD_BYTES,
+            )  # fmt: skip

@@ -1,0 +1,111 @@
+"""Verifying Law 1 on a store: the older checkpoint and the journal behind it lead to the newer.
+
+State is compared as values: how a bitmap is packed and in which order a dict was filled is no
+difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from txlog.engine.folds.cursor import Cursor
+from txlog.engine.model.routes import Component
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.manifest import DumpRef, Manifest, manifest_path
+from txlog.engine.upkeep.verify.findings import Findings
+from txlog.engine.view.dumps import FOLDS
+from txlog.engine.view.view import View
+from txlog.errors import MissingFile, TxlogError
+from txlog.startup.crc32c import crc32c
+
+FRAMES_AT_ONCE: Final = 4096
+_VALUES_OF_DUMP: Final = ("delayed", "watermark")
+
+
+def check_replay(
+    disk: Disk, salt: bytes, boot_id: str, manifests: Sequence[Manifest], findings: Findings
+) -> None:
+    """Replay from the older of two checkpoints to the cut of the newer, and compare every dump."""
+    if len(manifests) < 2:
+        return
+    old, new = manifests[-2:]
+    try:
+        view = View.open(disk, salt, boot_id, generation=old.generation)
+    except TxlogError:
+        return  # that its bytes are damaged was said
+    try:
+        while view.lsn < new.cut_lsn:
+            view.take(view.journal.read_until(min(view.lsn + FRAMES_AT_ONCE, new.cut_lsn)))
+        _compare(disk, view, old, new, findings)
+    except MissingFile:
+        return  # a checkpoint has replaced both meanwhile
+    except TxlogError as error:
+        if not findings.is_damaged:
+            findings.caught(error)
+    finally:
+        view.close()
+
+
+def _compare(
+    disk: Disk, view: View, old: Manifest, new: Manifest, findings: Findings
+) -> None:  # fmt: skip
+    stored = {(ref.kind, ref.a, ref.b): ref for ref in new.dumps}
+    kept = {(ref.kind, ref.a, ref.b): ref for ref in old.dumps}
+    changed = set(view.changed())
+    for key in sorted({*view.known(), *stored}):
+        ref = stored.get(key)
+        if ref is not None and ref == kept.get(key) and key not in changed:
+            continue  # the same bytes
+        theirs = FOLDS[key[0]].dump(FOLDS[key[0]].new()) if ref is None else _bytes_of(disk, ref)
+        if theirs is None:
+            continue  # damaged, which was said
+        if plain(key, view.dump(key)) != plain(key, theirs):
+            name = f"{key[0]} {key[1]}" + (f" {key[2]}" if key[2] else "")
+            findings.error(
+                604, f"the state of {name} in {manifest_path(new.generation)} is not what "
+                f"{manifest_path(old.generation)} and the journal lead to",
+                path=manifest_path(new.generation) if ref is None else ref.path,
+                hint="txlog admin repair --rebuild state",
+            )  # fmt: skip
+
+
+def _bytes_of(disk: Disk, ref: DumpRef) -> bytes | None:
+    file = disk.open(ref.path)
+    try:
+        data = file.pread(ref.offset, ref.length)
+    finally:
+        file.close()
+    return data if len(data) == ref.length and crc32c(data) == ref.crc else None
+
+
+def plain(key: Component, blob: bytes) -> object:
+    """A dump as values that do not depend on how a bitmap is packed, or a dict ordered."""
+    if key[0] in _VALUES_OF_DUMP:
+        return msgspec.msgpack.decode(blob, strict=False)
+    state: Any = FOLDS[key[0]].load(blob)
+    if isinstance(state, Cursor):
+        return _plain_cursor(state)
+    return _sorted(msgspec.msgpack.decode(FOLDS[key[0]].dump(state), strict=False))
+
+
+def _plain_cursor(state: Cursor) -> object:
+    hands = state.hands
+    return [
+        state.mark_delete, state.acked.runs(), state.held.runs(), state.acked_count,
+        state.last_ack_ms, state.epoch, state.round, state.rewinds, state.redelivered,
+        state.released.runs(), msgspec.to_builtins(state.figures), hands.leased.runs(),
+        {number: (lease.ids.runs(), [(due, ids.runs()) for due, ids in lease.handouts],
+                  lease.ahead, list(lease.batch), list(lease.again))
+         for number, lease in sorted(hands.leases.items()) if lease.ids},
+        hands.waiting, hands.waiting_ids.runs(),
+        _sorted(msgspec.to_builtins(state.pending, str_keys=False)),
+    ]  # fmt: skip
+
+
+def _sorted(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,318 @@
+"""Owns Files: which files the ledgers of a view have, the open readers of them, and their rows.
+
+A manifest names files; frames behind it name others and let some go. What was read last stays open,
+as many files as the disk allows (OpenFiles). One that was closed for others and is unlinked when it
+is wanted again is MissingFile, as one that was never opened: the view follows, and looks once more
+at the newest files (R21). Their rows are the same, or trimmed, and then who asks is told so.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from txlog.engine.model import delay_ops
+from txlog.engine.model.ops import (
+    Adopted,
+    ChunksAppended,
+    Compacted,
+    LedgerSealed,
+    LedgerTrimmed,
+    Offloaded,
+    Op,
+    TopicDeleted,
+)
+from txlog.engine.model.schema import MESSAGE
+from txlog.engine.model.tail import Slice, Tail
+from txlog.engine.model.tally import Tally
+from txlog.engine.storage import remote, segment_reader
+from txlog.engine.storage.checked import HINT
+from txlog.engine.storage.disk.protocol import Disk, File
+from txlog.engine.storage.manifest import EMPTY, Manifest
+from txlog.engine.storage.segment import FileRef
+from txlog.errors import Corruption, NoResources
+
+if TYPE_CHECKING:
+    from txlog.engine.storage.segment_reader import SegmentReader, Span
+
+Request = tuple[int, int, int]  # ledger, first row, row after the last
+# The row of a large message, which no cache keeps: (its file, columns) -> a table of one row.
+Large = Callable[[FileRef, Sequence[str]], pa.Table]
+
+
+def _going(op: LedgerTrimmed | Compacted | TopicDeleted) -> list[int]:
+    """The ledgers that an op lets go."""
+    if isinstance(op, LedgerTrimmed):
+        return [op.ledger]
+    return op.old if isinstance(op, Compacted) else op.ledgers
+
+
+class OpenFiles:
+    """Which files stay open: those that were used last. For one thread at a time.
+
+    Who keeps one says by a key how it is closed, and opens it again when it needs it.
+    """
+
+    __slots__ = ("_closes", "_disk")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._closes: OrderedDict[object, Callable[[], None]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._closes)
+
+    def open(self, key: object, path: str, close: Callable[[], None]) -> File:
+        """Open a file in the store or outside, and close those that nobody used for longest.
+
+        raises: MissingFile, DiskFailed, ...; NoResources when closing all of them does not help
+        """
+        kept = self._disk.files_kept()
+        while len(self._closes) >= kept:
+            self._closes.popitem(last=False)[1]()
+        try:
+            file = remote.open_file(self._disk, path)
+        except NoResources:  # the program has its own: there must be room for what is read now
+            self.close()
+            file = remote.open_file(self._disk, path)
+        self._closes[key] = close
+        return file
+
+    def used(self, key: object) -> None:
+        """A file that is open is used again."""
+        self._closes.move_to_end(key)
+
+    def closed(self, key: object) -> None:
+        """A file was closed by who kept it; harmless when repeated."""
+        self._closes.pop(key, None)
+
+    def close(self) -> None:
+        """Close all."""
+        while self._closes:
+            self._closes.popitem()[1]()
+
+
+class Files:
+    """The live files of one view.
+
+    opened: which of its files are open, and those of its timetables
+    lost:  files that no manifest names, let go until this LSN
+    tally: what was read through it
+    """
+
+    __slots__ = (
+        "_gone", "_large", "_readers", "_sealed", "_tail", "lost", "manifest", "opened", "tally",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, tail: Tail, large: Large) -> None:
+        self.opened = OpenFiles(disk)
+        self._tail = tail
+        self._large = large
+        self.manifest: Manifest = EMPTY
+        self._sealed: dict[int, FileRef] = {}
+        self._gone: set[int] = set()  # ledgers that the manifest may still name
+        self.lost: dict[str, int] = {}
+        self._readers: dict[str, tuple[File, SegmentReader]] = {}
+        self.tally = Tally()
+
+    def adopt(self, newer: Manifest) -> None:
+        """Take a newer manifest: what it names needs no frame any more."""
+        self.manifest = newer
+        self._sealed = {
+            ledger: ref for ledger, ref in self._sealed.items()
+            if not any(known.path == ref.path for known in newer.files.get(ledger, []))
+        }  # fmt: skip
+        self._gone &= newer.files.keys()
+        self.lost = {path: lsn for path, lsn in self.lost.items() if lsn > newer.cut_lsn}
+        for path, (_, reader) in list(self._readers.items()):
+            if all(ref.path != path for ref in newer.files.get(reader.ref.ledger, [])):
+                self._close(path)
+
+    def name(self, lsn: int, op: Op) -> None:
+        """Which files the ledgers have from this op on; a ledger that is gone has none."""
+        if isinstance(op, delay_ops.BucketsMerged | delay_ops.BucketDeleted):
+            for path in op.paths:
+                self.lost[path] = lsn
+            return
+        if isinstance(op, Offloaded):
+            self._move(lsn, op.file)
+            return
+        if isinstance(op, Adopted):  # its rows have none of their own
+            ref = msgspec.structs.replace(op.file, lsn_first=lsn, lsn_last=lsn)
+            self._sealed[ref.ledger] = ref
+            return
+        assert isinstance(
+            op, LedgerSealed | LedgerTrimmed | Compacted | TopicDeleted | ChunksAppended
+        )
+        if isinstance(op, LedgerSealed | Compacted | ChunksAppended):
+            self._sealed[op.file.ledger] = op.file
+        if not isinstance(op, LedgerSealed | ChunksAppended):
+            for ledger in _going(op):
+                for ref in self.of(ledger):
+                    self._close(ref.path)  # an open descriptor would hold its space
+                self._gone.add(ledger)
+                if (lost := self._sealed.pop(ledger, None)) is not None:
+                    self.lost[lost.path] = lsn
+                self._tail.runs.pop(ledger, None)
+
+    def _move(self, lsn: int, ref: FileRef) -> None:
+        """The file of a ledger is at another place; the one before goes with the next manifest."""
+        for old in self.of(ref.ledger):
+            self._close(old.path)
+        if (old_one := self._sealed.get(ref.ledger)) is not None:
+            self.lost[old_one.path] = lsn
+        self._sealed[ref.ledger] = ref
+
+    def close(self) -> None:
+        """Close every file."""
+        self.opened.close()
+
+    def close_of(self, partition: int, owners: dict[int, tuple[int, str]]) -> None:
+        """Files of a partition may be put in place again before it comes back: open them anew."""
+        for path, (_, reader) in list(self._readers.items()):
+            owner = owners.get(reader.ref.ledger)
+            if owner is None or owner[0] == partition:
+                self._close(path)
+
+    @property
+    def is_reading(self) -> bool:
+        """True when a reader is open."""
+        return bool(self._readers)
+
+    def of(self, ledger: int) -> list[FileRef]:
+        """The live files of a ledger, in order: its sealed file, or the parts so far."""
+        if ledger in self._gone:
+            return []
+        sealed = self._sealed.get(ledger)
+        return [sealed] if sealed is not None else self.manifest.files.get(ledger, [])
+
+    def sealed_since(self) -> dict[int, FileRef]:
+        """Ledgers sealed by frames above the manifest's cut."""
+        return dict(self._sealed)
+
+    def gone_since(self) -> set[int]:
+        """Ledgers trimmed or compacted by frames above the manifest's cut."""
+        return set(self._gone)
+
+    def reader(self, ref: FileRef) -> SegmentReader:
+        """The open reader of a file, to be used before another one is asked for."""
+        found = self._readers.get(ref.path)
+        if found is None:
+            file = self.opened.open(ref.path, ref.path, partial(self._close, ref.path))
+            found = self._readers[ref.path] = (file, segment_reader.SegmentReader(file, ref))
+        else:
+            self.opened.used(ref.path)
+        return found[1]
+
+    def _close(self, path: str) -> None:
+        found = self._readers.pop(path, None)
+        if found is not None:
+            self.opened.closed(path)
+            found[0].close()
+
+    def rows(
+        self, requests: Sequence[Request], names: Sequence[str] = tuple(MESSAGE.names)
+    ) -> list[pa.Table]:
+        """Rows of ledgers, in the order of the requests, as few tables as their places allow.
+
+        What follows each other in one file, or in frames, is read together: a row group or frame
+        once, however many requests lie in it, if they rise.
+        requests: (ledger, first row, row after the last); a row that exists nowhere is Corruption
+        names:    the columns of MESSAGE that are wanted
+        """
+        out = _Gathering(self, names)
+        for ledger, start, stop in requests:
+            at = start
+            for ref in self.of(ledger):
+                if ref.form == "chunks":
+                    if (at, stop) == (0, 1):
+                        out.add_large(ref)
+                        at = stop
+                    continue
+                first = 0 if ref.form == "sealed" else ref.first
+                low, high = max(at, first), min(stop, first + ref.rows)
+                if low < high:
+                    out.add_rows(ref, low - first, high - first)
+                    at = high
+                    if at == stop:
+                        break
+            if at < stop:
+                found = self._tail.slices(ledger, at, stop)
+                out.add_slices(found)
+                at += sum(high - low for _, low, high in found)
+            if at != stop:
+                raise Corruption(
+                    f"ledger {ledger}: rows {at} to {stop} are in no file and no frame",
+                    hint=HINT, ledger=ledger, code=604,
+                )  # fmt: skip
+        return out.finish()
+
+    def pick(self, ref: FileRef, spans: Sequence[Span], names: Sequence[str]) -> pa.Table:
+        """Rows of one file, in the order of the spans."""
+        reader = self.reader(ref)
+        before = reader.groups_decoded
+        table = reader.pick(spans, names)
+        self.tally.groups_decoded += reader.groups_decoded - before
+        return self._noted(table)
+
+    def in_frames(self, slices: list[Slice], names: Sequence[str]) -> pa.Table:
+        """Rows that lie in frames, in the order of the slices."""
+        return self._noted(self._tail.message_table(slices, names))
+
+    def large(self, ref: FileRef, names: Sequence[str]) -> pa.Table:
+        """The row of a large message."""
+        return self._noted(self._large(ref, names))
+
+    def _noted(self, table: pa.Table) -> pa.Table:
+        self.tally.rows_read += table.num_rows
+        return table
+
+
+class _Gathering:
+    """The tables of one call: what follows each other in one place is one read."""
+
+    __slots__ = ("_files", "_names", "_out", "_ref", "_slices", "_spans")
+
+    def __init__(self, files: Files, names: Sequence[str]) -> None:
+        self._files = files
+        self._names = names
+        self._out: list[pa.Table] = []
+        self._slices: list[Slice] = []
+        self._ref: FileRef | None = None
+        self._spans: list[Span] = []
+
+    def add_rows(self, ref: FileRef, start: int, stop: int) -> None:
+        """Rows start to stop of a file are next."""
+        if self._ref is not ref:
+            self._drain()
+            self._ref = ref
+        self._spans.append((start, stop))
+
+    def add_slices(self, slices: list[Slice]) -> None:
+        """Rows in frames are next."""
+        if self._ref is not None:
+            self._drain()
+        self._slices += slices
+
+    def add_large(self, ref: FileRef) -> None:
+        """A large message is next."""
+        self._drain()
+        self._out.append(self._files.large(ref, self._names))
+
+    def finish(self) -> list[pa.Table]:
+        """All of it."""
+        self._drain()
+        return self._out
+
+    def _drain(self) -> None:
+        if self._ref is not None:
+            self._out.append(self._files.pick(self._ref, self._spans, self._names))
+            self._ref, self._spans = None, []
+        elif self._slices:
+            self._out.append(self._files.in_frames(self._slices, self._names))
+            self._slices = []

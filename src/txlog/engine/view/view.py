@@ -1,0 +1,452 @@
+"""The view: what a store holds at one LSN, over the newest checkpoint and the frames behind it.
+
+Owns the loaded folds, the frames' ops that wait for folds nobody has used yet, the tail and the
+open segment files. `apply` is the only thing that mutates a fold (Law 3). A component is loaded
+when it is first asked for: its dump, if the manifest names one, then the ops that waited. Opening a
+store therefore costs the catalog and the journal tail, never the number of topics.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from txlog.clock import Instant
+from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds import catalog as catalogs
+from txlog.engine.folds import coordinator as coordinators
+from txlog.engine.folds import cursor as cursors
+from txlog.engine.folds import delayed as delays
+from txlog.engine.folds import topic as topics
+from txlog.engine.folds import transaction_key as transaction_keys
+from txlog.engine.folds import watermark as watermarks
+from txlog.engine.model import large_row
+from txlog.engine.model.ops import (
+    NamespacePolicySet,
+    Op,
+    PartitionAvailable,
+    PartitionOffline,
+    PolicySet,
+    SettingSet,
+    StatusUpdated,
+    SubscriptionDeleted,
+    TopicDeleted,
+    TxnOpened,
+    decode_ops,
+)
+from txlog.engine.model.routes import CATALOG, FILES, ROUTES, Component
+from txlog.engine.model.schema import MESSAGE
+from txlog.engine.model.tail import Tail
+from txlog.engine.storage import remote
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.journal.file import RawFrame
+from txlog.engine.storage.journal.journal import Journal, JournalMoved
+from txlog.engine.storage.manifest import (
+    DumpRef,
+    Manifest,
+    generations,
+    newest_manifest,
+    read_manifest,
+)
+from txlog.engine.view.dumps import FOLDS, HOMES, Origin, made
+from txlog.engine.view.files import Files, Request
+from txlog.errors import Corruption, MissingFile, SnapshotExpired
+
+if TYPE_CHECKING:
+    from txlog.engine.storage.segment import FileRef
+
+RELOADS_MAX = 20
+NOTED = frozenset([
+    StatusUpdated, TxnOpened, PartitionOffline, PartitionAvailable, SubscriptionDeleted,
+    TopicDeleted, PolicySet, NamespacePolicySet, SettingSet,
+])  # fmt: skip
+
+
+class View:
+    """One consistent state of the store; used by one thread at a time."""
+
+    __slots__ = (
+        "_buffers", "_catalog", "_changed", "_coordinators", "_deadline", "_delays", "_dumps",
+        "_forgotten", "_loaded", "_silence", "_topics", "_waiting", "disk", "files", "journal",
+        "lsn", "reports", "salt", "tail", "time_ms", "timetables",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
+        self.disk = disk
+        self.salt = salt
+        self.journal = Journal(disk, salt, boot_id)
+        self.tail = Tail(self.journal)
+        self.files = Files(disk, self.tail, self._large)
+        self.lsn = 0
+        self.time_ms = 0  # of the newest frame, by the wall clock of who wrote it
+        self.reports: list[str] = []
+        self._dumps: dict[Component, DumpRef] = {}
+        self._loaded: dict[Component, Any] = {}
+        # the same by number, for the many looks of a decision
+        self._catalog: catalogs.Catalog | None = None
+        self._coordinators: dict[int, coordinators.Coordinator] = {}
+        self._topics: dict[int, topics.Topic] = {}
+        self._buffers: dict[int, buffers.Buffer] = {}
+        self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
+        self._forgotten: dict[Component, int] = {}  # deleted, by which LSN: a manifest may know it
+        # by partition; flow fills it, and it goes with the view
+        self.timetables: dict[int, Any] = {}
+        self._deadline: tuple[str, int] = ("", 0)
+        self._silence: tuple[str, int] = ("", 0)
+        self._delays: set[int] = set()  # partitions whose delayed index changed since asked
+        self._changed: dict[Component, int] = {}  # the LSN of the last op since the manifest
+
+    # --- loading -----------------------------------------------------------------------------
+
+    @property
+    def manifest(self) -> Manifest:
+        """The checkpoint that this view stands on."""
+        return self.files.manifest
+
+    @property
+    def damage(self) -> Corruption | None:
+        """Why the journal could not be read to its end, to be raised; None: it could.
+
+        The view is of what stands before.
+        """
+        found = self.journal.damage
+        if found is None:
+            return None
+        return Corruption(found.message, hint=found.hint, code=found.code, **found.fields)
+
+    @property
+    def is_outdated(self) -> bool:
+        """True when the witness knows of a newer checkpoint."""
+        witnessed = self.journal.witness.last
+        return witnessed is not None and witnessed.generation > self.manifest.generation
+
+    @classmethod
+    def open(
+        cls, disk: Disk, salt: bytes, boot_id: str, *, generation: int | None = None,
+        up_to_damage: bool = False,
+    ) -> View:  # fmt: skip
+        """A view at the newest checkpoint, or a named one; frames are not read yet.
+
+        generation: 0: before the first checkpoint
+        up_to_damage: as of Journal.open_at
+        raises: Corruption, SnapshotExpired when checkpoints overtook every try
+        """
+        for _ in range(RELOADS_MAX):
+            view = cls(disk, salt, boot_id)
+            try:
+                view._stand(generation, up_to_damage=up_to_damage)
+            except JournalMoved:
+                view.close()
+                continue
+            return view
+        names = generations(disk)
+        if names and generation is None:
+            raise Corruption(
+                f"the journal behind manifest {names[-1]} is missing", path="journal", code=602
+            )
+        raise SnapshotExpired("the store moved on faster than it could be read")
+
+    def _stand(self, generation: int | None, *, up_to_damage: bool) -> None:
+        witnessed = self.journal.witness.read()
+        if generation is None:
+            known = 0 if witnessed is None else witnessed.generation
+            self.files.manifest, reports = newest_manifest(self.disk, self.salt, known)
+            self.reports.extend(reports)
+        elif generation:
+            self.files.manifest = read_manifest(self.disk, generation, self.salt)
+        self.journal.open_at(
+            self.manifest.cut_lsn, self.manifest.chain_crc, up_to_damage=up_to_damage
+        )
+        self.lsn = self.manifest.cut_lsn
+        self.time_ms = self.manifest.time_ms
+        self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in self.manifest.dumps}
+
+    def adopt_manifest(self) -> None:
+        """Take a newer manifest: what it moved into files leaves the tail and the waiting ops."""
+        witnessed = self.journal.witness.last
+        if witnessed is None or not self.is_outdated:
+            return
+        try:
+            newer = read_manifest(self.disk, witnessed.generation, self.salt)
+        except (MissingFile, Corruption):
+            return  # the next open reports it; this view is complete without it
+        if newer.cut_lsn > self.lsn:
+            return
+        for key, items in list(self._waiting.items()):
+            gone = bisect_right(items, newer.cut_lsn, key=lambda item: item[0])
+            if gone == len(items):
+                del self._waiting[key]
+            else:
+                del items[:gone]
+        self._changed = {k: lsn for k, lsn in self._changed.items() if lsn > newer.cut_lsn}
+        self.files.adopt(newer)
+        self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in newer.dumps}
+        self._forgotten = {k: lsn for k, lsn in self._forgotten.items() if lsn > newer.cut_lsn}
+        for key in self._forgotten:
+            self._dumps.pop(key, None)
+        self.tail.drop_through(newer.cut_lsn)
+        self.journal.forget_before(newer.cut_lsn)
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for timetable in self.timetables.values():
+            timetable.close()
+        self.files.close()
+        self.journal.close()
+
+    # --- frames ------------------------------------------------------------------------------
+
+    def take(self, frames: list[RawFrame]) -> None:
+        """Apply frames that were read from the journal."""
+        for raw in frames:
+            self.apply(raw, decode_ops(raw.ops, lsn=raw.lsn))
+
+    def apply(self, raw: RawFrame, ops: list[Op]) -> None:
+        """Apply one frame; Law 3: nothing else mutates a fold."""
+        self.take_frame(raw, ops)
+        self.take_ops(raw.lsn, raw.time_ms, ops)
+
+    def take_frame(self, raw: RawFrame, ops: list[Op]) -> None:
+        """Stand behind a frame, and index its rows."""
+        assert raw.lsn == self.lsn + 1  # Law 2: frames without a gap
+        self.lsn = raw.lsn
+        self.time_ms = raw.time_ms
+        self.tail.note(raw, ops)
+
+    def take_ops(self, lsn: int, time_ms: int, ops: list[Op]) -> None:
+        """Let the folds take ops of a frame."""
+        waiting = 0  # transactions that this frame decides and does not complete
+        loaded, changed = self._loaded, self._changed
+        for op in ops:
+            kind = type(op)
+            if kind in NOTED:
+                waiting += self._note(op)
+            for key in ROUTES[kind](op):
+                if key is FILES:
+                    self.files.name(lsn, op)
+                    continue
+                changed[key] = lsn
+                if key[0] == "delayed":
+                    self._delays.add(key[1])
+                state = loaded.get(key)
+                if state is not None:
+                    HOMES[key[0]].FOLD.apply(state, lsn, time_ms, op)
+                    continue
+                items = self._waiting.get(key)
+                if items is None:
+                    self._waiting[key] = [(lsn, time_ms, op)]
+                else:
+                    items.append((lsn, time_ms, op))
+        if waiting > 0:
+            self._deadline = ("", 0)  # what waits may be driven on: the next sweep looks
+
+    def _note(self, op: Op) -> int:
+        """What the view itself takes from an op; 1: a transaction waits more, -1: one less."""
+        if isinstance(op, StatusUpdated):
+            return 1 if op.expected == coordinators.OPEN else -1
+        if isinstance(op, TxnOpened):
+            self._deadline = (
+                (op.boot_id, min(self._deadline[1], op.boot_ms + op.timeout_ms))
+                if op.boot_id == self._deadline[0] else ("", 0)
+            )  # fmt: skip
+        elif isinstance(op, PolicySet | NamespacePolicySet | SettingSet):
+            self._silence = ("", 0)
+        elif isinstance(op, PartitionOffline | PartitionAvailable):
+            self._silence = ("", 0)
+            if self.files.is_reading:
+                self.files.close_of(op.partition, self.catalog.owners)
+        else:
+            assert isinstance(op, SubscriptionDeleted | TopicDeleted)
+            self._forget(op)
+        return 0
+
+    def _forget(self, op: SubscriptionDeleted | TopicDeleted) -> None:
+        """What was deleted has no state any more, and no dump."""
+        for number in op.partitions:
+            keys: list[Component] = [
+                ("topic", number, 0), ("buffer", number, 0), ("delayed", number, 0),
+                ("watermark", number, 0),
+            ]  # fmt: skip
+            if isinstance(op, SubscriptionDeleted):
+                keys = [("cursor", op.subscription, number)]
+            else:
+                self._topics.pop(number, None)
+                self._buffers.pop(number, None)
+                if (timetable := self.timetables.pop(number, None)) is not None:
+                    timetable.close()
+            for key in keys:
+                self._forgotten[key] = self.lsn
+                for known in (self._dumps, self._loaded, self._waiting, self._changed):
+                    known.pop(key, None)
+
+    # --- components --------------------------------------------------------------------------
+
+    def component(self, key: Component) -> object:
+        """The state of a component at this view's LSN, loading it when needed."""
+        return self._state(key)
+
+    def _state(self, key: Component) -> Any:
+        state = self._loaded.get(key)
+        if state is None:
+            state = self._loaded[key] = self._made(key)
+            self._waiting.pop(key, None)
+            if key[0] == "coordinator":
+                self._deadline = ("", 0)  # its transactions may be due: the next sweep looks
+        return state
+
+    def _made(self, key: Component) -> Any:
+        return made(self.disk, key, Origin(self._dumps.get(key), self._waiting.get(key, ())))
+
+    def origin(self, key: Component) -> Origin | None:
+        """What a component that is not loaded is made from, as it is now; None: it is loaded."""
+        if key in self._loaded:
+            return None
+        return Origin(self._dumps.get(key), tuple(self._waiting.get(key, ())))
+
+    def dump(self, key: Component) -> bytes:
+        """The state of a component as a dump has it; one that nobody has used is not kept."""
+        state = self._loaded.get(key)
+        return FOLDS[key[0]].dump(self._made(key) if state is None else state)
+
+    def dumped(self) -> dict[Component, DumpRef]:
+        """Where the manifest has the dumps of what was not deleted since."""
+        return dict(self._dumps)
+
+    def changed(self) -> list[Component]:
+        """Components that have a state other than their dump, loaded here or not."""
+        return sorted(self._changed)
+
+    def waiting(self, kind: str) -> list[tuple[Component, list[tuple[int, int, Op]]]]:
+        """(LSN, time, op) since the checkpoint of components of a kind that are not loaded."""
+        return [(key, items) for key, items in sorted(self._waiting.items()) if key[0] == kind]
+
+    def exists(self, key: Component) -> bool:
+        """True for a component that is dumped, waiting or loaded."""
+        return key in self._loaded or key in self._waiting or key in self._dumps
+
+    def known(self) -> set[Component]:
+        """Every component that exists: dumped, waiting or loaded."""
+        return {*self._dumps, *self._waiting, *self._loaded}
+
+    @property
+    def catalog(self) -> catalogs.Catalog:
+        """Topics, subscriptions, settings."""
+        state = self._catalog
+        if state is None:
+            state = self._catalog = self._state(CATALOG)
+        return state
+
+    def coordinator(self, number: int) -> coordinators.Coordinator:
+        """A transaction coordinator."""
+        state = self._coordinators.get(number)
+        if state is None:
+            state = self._coordinators[number] = self._state(("coordinator", number, 0))
+        return state
+
+    def keys(self, number: int) -> transaction_keys.Keys:
+        """The transaction keys of a coordinator."""
+        state: transaction_keys.Keys = self._state(("key", number, 0))
+        return state
+
+    def load_coordinators(self) -> None:
+        """Load every coordinator that has ever had a transaction."""
+        for key in sorted(self.known()):
+            if key[0] == "coordinator":
+                self._state(key)
+
+    def loaded_coordinators(self) -> list[tuple[int, coordinators.Coordinator]]:
+        """Coordinators this view has loaded."""
+        return [(key[1], state) for key, state in self._loaded.items() if key[0] == "coordinator"]
+
+    def no_deadline_before(self, now: Instant) -> bool:
+        """True when no OPEN transaction of a loaded coordinator can be overdue."""
+        boot, due_ms = self._deadline
+        return boot != "" and boot == now.boot_id and now.boot_ms <= due_ms
+
+    def note_deadlines(self, now: Instant) -> None:
+        """After a sweep: when the next one of the loaded coordinators has something to do."""
+        dues = [
+            txn.boot_ms + txn.timeout_ms if txn.boot_id == now.boot_id else 0
+            for _, state in self.loaded_coordinators()
+            for txn in state.unfinished.values()
+            if txn.status == coordinators.OPEN
+        ]
+        self._deadline = (now.boot_id, min(dues, default=1 << 62))
+
+    def no_silence_before(self, now: Instant) -> bool:
+        """True when no producer can have been silent for too long since the last look."""
+        boot, due_ms = self._silence
+        return boot == now.boot_id and now.boot_ms < due_ms
+
+    def note_silence(self, now: Instant, again_ms: int) -> None:
+        """After a look that found nobody: after how many ms there may be somebody."""
+        self._silence = (now.boot_id, now.boot_ms + again_ms)
+
+    def topic(self, partition: int) -> topics.Topic:
+        """The ends of a partition, by its number."""
+        state = self._topics.get(partition)
+        if state is None:
+            state = self._topics[partition] = self._state(("topic", partition, 0))
+        return state
+
+    def buffer(self, partition: int) -> buffers.Buffer:
+        """The sidecar of a partition."""
+        state = self._buffers.get(partition)
+        if state is None:
+            state = self._buffers[partition] = self._state(("buffer", partition, 0))
+        return state
+
+    def cursor(self, subscription: int, partition: int) -> cursors.Cursor:
+        """The cursor of a subscription on a partition."""
+        state: cursors.Cursor = self._state(("cursor", subscription, partition))
+        return state
+
+    def delayed(self, partition: int) -> delays.Delayed:
+        """When the delayed messages of a partition are due."""
+        state: delays.Delayed = self._state(("delayed", partition, 0))
+        return state
+
+    @property
+    def has_delays_to_look_at(self) -> bool:
+        """True when a delayed index changed since delays_seen."""
+        return bool(self._delays)
+
+    def delays_to_look_at(self, *, everything: bool = False) -> list[int]:
+        """Partitions whose delayed index changed since delays_seen; everything: or is loaded."""
+        if not everything:
+            return sorted(self._delays)
+        return sorted({key[1] for key in self._loaded if key[0] == "delayed"} | self._delays)
+
+    def delays_seen(self) -> None:
+        """Whoever asked has looked at them."""
+        self._delays.clear()
+
+    def watermark(self, partition: int) -> watermarks.Watermark:
+        """How far the producers of a partition have come in event time."""
+        state: watermarks.Watermark = self._state(("watermark", partition, 0))
+        return state
+
+    # --- rows --------------------------------------------------------------------------------
+
+    def rows(
+        self, requests: Sequence[Request], names: Sequence[str] = tuple(MESSAGE.names)
+    ) -> list[pa.Table]:
+        """Rows of ledgers; as Files.rows."""
+        return self.files.rows(requests, names)
+
+    def _large(self, ref: FileRef, names: Sequence[str]) -> pa.Table:
+        """The large message of a ledger as its row; its file is not kept open, nor what it held."""
+        known = self.buffer(self.catalog.owners[ref.ledger][0]).chunked[ref.ledger]
+        file = remote.open_file(self.disk, ref.path)
+        try:
+            return large_row.large_row(file, ref, known, names)
+        finally:
+            file.close()
+
+    def ledger_table(self, ledger: int, start: int, stop: int) -> pa.Table:
+        """Rows start..stop of one ledger as one table of MESSAGE."""
+        tables = self.rows([(ledger, start, stop)])
+        return pa.concat_tables(tables) if tables else MESSAGE.empty_table()

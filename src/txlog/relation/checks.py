@@ -1,0 +1,119 @@
+"""Owns the checking of files before others read them by path, and which this process has checked.
+
+DuckDB and Spark take flipped bits in silence, so every byte is compared with the manifest's
+checksums first. A file is never changed once it is published; one that is found with the same
+checksum, length, time and inode as it was checked with is not read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from txlog.engine.model.schema import MESSAGE
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.remote import is_remote, local_path, open_far, open_file
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.ranges import SQL_MS_MAX, SQL_MS_MIN
+
+_INSTANTS: Final = [field.name for field in MESSAGE if pa.types.is_timestamp(field.type)]
+_KNOWN_MAX: Final = 100_000  # some 20 MB; then it begins anew
+Stamp = tuple[int, int, int, int]  # CRC, bytes, time of the last change in ns, inode
+
+
+class Source(Protocol):
+    """A file of a relation."""
+
+    @property
+    def ref(self) -> FileRef: ...
+
+
+_known: dict[str, Stamp] = {}
+_fitting: dict[tuple[str, int], bool] = {}  # by path and CRC
+
+
+def fits(disk: Disk, ref: FileRef) -> bool:
+    """Whether SQL has room for all instants of a sealed file, as its footer has it.
+
+    raises: Corruption; MissingFile
+    """
+    known = _fitting.get((ref.path, ref.crc))
+    if known is None:
+        file = open_far(ref.path) if is_remote(ref.path) else open_file(disk, ref.path)
+        try:
+            known = _note(SegmentReader(file, ref))
+        finally:
+            file.close()
+    return known
+
+
+def _note(reader: SegmentReader) -> bool:
+    ref = reader.ref
+    found = [
+        ends for number in range(len(ref.groups)) for name in _INSTANTS
+        if (ends := reader.statistics(number, name)) is not None
+    ]  # fmt: skip
+    known = all(least >= SQL_MS_MIN and most <= SQL_MS_MAX for least, most in found)
+    if len(_fitting) >= _KNOWN_MAX:
+        _fitting.clear()
+    _fitting[ref.path, ref.crc] = known
+    return known
+
+
+def check_files(disk: Disk, sources: Iterable[Source]) -> int:
+    """Compare every byte of files with its checksum; returns how many were read for it.
+
+    raises: Corruption (path, offset); MissingFile
+    """
+    count = 0
+    for source in sources:
+        ref = source.ref
+        if is_remote(ref.path):
+            _check_remote(ref)
+            continue
+        path = Path(local_path(ref.path) or Path(disk.description, ref.path))
+        stamp = _stamp(path, ref.crc)
+        if stamp is not None and _known.get(str(path)) == stamp:
+            continue
+        file = open_file(disk, ref.path)
+        try:
+            reader = SegmentReader(file, ref)
+            reader.check()
+            _note(reader)
+        finally:
+            file.close()
+        count += 1
+        if stamp is not None and stamp == _stamp(path, ref.crc):
+            if len(_known) >= _KNOWN_MAX:
+                _known.clear()
+            _known[str(path)] = stamp
+    return count
+
+
+def _check_remote(ref: FileRef) -> None:
+    """Of a file behind a network only the footer: who reads it compares the checksums of pages."""
+    file = open_far(ref.path)
+    try:
+        reader = SegmentReader(file, ref)
+        reader.check_footer()
+        _note(reader)
+    finally:
+        file.close()
+
+
+def _stamp(path: Path, crc: int) -> Stamp | None:
+    """What a file would change with; None: there is none by this path."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None  # opening it says what is wrong
+    return (crc, found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+def forget() -> None:
+    """Read every file again, as a new process would; for measurements."""
+    _known.clear()

@@ -1,0 +1,225 @@
+"""Owns the progress of a stream over a topic: where it stands, what comes next, what is lost.
+
+Where a stream stands is, of each partition, the first position that it has not read. Between two
+such places lie plain rows and the rows of markers; nothing below the visible end appears later or
+changes, so what lies between them is the same whenever it is read. The next place is chosen at a
+frame, so that a transaction comes whole over all partitions, while the limits allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.engine.folds.buffer import Marker
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.folds.topic import LedgerEnd
+from txlog.engine.model.ops import Mark
+from txlog.engine.model.schema import KIND_DATA, TXN_COMMIT
+from txlog.engine.plan.reading.ranges import check_retained, end_of, start_of, stop_behind
+from txlog.engine.view.view import View
+from txlog.errors import MessageNotFound
+from txlog.ids import MessageId, TopicName
+from txlog.ranges import Bound, Range
+from txlog.relation.spans import Span, Wanted, spans_of
+from txlog.startup import compute as pc
+
+Places = dict[int, Mark]  # by partition: the first position that is not read
+_STEP: Final = 16_384  # rows looked at together
+_ROWS: Final = pa.schema(
+    [
+        ("lsn", pa.int64()), ("partition", pa.int32()), ("ledger", pa.int64()),
+        ("entry", pa.int64()), ("messages", pa.int64()), ("bytes", pa.int64()),
+    ]
+)  # fmt: skip
+_DATA, _MARKER = (pa.scalar(kind, pa.int8()) for kind in (KIND_DATA, TXN_COMMIT))
+_NONE, _ONE = (pa.scalar(value, pa.int64()) for value in (0, 1))
+
+
+def indexes_of(topic: Topic, name: TopicName) -> list[int]:
+    """The partitions that a name means; more once some are added."""
+    return list(range(topic.partitions)) if name.partition is None else [name.partition]
+
+
+def first_places(view: View, topic: Topic, indexes: list[int], bound: Bound) -> Places:
+    """Where a stream begins. An id is of one partition, the others begin with their first message.
+
+    raises: as spans_of
+    """
+    found = spans_of(view, topic, Wanted(range=Range(bound)), indexes)
+    firsts = {index: first_place(view, topic, index) for index in indexes}
+    return {
+        index: max(first, found[index].start) if index in found else first
+        for index, first in firsts.items()
+    }
+
+
+def first_place(view: View, topic: Topic, index: int) -> Mark:
+    """The first position of a partition that is still there."""
+    number = number_of(topic, index)
+    return max(stop_behind(start_of(view, number)), (view.topic(number).ledgers[0].ledger, 0, 0))
+
+
+def last_places(view: View, topic: Topic, indexes: list[int]) -> Places:
+    """Behind everything that is visible now."""
+    return {index: end_of(view, topic, index) for index in indexes}
+
+
+def are_rows_between(
+    view: View, topic: Topic, places: Mapping[int, Mark], ends: Mapping[int, Mark]
+) -> bool:
+    """False when there is nothing at all between two places."""
+    for index, start in places.items():
+        span = Span(start, ends[index])
+        for end in view.topic(number_of(topic, index)).ledgers:
+            low, high = span.entries(end.ledger, end.entries)
+            if low < high:
+                return True
+    return False
+
+
+def check_there(view: View, topic: Topic, places: Mapping[int, Mark]) -> None:
+    """Refuse to go on where messages are gone that were not read: never a silent jump.
+
+    raises: MessageNotFound, with the range if they were trimmed
+    """
+    for index, (ledger, entry, inner) in places.items():
+        number = number_of(topic, index)
+        behind = (ledger, entry, inner - 1) if inner > 1 else (ledger, entry - 1, 0)
+        check_retained(view, topic, number, behind)
+        if ledger and view.catalog.owners.get(ledger) != (number, "p"):
+            short = TopicName.parse(topic.name).short
+            raise MessageNotFound(
+                f"ledger {ledger} is not of {short}/{index}: the topic was deleted and made again",
+                hint="begin with a new checkpoint", topic=short, partition=index,
+            )  # fmt: skip
+
+
+def next_places(
+    view: View, topic: Topic, places: Mapping[int, Mark], ends: Mapping[int, Mark],
+    rows_max: int | None, bytes_max: int | None,
+) -> Places:  # fmt: skip
+    """Where a batch ends that begins at places, not behind ends; it holds about so much at most.
+
+    It ends at a frame. If the first frame alone is more, it ends inside it: behind a plain message
+    or a marker; and a marker that alone is more is a batch of its own.
+    cost: reads kinds and LSN of as many rows as fit, of each partition
+    """
+    if rows_max is None and bytes_max is None:
+        return dict(ends)
+    room = (rows_max or 1 << 62, bytes_max or 1 << 62)
+    tables = [
+        _rows(view, index, number_of(topic, index), Span(start, ends[index]), room)
+        for index, start in places.items()
+    ]
+    rows = pa.concat_tables([_ROWS.empty_table(), *tables])
+    total = tuple(pc.sum(rows.column(name)).as_py() or 0 for name in ("messages", "bytes"))
+    if total[0] <= room[0] and total[1] <= room[1]:
+        return dict(ends)
+    frames = (
+        rows.group_by("lsn", use_threads=False)
+        .aggregate([("messages", "sum"), ("bytes", "sum")])
+        .rename_columns({"messages_sum": "messages", "bytes_sum": "bytes"})
+        .sort_by("lsn")
+    )
+    fitting = _fitting(frames, room)
+    if fitting:
+        last = frames.column("lsn")[fitting - 1]
+        taken = rows.filter(pc.less_equal(rows.column("lsn"), last))
+    else:
+        first = rows.filter(pc.equal(rows.column("lsn"), frames.column("lsn")[0]))
+        taken = first.slice(0, max(1, _fitting(first, room)))
+    behind = taken.group_by("partition", use_threads=False).aggregate(
+        [("ledger", "last"), ("entry", "last")]
+    )
+    out = dict(places)
+    for row in behind.to_pylist():
+        out[row["partition"]] = (row["ledger_last"], row["entry_last"] + 1, 0)
+    return out
+
+
+def last_before(view: View, number: int, place: Mark) -> MessageId | None:
+    """The last message of a partition before a position; None when there is none any more."""
+    for end in reversed(view.topic(number).ledgers):
+        ledger, high = end.ledger, end.entries
+        if ledger > place[0]:
+            continue
+        if ledger == place[0]:
+            high = min(high, place[1])
+        while high > 0:
+            low = max(0, high - _STEP)
+            table = pa.concat_tables(view.rows([(ledger, low, high)], ["kind", "count"]))
+            counts = _messages(table)
+            found = counts.filter(pc.greater(counts.column("messages"), _NONE))
+            if found.num_rows:
+                [last] = found.slice(found.num_rows - 1).to_pylist()
+                index = last["messages"] if last["kind"] == TXN_COMMIT else 0
+                return MessageId(ledger, low + last["row"], index)
+            high = low
+    return None
+
+
+def _rows(view: View, index: int, number: int, span: Span, room: tuple[int, int]) -> pa.Table:
+    """The rows of a stretch with what they weigh, until there is more than room."""
+    tables = [_ROWS.empty_table()]
+    messages = size = 0
+    for end in view.topic(number).ledgers:
+        at, high = span.entries(end.ledger, end.entries)
+        if at >= high:
+            continue
+        markers = view.buffer(number).markers.get(end.ledger, [])
+        while at < high:
+            stop = min(high, at + _STEP)
+            found = pa.concat_tables(view.rows([(end.ledger, at, stop)], ["kind", "lsn", "count"]))
+            tables.append(_weighed(found, index, end, at, markers))
+            messages += pc.sum(tables[-1].column("messages")).as_py()
+            size += pc.sum(tables[-1].column("bytes")).as_py()
+            at = stop
+            if messages > room[0] or size > room[1]:
+                return pa.concat_tables(tables)
+    return pa.concat_tables(tables)
+
+
+def _weighed(
+    found: pa.Table, index: int, end: LedgerEnd, first: int, markers: list[Marker]
+) -> pa.Table:
+    """Rows from an entry on with their messages and bytes: of a marker exact, else on average."""
+    table = _messages(found)
+    in_markers = sum(marker.payload_bytes for marker in markers)
+    plain = end.messages - sum(marker.count for marker in markers)
+    each = max(1, (end.payload_bytes - in_markers) // plain) if plain > 0 else 1
+    messages = table.column("messages")
+    size = pc.multiply(messages, pa.scalar(each, pa.int64()))
+    entry = pa.arange(first, first + len(table))
+    here = [m for m in markers if first <= m.entry < first + len(table)]
+    if here:
+        of_marker = pc.is_in(entry, value_set=pa.array([m.entry for m in here], pa.int64()))
+        exact = pa.array([m.payload_bytes for m in here], pa.int64())
+        size = pc.replace_with_mask(size.combine_chunks(), of_marker, exact)
+    count = len(table)
+    columns = [
+        found.column("lsn"), pa.repeat(pa.scalar(index, pa.int32()), count),
+        pa.repeat(pa.scalar(end.ledger, pa.int64()), count), entry, messages, size,
+    ]  # fmt: skip
+    return pa.Table.from_arrays(columns, schema=_ROWS)
+
+
+def _messages(found: pa.Table) -> pa.Table:
+    """kind, messages and number of each row."""
+    kind = found.column("kind")
+    counted = pc.coalesce(found.column("count").cast(pa.int64()), _NONE)
+    inner = pc.if_else(pc.equal(kind, _MARKER), counted, _NONE)
+    messages = pc.if_else(pc.equal(kind, _DATA), _ONE, inner)
+    rows = pa.arange(0, found.num_rows)
+    return pa.table({"kind": kind, "messages": messages, "row": rows})
+
+
+def _fitting(rows: pa.Table, room: tuple[int, int]) -> int:
+    """How many rows from the first on have no more than room."""
+    fits = [
+        pc.less_equal(pc.cumulative_sum(rows.column(name)), pa.scalar(limit, pa.int64()))
+        for name, limit in zip(("messages", "bytes"), room, strict=True)
+    ]
+    return int(pc.sum(pc.and_(*fits)).as_py() or 0)

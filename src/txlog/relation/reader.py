@@ -1,0 +1,249 @@
+"""Owns RelationReader: an open store as readers of files need it, which are SQL and Spark.
+
+It is the lightest handle there is: a command that only asks SQL loads no more than this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from txlog.arguments import checked
+from txlog.clock import Clock, SystemClock
+from txlog.engine.decide.sending import adopt
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.storage import remote
+from txlog.engine.storage.disk.posix import PosixDisk, absolute
+from txlog.engine.storage.disk.protocol import Disk, File
+from txlog.engine.store import ask, pins
+from txlog.engine.store.identity import read_identity
+from txlog.engine.store.store import Store
+from txlog.engine.view.view import View
+from txlog.errors import AlreadyClosed
+from txlog.ids import TopicName
+from txlog.relation import build, checks, names, relation, remote_rows, scans
+
+if TYPE_CHECKING:
+    from txlog.engine.store.pins import Pin
+    from txlog.relation.relation import Content, Relation, Source
+    from txlog.relation.scans import Ends, Scan
+    from txlog.relation.spans import Wanted
+
+Answer = dict[str, Any]
+T = TypeVar("T")
+
+
+def open_relations(
+    path: str, *, read_only: bool = False, clock: Clock | None = None,
+    lock_timeout_ms: int | None = None,
+) -> RelationReader:  # fmt: skip
+    """Open a store that exists, for its relations; raises as txlog.open."""
+    disk = PosixDisk(absolute(path), read_only=read_only)
+    try:
+        store = Store(
+            disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,
+            durability=None,
+        )  # fmt: skip
+    except BaseException:
+        disk.close()
+        raise
+    return RelationReader(store, disk)
+
+
+@checked
+class RelationReader:
+    """The part of a client that says which files and rows hold the messages of topics."""
+
+    __slots__ = ("_disk", "_store")
+
+    def __init__(self, store: Store, disk: Disk) -> None:
+        self._store = store
+        self._disk = disk
+
+    @property
+    def path(self) -> str:
+        """The directory of the store."""
+        return self._disk.description
+
+    @property
+    def lock_timeout_ms(self) -> int:
+        """How long calls wait for a lock, as it was asked for, or as the store says."""
+        return self._store.lock_timeout_ms
+
+    def _wait_for_locks(self, timeout_ms: int) -> None:
+        """Wait so long from now on, whatever the store says."""
+        self._store.lock_timeout_asked_ms = timeout_ms
+
+    def close(self) -> None:
+        """Let go of the store; harmless when repeated."""
+        with suppress(AlreadyClosed):  # a forked child has nothing to close
+            self._store.close()
+        self._disk.close()
+
+    def reports(self) -> list[str]:
+        """What recovery and maintenance found since the last call, one line each."""
+        found, self._store.reports = self._store.reports, []
+        return found
+
+    def _relation(
+        self, topic: str, wanted: Wanted | None = None, *, skip_unavailable: bool = False,
+        isolation: str = "committed",
+    ) -> Relation:  # fmt: skip
+        """The files and rows that hold the messages of a topic, for other readers.
+
+        isolation: uncommitted: also those of open and aborted transactions, as `hidden`
+        raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
+        """
+        name = TopicName.parse(topic, allow_partition=True)
+        return self._ask(
+            lambda view: build.relation(
+                view,
+                name,
+                wanted or relation.ALL,
+                skip_unavailable=skip_unavailable,
+                isolation=isolation,
+            )
+        )
+
+    def _content(
+        self, topic: str, wanted: Wanted | None = None, *, skip_unavailable: bool = False,
+        isolation: str = "committed",
+    ) -> Content:  # fmt: skip
+        """The relation of a topic with the rows of its parts; raises as relation."""
+        [found] = self._content_of_each(
+            [topic], wanted or relation.ALL, skip_unavailable=skip_unavailable, isolation=isolation
+        )
+        return found
+
+    def _contents(
+        self, words: Collection[str] | None = None, isolation: str = "committed", *,
+        everything: bool = False, skip_unavailable: bool = False,
+    ) -> list[Content]:  # fmt: skip
+        """The relations of topics, all at one LSN, with the rows of their parts; None: all.
+
+        words:      their names, short or in full, in any case
+        everything: with rows of all kinds, and where each is stored
+        """
+        return self._ask(
+            lambda view: build.contents(
+                view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
+            )
+        )
+
+    def _moment(
+        self, words: Collection[str] | None, isolation: str, *, everything: bool,
+        skip_unavailable: bool, lists: Mapping[str, Callable[[View, Store], pa.Table]],
+    ) -> tuple[list[Content], dict[str, pa.Table]]:  # fmt: skip
+        """What contents gives, and these tables by their names, all of one view."""
+
+        def together(view: View) -> tuple[list[Content], dict[str, pa.Table]]:
+            found = build.contents(
+                view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
+            )
+            return found, {name: made(view, self._store) for name, made in lists.items()}
+
+        if "transaction_keys" in lists:
+            self._store.sweep_if_due()
+        return self._ask(together)
+
+    def _content_of_each(
+        self, topics: Sequence[str], wanted: Wanted, *, skip_unavailable: bool, isolation: str
+    ) -> list[Content]:
+        """What content gives of each topic, all of one view."""
+        names = [TopicName.parse(topic, allow_partition=True) for topic in topics]
+        return self._ask(
+            lambda view: [
+                build.content(
+                    view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+                )
+                for name in names
+            ]
+        )
+
+    @property
+    def uuid(self) -> str:
+        """The identity of the store."""
+        return self._store.identity.uuid
+
+    def _scanned(
+        self, scan: Scan, names: Sequence[str], wanted: Ends | None = None
+    ) -> Iterator[pa.Table]:
+        """The messages of one scan of a relation; see scanning.read_scan."""
+        return scans.read_scan(self._disk, scan, names, wanted)
+
+    def has_batch(self, topic: str, key: str, batch: int | str) -> bool:
+        """True when a batch is stored; as Bulk.stored, for who must not write."""
+        caller, settings, name = self._disk.owner(), self._store.settings, TopicName.parse(topic)
+        return self._ask(
+            lambda view: adopt.recorded(
+                view, settings, caller, find_topic(view, name).number, key, batch
+            ) is not None
+        )  # fmt: skip
+
+    def segments(self) -> list[Answer]:
+        """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
+        return self._ask(build.segments)
+
+    def _pin(self, sources: Iterable[Source]) -> Pin | None:
+        """Keep the files of a relation on disk until the pin is closed, or this process ends.
+
+        Look for the files afterwards: what was gone before is gone. None: the store is open for
+        reading only, where not even a lock file is left, and the grace of readers counts.
+        """
+        if self._disk.read_only:
+            return None
+        own = PosixDisk(self._disk.description)  # it may outlive this client
+        try:
+            paths = [source.ref.path for source in sources]
+            return pins.pin(own, self._store.identity.salt, paths, self._store.lock_timeout_ms)
+        except BaseException:
+            own.close()
+            raise
+
+    def _has_files(self, sources: Iterable[Source]) -> bool:
+        """Whether all files of a relation are there still, also those outside of the store."""
+        return all(remote.is_there(self._disk, source.ref.path) for source in sources)
+
+    def _check_files(self, sources: Iterable[Source]) -> int:
+        """Compare every byte of files of a relation; returns how many this process had not before.
+
+        raises: Corruption; MissingFile: removed
+        """
+        return checks.check_files(self._disk, sources)
+
+    def fits(self, source: Source) -> bool:
+        """Whether SQL has room for all instants of a sealed file.
+
+        raises: Corruption; MissingFile: removed
+        """
+        return checks.fits(self._disk, source.ref)
+
+    def without_far(self, content: Content) -> Content:
+        """The content without files that have an instant which SQL has no room for: as rows.
+
+        raises: Corruption; MissingFile: removed
+        """
+        return remote_rows.without_far(content, self._disk)
+
+    def names(self, kind: str, topic: str | None = None) -> list[tuple[str, str]]:
+        """(name, what it is) of all topics, partitions, subscriptions, keys or transactions.
+
+        kind:  topic, partition, subscription, key, transaction (unfinished), ended (all of them)
+        topic: only its subscriptions
+        """
+        uid = self._disk.owner()[0]
+        return self._ask(lambda view: names.names(view, uid, kind, topic))
+
+    def open(self, path: str) -> File:
+        """A file of the store, or outside of it, by the path that a view has for it.
+
+        raises: MissingFile, DiskFailed; who reads it compares checksums and closes it
+        """
+        return remote.open_file(self._disk, path)
+
+    def _ask(self, question: Callable[[View], T]) -> T:
+        """The answer of a function of the newest view."""
+        return ask.look(self._store, question)

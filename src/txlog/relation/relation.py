@@ -1,0 +1,116 @@
+"""Owns Relation: the files and rows that hold the committed messages of a topic, at one LSN.
+
+It is a plain value. The committed messages of a partition are its data rows and, of its sidecar,
+the rows of transactions with a marker; so a relation has five sources, each with one rule:
+
+    direct   sealed files of partitions, clean ones of sidecars     kind = 0
+    unclean  sealed files of sidecars that hold other rows too      kind = 0, joined with markers
+    open     parts, of both                                         as direct, as unclean
+    large    large messages, all but their values                   as they stand
+    tail     what lies in journal frames only                       as it stands
+
+With isolation `uncommitted` there is a sixth, `hidden`: messages that no marker makes visible.
+Of `everything`, rows have how they are stored too, and those that are no messages are among them.
+
+A message has one ledger, entry, visible time and LSN wherever it lies: those of its marker, if it
+came by a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
+from txlog.engine.storage.segment import FileRef
+from txlog.relation.spans import Span, Wanted
+
+# A committed message, but for what follows from these: its topic, id as text, and size.
+COMMITTED: Final = pa.schema(
+    [
+        ("partition", pa.int32()), ("ledger", pa.int64()), ("entry", pa.int64()),
+        ("txn_index", pa.int32()), ("key", pa.binary()), ("value", pa.binary()),
+        ("properties", PROPERTY_MAP), ("publish_time", INSTANT), ("event_time", INSTANT),
+        ("deliver_at", INSTANT), ("visible_time", INSTANT), ("producer", pa.string()),
+        ("sequence_id", pa.int64()), ("lsn", pa.int64()),
+    ]
+)  # fmt: skip
+LARGE: Final = pa.schema(
+    [f for f in COMMITTED if f.name != "value"]
+    + [("path", pa.string()), ("bytes", pa.int64()), ("crc", pa.int64())]
+)
+MARKERS: Final = pa.schema(
+    [
+        ("partition", pa.int32()), ("txn_most", pa.int64()), ("txn_least", pa.int64()),
+        ("marker_ledger", pa.int64()), ("marker_entry", pa.int64()), ("rows", pa.int64()),
+        ("visible_time", INSTANT), ("lsn", pa.int64()), ("first_lsn", pa.int64()),
+    ]
+)  # fmt: skip
+ALL: Final = Wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of a partition (role p) or of its sidecar (s).
+
+    within: a file of `direct` or `open` of which only these positions are wanted
+    """
+
+    partition: int
+    role: str
+    ref: FileRef
+    within: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """The committed messages of a topic at an LSN; paths are below the store.
+
+    first_ledger: by partition, the first that is not trimmed; 0 where the partition is left out
+    unavailable:  partitions that are left out
+    markers:      of transactions with rows in `unclean` or `open`; no frame below first_lsn has any
+    spans:        by partition the positions that are wanted, if not all; what lies elsewhere is in
+                  no source, but for rows of a file with `within`, and messages of a marker that a
+                  span cuts
+    hidden:       messages of open and aborted transactions, as hiddenrows.HIDDEN; with isolation
+                  committed none
+    everything:   tail, large and hidden have the columns hiddenrows.STORED; tail and hidden have
+                  rows of all kinds
+    """
+
+    store: str
+    generation: int
+    lsn: int
+    topic: str
+    partitions: int
+    first_ledger: list[int]
+    unavailable: list[int]
+    direct: list[Source]
+    unclean: list[Source]
+    open: list[Source]
+    large_files: list[Source]
+    large: pa.Table
+    markers: pa.Table
+    tail: pa.Table
+    spans: dict[int, Span]
+    hidden: pa.Table
+    everything: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A relation with the rows of its open parts, from the same view."""
+
+    relation: Relation
+    name: str  # tenant/namespace/topic
+    partition_parts: pa.Table
+    sidecar_parts: pa.Table
+
+
+def adopted_lsns(sources: Sequence[Source]) -> dict[int, int]:
+    """The LSN of the ledgers whose rows have none of their own."""
+    adopted = (source.ref for source in sources if source.ref.form == "adopted")
+    return {ref.ledger: ref.lsn_first for ref in adopted}

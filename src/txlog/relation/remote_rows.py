@@ -1,0 +1,119 @@
+"""Owns the files that DuckDB cannot read itself, as tables for SQL.
+
+One is in an object store, since DuckDB goes to no network by itself. Another has an instant that
+DuckDB has no room for (bounds.SQL_MS_MAX): its rows are taken into memory whole.
+
+Row groups are fetched as a query asks for them, and only the columns that it needs. The footer of a
+file was compared with the manifest's checksum before (filechecks); of its pages the checksums that
+Parquet has are compared as they are read. Rows with their number in the file are read as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.engine.model.schema import KIND_DATA, MESSAGE
+from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.remote import is_remote, located, open_far, open_file
+from txlog.engine.storage.segment import arrow_module
+from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.relation.checks import fits
+from txlog.relation.hidden import STORED
+from txlog.relation.relation import COMMITTED, Content, Source
+from txlog.startup import compute as pc
+
+FILENAME = pa.field("filename", pa.string())
+_DATA: Final = pa.scalar(KIND_DATA, pa.int8())
+
+
+def dataset_of(sources: Sequence[Source], name: Callable[[Source], str]) -> object:
+    """The rows of files, and the column `filename` with what `name` says of each."""
+    ds = arrow_module("pyarrow.dataset")
+    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    form = ds.ParquetFileFormat(default_fragment_scan_options=options)
+    fragments = []
+    for source in sources:
+        filesystem, path = located(source.ref.path)
+        at = ds.field(FILENAME.name) == name(source)
+        fragments.append(form.make_fragment(path, filesystem, partition_expression=at))
+    return ds.FileSystemDataset(fragments, MESSAGE.append(FILENAME), form)
+
+
+def without_far(content: Content, disk: Disk) -> Content:
+    """The content, with rows of tables in place of the files whose instants SQL has no room for.
+
+    raises: Corruption; MissingFile
+    """
+    relation = content.relation
+    direct = [source for source in relation.direct if not fits(disk, source.ref)]
+    unclean = [source for source in relation.unclean if not fits(disk, source.ref)]
+    if not direct and not unclean:
+        return content
+    tail = [_tail_rows(source, disk, relation.everything) for source in direct]
+    parts = [_part_rows(source, disk, content.sidecar_parts.schema) for source in unclean]
+    return replace(
+        content,
+        relation=replace(
+            relation,
+            direct=[source for source in relation.direct if source not in direct],
+            unclean=[source for source in relation.unclean if source not in unclean],
+            tail=pa.concat_tables([relation.tail, *tail]),
+        ),
+        sidecar_parts=pa.concat_tables([content.sidecar_parts, *parts]),
+    )
+
+
+def _stored_rows(source: Source, disk: Disk) -> dict[str, pa.ChunkedArray]:
+    """The rows of a file by column, with what its path says of them, every byte checked."""
+    ref = source.ref
+    file = open_far(ref.path) if is_remote(ref.path) else open_file(disk, ref.path)
+    try:
+        rows = SegmentReader(file, ref).rows(0, ref.rows)
+    finally:
+        file.close()
+    columns = {name: rows.column(name) for name in rows.column_names}
+    columns["partition"] = pa.repeat(pa.scalar(source.partition, pa.int32()), ref.rows)
+    columns["stored_ledger"] = pa.repeat(pa.scalar(ref.ledger, pa.int64()), ref.rows)
+    columns["stored_entry"] = pa.arange(0, ref.rows)
+    return columns
+
+
+def _tail_rows(source: Source, disk: Disk, everything: bool) -> pa.Table:
+    """The rows of a file of `direct` as those of `tail`: messages only, unless everything."""
+    columns = _stored_rows(source, disk)
+    lsn = pa.scalar(source.ref.lsn_first, pa.int64())
+    columns["ledger"] = pc.coalesce(columns["marker_ledger"], columns["stored_ledger"])
+    columns["entry"] = pc.coalesce(columns["marker_entry"], columns["entry"])
+    columns["visible_time"] = pc.coalesce(columns["visible_time"], columns["publish_time"])
+    if source.ref.form == "adopted":
+        columns["lsn"] = pc.coalesce(columns["lsn"], lsn)
+    wanted = pa.schema([*COMMITTED, *STORED]) if everything else COMMITTED
+    rows = pa.table([columns[name] for name in wanted.names], schema=wanted)
+    return rows if everything else rows.filter(pc.equal(columns["kind"], _DATA))
+
+
+def _part_rows(source: Source, disk: Disk, schema: pa.Schema) -> pa.Table:
+    """The rows of a file of `unclean` as those of an open part."""
+    columns = _stored_rows(source, disk)
+    columns |= {"ledger": columns["stored_ledger"], "entry": columns["stored_entry"]}
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def numbered_rows(sources: Sequence[Source], name: Callable[[Source], str]) -> pa.Table:
+    """The same in memory, with the column `file_row_number`. Raises Corruption, DiskFailed."""
+    schema = MESSAGE.append(FILENAME).append(pa.field("file_row_number", pa.int64()))
+    tables = [schema.empty_table()]
+    for source in sources:
+        file = open_far(source.ref.path)
+        try:
+            rows = SegmentReader(file, source.ref).rows(0, source.ref.rows)
+        finally:
+            file.close()
+        named = pa.repeat(pa.scalar(name(source), pa.string()), rows.num_rows)
+        numbers = pa.arange(0, rows.num_rows)
+        tables.append(pa.table([*rows.columns, named, numbers], schema=schema))
+    return pa.concat_tables(tables)

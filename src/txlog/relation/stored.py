@@ -1,0 +1,194 @@
+"""Owns Stored: every row of a topic wherever it lies, and what folds and manifest say of the rows.
+
+It is what an audit compares: `files` and `rows` are read as they are, without a fold and without a
+plan of what is visible; `claims`, `ledgers`, `markers`, `counts` and `acks` are what the program
+goes by. All of it is of one view, and a plain value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.model.schema import MESSAGE
+from txlog.engine.plan.participants import check_available
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.view.view import View
+from txlog.ids import TopicName, txn_halves
+from txlog.relation.relation import Source
+
+ROW_COLUMNS: Final = (
+    "kind", "entry", "lsn", "txn_most", "txn_least", "txn_index", "count", "marker_ledger",
+    "marker_entry", "producer", "sequence_id", "value",
+)  # fmt: skip
+ROWS: Final = pa.schema(
+    [
+        ("role", pa.string()),
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("file", pa.string()),
+        *(MESSAGE.field(name) for name in ROW_COLUMNS),
+    ]
+)
+LEDGERS: Final = pa.schema(
+    [("role", pa.string()), ("partition", pa.int32()), ("ledger", pa.int64()),
+     ("entries", pa.int64()), ("whole", pa.bool_())]
+)  # fmt: skip
+MARKERS: Final = pa.schema(
+    [("partition", pa.int32()), ("ledger", pa.int64()), ("entry", pa.int64()),
+     ("txn_most", pa.int64()), ("txn_least", pa.int64()), ("messages", pa.int64())]
+)  # fmt: skip
+LARGE: Final = pa.schema(
+    [("partition", pa.int32()), ("ledger", pa.int64()), ("txn_most", pa.int64()),
+     ("txn_least", pa.int64()), ("txn_index", pa.int32()), ("producer", pa.string()),
+     ("sequence_id", pa.int64()), ("chunks", pa.int64()), ("value_bytes", pa.int64())]
+)  # fmt: skip
+ACKS: Final = pa.schema(
+    [("subscription", pa.string()), ("partition", pa.int32()), ("ledger", pa.int64()),
+     ("first", pa.int64()), ("last", pa.int64()), ("index_last", pa.int64())]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The rows of a topic, and what is said of them; paths are below the store.
+
+    files:   sealed files of partitions and sidecars; large_files: those of large messages
+    rows:    of parts, and with an empty `file` of journal frames
+    claims:  (partition, file as in rows or empty if sealed, what the manifest says of it)
+    ledgers: whole: every entry from 0 on is stored, none was left out as dead
+    counts:  by partition: messages that can be read
+    acks:    runs of ids that subscriptions have acknowledged above their mark-delete positions
+    """
+
+    lsn: int
+    name: str  # tenant/namespace/topic
+    topic: str
+    files: list[Source]
+    large_files: list[Source]
+    rows: pa.Table
+    claims: list[tuple[int, str, FileRef]]
+    ledgers: pa.Table
+    markers: pa.Table
+    large: pa.Table
+    counts: list[int]
+    acks: pa.Table
+
+
+def stored(view: View, words: Collection[str] | None) -> list[Stored]:
+    """What is stored of the topics that words name, short or in full; None: of all.
+
+    raises: PartitionUnavailable; Corruption of a part
+    cost:   O(files + markers + rows in parts and frames)
+    """
+    out: list[Stored] = []
+    for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
+        name = TopicName.parse(topic.name)
+        if words is None or {name.full, name.short} & set(words):
+            out.append(_Gathering(view, topic).stored())
+    return out
+
+
+class _Gathering:
+    """One topic while its partitions are gone through."""
+
+    def __init__(self, view: View, topic: Topic) -> None:
+        self._view, self._topic = view, topic
+        self._files: list[Source] = []
+        self._large_files: list[Source] = []
+        self._rows: list[pa.Table] = []
+        self._claims: list[tuple[int, str, FileRef]] = []
+        self._ledgers: list[tuple[object, ...]] = []
+        self._markers: list[tuple[object, ...]] = []
+        self._large: list[tuple[object, ...]] = []
+        self._acks: list[tuple[object, ...]] = []
+
+    def stored(self) -> Stored:
+        """All of it."""
+        name = TopicName.parse(self._topic.name)
+        counts: list[int] = []
+        for index in range(self._topic.partitions):
+            number = number_of(self._topic, index)
+            check_available(self._view, self._topic, number)
+            counts.append(self._view.topic(number).messages)
+            self._add_ledgers(index, number)
+            self._add_markers(index, number)
+            self._add_acks(index, number)
+        return Stored(
+            self._view.lsn, name.full, name.short, self._files, self._large_files,
+            pa.concat_tables([ROWS.empty_table(), *self._rows]), self._claims,
+            _table(self._ledgers, LEDGERS), _table(self._markers, MARKERS),
+            _table(self._large, LARGE), counts, _table(self._acks, ACKS),
+        )  # fmt: skip
+
+    def _add_ledgers(self, index: int, number: int) -> None:
+        buffer = self._view.buffer(number)
+        for role, ends in (("p", self._view.topic(number).ledgers), ("s", buffer.ledgers)):
+            for end in ends:
+                if end.ledger in buffer.chunked:
+                    self._add_large(index, number, end.ledger)
+                    continue
+                whole = role == "p" or not end.sealed
+                self._ledgers.append((role, index, end.ledger, end.entries, whole))
+                filed = 0
+                for ref in self._view.files.of(end.ledger):
+                    if ref.form == "part":
+                        rows = self._view.files.pick(ref, [(0, ref.rows)], ROW_COLUMNS)
+                        self._rows.append(_placed(rows, role, index, end.ledger, ref.path))
+                        self._claims.append((index, ref.path, ref))
+                    else:
+                        self._files.append(Source(index, role, ref))
+                        self._claims.append((index, "", ref))
+                    filed += ref.rows
+                if not end.sealed and filed < end.entries:
+                    span = [(end.ledger, filed, end.entries)]
+                    for rows in self._view.rows(span, ROW_COLUMNS):
+                        self._rows.append(_placed(rows, role, index, end.ledger, ""))
+
+    def _add_large(self, index: int, number: int, ledger: int) -> None:
+        one = self._view.buffer(number).chunked[ledger]
+        [ref] = self._view.files.of(ledger)
+        sequence = None if one.producer is None else one.last_sequence
+        halves = txn_halves(one.coordinator, one.sequence)
+        self._large_files.append(Source(index, "s", ref))
+        self._large.append(
+            (index, ledger, *halves, one.index, one.producer, sequence, ref.rows, one.value_bytes)
+        )
+
+    def _add_markers(self, index: int, number: int) -> None:
+        for ledger, markers in self._view.buffer(number).markers.items():
+            for one in markers:
+                halves = txn_halves(one.coordinator, one.sequence)
+                self._markers.append((index, ledger, one.entry, *halves, one.count))
+
+    def _add_acks(self, index: int, number: int) -> None:
+        for subscription in self._view.catalog.subscriptions.values():
+            if subscription.topic != self._topic.number:
+                continue
+            if not self._view.exists(("cursor", subscription.number, number)):
+                continue
+            for run in self._view.cursor(subscription.number, number).acked.runs():
+                ledger, first, last, _, index_last = run
+                self._acks.append((subscription.name, index, ledger, first, last, index_last))
+
+
+def paths_below(root: str, sources: Sequence[Source]) -> Iterator[str]:
+    """Where files lie, as paths of the machine."""
+    return (f"{root}/{source.ref.path}" for source in sources)
+
+
+def _placed(rows: pa.Table, *place: object) -> pa.Table:
+    """Rows with the role, partition and ledger that they are of, and the part that they are in."""
+    first = [pa.repeat(pa.scalar(value, ROWS.field(at).type), rows.num_rows)
+             for at, value in enumerate(place)]  # fmt: skip
+    return pa.table([*first, *rows.select(ROW_COLUMNS).columns], schema=ROWS)
+
+
+def _table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(values, f.type) for values, f in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -1,0 +1,176 @@
+"""Owns the charts of a report: columns, bars and lines as SVG, their axes and legends as HTML.
+
+An SVG holds marks only and is stretched to the room there is; text stands beside it in HTML, so it
+keeps its size on a phone. Every mark has a title. Colours are the tones t1 to t8 of the style.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from txlog.report_html.words import brief, safe
+
+TONES: Final = 8
+_WIDE: Final = 1000.0
+_HIGH: Final = 100.0
+
+
+class Series(NamedTuple):
+    """Values of one colour; titles: what is said of each."""
+
+    name: str
+    tone: int
+    values: Sequence[float]
+    titles: Sequence[str]
+
+
+class Bar(NamedTuple):
+    """A line of a bar chart: its parts as (tone, value, title), and what stands behind it."""
+
+    name: str
+    parts: Sequence[tuple[int, float, str]]
+    label: str
+
+
+class Line(NamedTuple):
+    """A step line: points (x, y) in order; a y of None ends it until the next point."""
+
+    name: str
+    tone: int
+    points: Sequence[tuple[float, float | None]]
+    title: str
+
+
+def columns(
+    series: Sequence[Series], ticks: Sequence[str], aria: str, *, small: bool = False,
+    ordinal: bool = False,
+) -> str:  # fmt: skip
+    """Columns side by side, the series on top of each other.
+
+    ticks:   below the axis; ordinal: one a column, else first, middle and last
+    """
+    number = max((len(one.values) for one in series), default=0)
+    heights = [sum(one.values[at] for one in series) for at in range(number)]
+    top = nice(max(heights, default=0))
+    step = _WIDE / max(number, 1)
+    gap = step * (0.12 if number > 60 else 0.2)
+    marks: list[str] = []
+    for at in range(number):
+        base = _HIGH
+        for one in series:
+            height = one.values[at] / top * _HIGH
+            if height <= 0:
+                continue
+            base -= height
+            marks.append(
+                f'<rect class="t{one.tone}" x="{_number(at * step + gap / 2)}"'
+                f' y="{_number(base)}" width="{_number(step - gap)}" height="{_number(height)}">'
+                f"<title>{safe(one.titles[at])}</title></rect>"
+            )
+    half = top / 2
+    scale = [brief(top), brief(half) if half == int(half) else "", "0"]
+    kind = "ordinal" if ordinal else "spread"
+    return _plot(marks, scale, ticks, aria, kind, small=small) + legend(series)
+
+
+def lines(drawn: Sequence[Line], left: tuple[float, float], bottom: tuple[float, float],
+          scale: Sequence[str], ticks: Sequence[str], aria: str) -> str:  # fmt: skip
+    """Step lines; left and bottom: the ranges of y and x."""
+    marks = []
+    for one in drawn:
+        path = _steps(one.points, left, bottom)
+        marks.append(f'<path class="line s{one.tone}" d="{path}"><title>{safe(one.title)}</title>'
+                     "</path>")  # fmt: skip
+    return _plot(marks, scale, ticks, aria, "spread", wide=True) + legend(
+        [Series(one.name, one.tone, (), ()) for one in drawn], always=True
+    )
+
+
+def bars(rows: Sequence[Bar], aria: str) -> str:
+    """Bars from the left, longest as wide as there is room."""
+    top = max((sum(value for _, value, _ in row.parts) for row in rows), default=0) or 1
+    out: list[str] = []
+    for row in rows:
+        at = 0.0
+        marks: list[str] = []
+        for tone, value, title in row.parts:
+            width = value / top * _WIDE
+            if width <= 0:
+                continue
+            marks.append(f'<rect class="t{tone}" x="{_number(at)}" y="0"'
+                         f' width="{_number(max(width, 2.0))}" height="10">'
+                         f"<title>{safe(title)}</title></rect>")  # fmt: skip
+            at += width
+        out.append(
+            f'<li><span class="name">{safe(row.name)}</span>'
+            f'<svg viewBox="0 0 {_WIDE:.0f} 10" preserveAspectRatio="none" role="img"'
+            f' aria-label="{safe(row.name)}: {safe(row.label)}">{"".join(marks)}</svg>'
+            f'<span class="value">{safe(row.label)}</span></li>'
+        )
+    return f'<ul class="bars" aria-label="{safe(aria)}">{"".join(out)}</ul>'
+
+
+def legend(series: Sequence[Series], *, always: bool = False) -> str:
+    """What each colour is; nothing for a single one."""
+    if len(series) < 2 and not always:
+        return ""
+    items = "".join(
+        f'<li><svg class="chip" viewBox="0 0 10 10" aria-hidden="true"><rect class="t{one.tone}"'
+        f' width="10" height="10" rx="2"/></svg>{safe(one.name)}</li>'
+        for one in series
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def nice(value: float) -> float:
+    """The least 1, 2 or 5 times a power of ten that is not below; 1 at least."""
+    step = 1.0
+    while True:
+        for factor in (1, 2, 5):
+            if value <= factor * step:
+                return factor * step
+        step *= 10
+
+
+def tone(at: int) -> int:
+    """The colour of the series at a place."""
+    return at % TONES + 1
+
+
+def _plot(
+    marks: Sequence[str], scale: Sequence[str], ticks: Sequence[str], aria: str, kind: str, *,
+    small: bool = False, wide: bool = False,
+) -> str:  # fmt: skip
+    grid = "".join(f"M0 {_number(_HIGH * share)}H{_WIDE:.0f}" for share in (0, 0.5, 1))
+    classes = " ".join(["plot", *["small"] * small, *["wide"] * wide])
+    left = "".join(f"<span>{safe(text)}</span>" for text in scale)
+    below = "".join(f"<span>{safe(text)}</span>" for text in ticks)
+    return (
+        f'<div class="{classes}"><div class="scale" aria-hidden="true">{left}</div>'
+        f'<svg viewBox="0 0 {_WIDE:.0f} {_HIGH:.0f}" preserveAspectRatio="none" role="img"'
+        f' aria-label="{safe(aria)}"><path class="grid" d="{grid}"/>{"".join(marks)}</svg>'
+        f'<div class="ticks {kind}" aria-hidden="true">{below}</div></div>'
+    )
+
+
+def _steps(
+    points: Sequence[tuple[float, float | None]], left: tuple[float, float],
+    bottom: tuple[float, float],
+) -> str:  # fmt: skip
+    """Level from a point to the next, then straight up or down."""
+    path: list[str] = []
+    is_drawn = False
+    for x, y in points:
+        across = _number((x - bottom[0]) / (bottom[1] - bottom[0]) * _WIDE)
+        if is_drawn:
+            path.append(f"H{across}")
+        if y is not None:
+            up = _number(_HIGH - (y - left[0]) / (left[1] - left[0]) * _HIGH)
+            path.append(f"V{up}" if is_drawn else f"M{across} {up}")
+        is_drawn = y is not None
+    return "".join(path)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,161 @@
+"""Owns what a report says: the overview of a store, what hangs in it, its messages by time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import txlog
+from txlog.answers.integrity import verify
+from txlog.answers.overview import problem
+from txlog.api.client import Client
+from txlog.clock import Clock
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.store.identity import read_identity
+from txlog.errors import Corruption, InvalidArgument, TxlogError
+from txlog.ids import TopicName
+from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
+from txlog.sql.client_query import Query
+from txlog.sql.messages import name
+
+Answer = dict[str, Any]
+COLUMNS_MAX: Final = 240  # spans of time in a chart
+# Hours, unless that is too few to see anything, or too many.
+_STEPS_MS: Final = (
+    1000, 10_000, MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS, 7 * DAY_MS, 28 * DAY_MS,
+    364 * DAY_MS,
+)  # fmt: skip
+_HOURS_MIN: Final = 6
+_SPAN: Final = (
+    "SELECT min(epoch_ms(visible_time)) AS first, max(epoch_ms(visible_time)) AS last"
+    " FROM {} WHERE lsn <= $lsn::BIGINT AND visible_time >= make_timestamptz($since::BIGINT)"
+)
+_BY: Final = (
+    "SELECT topic, epoch_ms(visible_time) - epoch_ms(visible_time) % $by::BIGINT AS from_time,"
+    " count(*) AS messages, sum(size_bytes)::BIGINT AS size_bytes FROM {}"
+    " WHERE lsn <= $lsn::BIGINT AND visible_time >= make_timestamptz($since::BIGINT)"
+    " GROUP BY ALL ORDER BY ALL"
+)
+
+
+def figures(client: Client, since_ms: int | None = None, by_ms: int | None = None) -> Answer:
+    """Everything that a report draws, as plain values; instants are milliseconds.
+
+    since_ms: count only messages that became visible at or after; None: all there are
+    by_ms:    how long a span of the throughput is; None: an hour, or what suits the messages
+    returns:  the fields of Client.overview, and txlog, hanging_list (of Admin.find_hanging),
+              throughput: {by_ms, since, row_list: [{topic, from_time, messages, size_bytes}],
+              left_out: partitions and topics that cannot be read}; problem_list says why
+    raises:   InvalidArgument; what Client.overview raises
+    cost:     reads two columns of all messages
+    """
+    if by_ms is not None and by_ms < 1000:
+        raise InvalidArgument(f"a span of {by_ms} ms is below a second", code=203)
+    hanging = client.admin.find_hanging()
+    found = client.overview()
+    known, damaged = throughput(client, found["lsn"], since_ms, by_ms)
+    found["problem_list"] += [row for row in damaged if row not in found["problem_list"]]
+    return {"txlog": txlog.__version__, **found, "hanging_list": hanging, "throughput": known}
+
+
+def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> Answer:
+    """What can be said of a store that cannot be looked at: who it is, and what verify finds.
+
+    error:   why not
+    returns: {txlog, time, store: {path, uuid, format, created_time, size_bytes}, files, frames,
+             problem_list, hanging_list}; of the store None is what cannot be read either
+    cost:    reads every byte
+    """
+    found = verify(path, clock=clock)
+    store: Answer = dict.fromkeys(("uuid", "format", "created_time"))
+    with closing(PosixDisk(str(Path(path).absolute()), read_only=True)) as disk:
+        try:
+            identity = read_identity(disk)
+        except TxlogError:
+            pass  # verify says so
+        else:
+            store = {"uuid": identity.uuid, "format": identity.format,
+                     "created_time": identity.created_ms}  # fmt: skip
+    problems = [
+        {name: row[name] for name in ("code", "message", "hint")} for row in found["problem_list"]
+    ]
+    if not any(row["message"] == error.message for row in problems):
+        problems.insert(0, problem(error))
+    return {
+        "txlog": txlog.__version__, "time": clock.now().wall_ms,
+        "store": {"path": path, "size_bytes": found["size_bytes"], **store},
+        "files": found["files"], "frames": found["frames"],
+        "problem_list": problems, "hanging_list": [],
+    }  # fmt: skip
+
+
+def throughput(
+    client: Client, lsn: int, since_ms: int | None = None, by_ms: int | None = None
+) -> tuple[Answer, list[Answer]]:
+    """Committed messages by topic and the time they became visible, up to an LSN.
+
+    returns: {by_ms, since, row_list: [{topic, from_time, messages, size_bytes}], left_out}, and
+             the damage that was found, as rows of problem_list
+    """
+    given = {"lsn": str(lsn), "since": str((since_ms or 0) * 1000)}
+    try:
+        first, last, left_out = _span(client, "messages", given)
+        by_ms = by_ms or step_ms(first, last)
+        rows, damaged = _by(client, "messages", given, by_ms), list[Answer]()
+    except Corruption:
+        rows, left_out, by_ms, damaged = _one_by_one(client, given, by_ms)
+    known = {"by_ms": by_ms, "since": since_ms, "row_list": rows, "left_out": left_out}
+    return known, damaged
+
+
+def _one_by_one(
+    client: Client, given: Mapping[str, str], by_ms: int | None
+) -> tuple[list[Answer], list[str], int, list[Answer]]:
+    """The same a topic at a time, without those that are damaged."""
+    damaged: list[Answer] = []
+    left_out: list[str] = []
+    ends: dict[str, tuple[int, int]] = {}
+    for row in client.topics():
+        topic = name(TopicName.parse(row["topic"]).full)  # no list of SQL is called so
+        try:
+            first, last, away = _span(client, topic, given)
+        except Corruption as error:
+            damaged.append(problem(error))
+            left_out.append(row["topic"])
+            continue
+        left_out += away
+        if first is not None and last is not None:
+            ends[topic] = first, last
+    least = min((first for first, _ in ends.values()), default=None)
+    by_ms = by_ms or step_ms(least, max((last for _, last in ends.values()), default=None))
+    rows = [row for topic in ends for row in _by(client, topic, given, by_ms)]
+    return rows, left_out, by_ms, damaged
+
+
+def _span(
+    client: Client, relation: str, given: Mapping[str, str]
+) -> tuple[int | None, int | None, list[str]]:
+    """When the first and the last message became visible, and which partitions are away."""
+    with Query(client, _SPAN.format(relation), given, skip_unavailable=True) as asked:
+        (row,) = (row for batch in asked.rows() for row in batch.to_pylist())
+        return row["first"], row["last"], asked.left_out
+
+
+def _by(client: Client, relation: str, given: Mapping[str, str], by_ms: int) -> list[Answer]:
+    parameters = {**given, "by": str(by_ms)}
+    with Query(client, _BY.format(relation), parameters, skip_unavailable=True) as asked:
+        return [row for batch in asked.rows() for row in batch.to_pylist()]
+
+
+def step_ms(first_ms: int | None, last_ms: int | None) -> int:
+    """How long a span is: hours, shorter if they are few, longer if they are too many."""
+    if first_ms is None or last_ms is None:
+        return HOUR_MS
+    span_ms = last_ms - first_ms
+    if span_ms >= _HOURS_MIN * HOUR_MS:
+        fitting = [step for step in _STEPS_MS if step >= HOUR_MS and span_ms < COLUMNS_MAX * step]
+    else:
+        fitting = [step for step in _STEPS_MS if span_ms < COLUMNS_MAX // 2 * step]
+    return fitting[0] if fitting else _STEPS_MS[-1]

@@ -1,0 +1,424 @@
+"""Owns what a report shows of which figure: one function a section, figures in, HTML out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from txlog.report_html.charts import Bar, Line, Series, bars, columns, legend, lines, tone
+from txlog.report_html.words import count, counted, duration, instant, safe, size, spans, tick
+from txlog.settings import DAY_MS, EVENT_TIME_MAX, HOUR_MS, MINUTE_MS
+
+Figures = Mapping[str, Any]
+SPANS_MAX: Final = 400  # columns of a chart; older ones are left out, and it says so
+CHARTS_MAX: Final = 12  # charts of single topics
+BARS_MAX: Final = 30
+LINES_MAX: Final = 8  # producers in a chart of watermarks
+_CELL_MAX: Final = 24  # longer text of a table is broken
+_FILE_BOUNDS: Final = (64 << 10, 1 << 20, 16 << 20, 128 << 20)
+_GOOD, _OTHER, _THIRD, _FOURTH = 1, 3, 2, 4  # tones
+
+
+def problems(figures: Figures) -> str:
+    """What is wrong, first of all."""
+    found = [
+        (f"{row['code']}: {row['message']}", row["hint"]) for row in figures["problem_list"]
+    ] + [
+        (f"transaction {row['txn']} is {row['state']} for {duration(row['age_ms'])}:"
+         f" {row['cause']}", row["repair"])
+        for row in figures["hanging_list"]
+    ]  # fmt: skip
+    if not found:
+        return _section("Problems", '<p class="good">✓ No problems</p>')
+    items = "".join(
+        f"<li>{safe(text)}" + (f"<br><span>{safe(hint)}</span>" if hint else "") + "</li>"
+        for text, hint in found
+    )
+    return _section(
+        "Problems", f'<p class="bad">! {counted(len(found), "problem")}</p>'
+        f'<ul class="problems">{items}</ul>'
+    )  # fmt: skip
+
+
+# --- messages by time ------------------------------------------------------------------------
+
+
+def throughput(figures: Figures) -> str:
+    """Messages by the time they became visible: all of them, and topic by topic."""
+    known = figures["throughput"]
+    rows, step_ms = known["row_list"], known["by_ms"]
+    title = f"Messages by {spans(step_ms)}"
+    if not rows:
+        return _section(title, _empty("no message is visible yet"))
+    last = max(row["from_time"] for row in rows)
+    first = max(min(row["from_time"] for row in rows), last - (SPANS_MAX - 1) * step_ms)
+    starts = range(first, last + 1, step_ms)
+    by_topic: dict[str, dict[int, Figures]] = {}
+    for row in rows:
+        by_topic.setdefault(row["topic"], {})[row["from_time"]] = row
+    totals = {at: sum(of[at]["messages"] for of in by_topic.values() if at in of) for at in starts}
+    bytes_at = {at: sum(of[at]["size_bytes"] for of in by_topic.values() if at in of)
+                for at in starts}  # fmt: skip
+    everything = Series("messages", _GOOD, [totals[at] for at in starts], [
+        f"{instant(at)}: {counted(totals[at], 'message')}, {size(bytes_at[at])}" for at in starts
+    ])  # fmt: skip
+    ticks = _ticks(starts, step_ms)
+    most = max(totals.values())
+    note = (
+        f"When they became visible, in UTC. At most {counted(most, 'message')} in {_one(step_ms)}."
+    )
+    if known["since"] is not None:
+        note += f" Since {instant(known['since'])}."
+    if len(starts) == SPANS_MAX:
+        note += f" The last {counted(SPANS_MAX, 'span')} only."
+    if known["left_out"]:
+        note += f" Without {', '.join(known['left_out'])}, not available."
+    body = columns([everything], ticks, f"{title}: {count(sum(totals.values()))} in all")
+    if len(by_topic) > 1:
+        sums = {name: sum(row["messages"] for row in of.values()) for name, of in by_topic.items()}
+        names = sorted(sums, key=lambda name: (-sums[name], name))
+        body += '<div class="many">' + "".join(
+            _of_topic(name, by_topic[name], starts, ticks) for name in names[:CHARTS_MAX]
+        ) + "</div>"  # fmt: skip
+        body += _left_out(len(names) - CHARTS_MAX, "topic")
+    return _section(title, body, note)
+
+
+def _of_topic(
+    name: str, of: Mapping[int, Figures], starts: Sequence[int], ticks: Sequence[str]
+) -> str:
+    values = [of[at]["messages"] if at in of else 0 for at in starts]
+    titles = [f"{instant(at)}: {counted(value, 'message')}"
+              for at, value in zip(starts, values, strict=True)]  # fmt: skip
+    drawn = columns([Series(name, _GOOD, values, titles)], (ticks[0], ticks[-1]), name, small=True)
+    return f"<div><h3>{safe(name)}</h3>{drawn}</div>"
+
+
+def _ticks(starts: Sequence[int], step_ms: int) -> list[str]:
+    """First, middle and last span; one alone is in the middle."""
+    if len(starts) < 3:
+        return [tick(at, step_ms) for at in starts] if len(starts) == 2 else [
+            "", tick(starts[0], step_ms), ""
+        ]  # fmt: skip
+    return [tick(at, step_ms) for at in (starts[0], starts[len(starts) // 2], starts[-1])]
+
+
+def _one(step_ms: int) -> str:
+    name = spans(step_ms)
+    return name if name[0].isdigit() else f"{'an' if name == 'hour' else 'a'} {name}"
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+def transactions(figures: Figures) -> str:
+    """By state, by duration, and the oldest that are open."""
+    known = figures["transactions"]
+    states = known["state_list"]
+    if not states:
+        return _section("Transactions", _empty("none yet"))
+    tones = {"committed": _GOOD, "aborted": _OTHER, "open": _THIRD}
+    rows = []
+    for row in states:
+        name = row["state"] + (f" ({row['reason']})" if row["reason"] else "")
+        number = row["transactions"]
+        part = (tones.get(row["state"], _FOURTH), number, f"{name}: {count(number)}")
+        rows.append(Bar(name, [part], count(number)))
+    by_state = f"<div><h3>By state</h3>{bars(rows, 'transactions by state')}</div>"
+    body = f'<div class="pair">{by_state}{_durations(known["duration_list"])}</div>'
+    if known["open_list"]:
+        body += "<h3>Unfinished, the oldest first</h3>" + _table(
+            ("transaction", "state", "key", "age", "times out", "messages", "acks", "topics"),
+            [
+                (
+                    str(row["txn"]), row["state"], row["transaction_key"] or "",
+                    duration(row["age_ms"]), instant(row["timeout_at"]), count(row["messages"]),
+                    count(row["acks"]), ", ".join(row["topic_list"]),
+                )
+                for row in known["open_list"]
+            ],
+            (3, 5, 6),
+        )  # fmt: skip
+    return _section("Transactions", body, "Since the store was made.")
+
+
+def _durations(rows: Sequence[Figures]) -> str:
+    used = [at for at, row in enumerate(rows) if row["committed"] or row["aborted"]]
+    if not used:
+        return ""
+    shown: list[Bar] = []
+    bound_before: int | None = rows[used[0] - 1]["up_to_ms"] if used[0] else None
+    for row in rows[used[0] : used[-1] + 1]:
+        bound = row["up_to_ms"]
+        name = f"≤ {duration(bound)}" if bound is not None else f"> {duration(bound_before or 0)}"
+        bound_before = bound
+        parts = [
+            (shade, row[state], f"{name}: {counted(row[state], 'transaction')} {state}")
+            for state, shade in (("committed", _GOOD), ("aborted", _OTHER))
+        ]
+        shown.append(Bar(name, parts, count(row["committed"] + row["aborted"])))
+    key = legend([Series("committed", _GOOD, (), ()), Series("aborted", _OTHER, (), ())])
+    drawn = bars(shown, "transactions by duration")
+    return f"<div><h3>From begin to end</h3>{drawn}{key}</div>"
+
+
+# --- subscriptions and time ------------------------------------------------------------------
+
+
+def backlog(figures: Figures) -> str:
+    """What subscriptions have not acknowledged."""
+    rows = sorted(figures["subscription_list"], key=lambda row: -row["backlog"])
+    if not rows:
+        return _section("Backlog by subscription", _empty("there is no subscription"))
+    shown = []
+    for row in rows[:BARS_MAX]:
+        ready, waits = row["backlog_no_delayed"], row["delayed"]
+        name = f"{row['topic']} / {row['subscription']}"
+        parts = [
+            (_GOOD, ready, f"{name}: {counted(ready, 'message')} to be taken"),
+            (_FOURTH, waits, f"{name}: {counted(waits, 'message')} not due yet"),
+        ]
+        consumers = row["consumers"]
+        live = f", {counted(consumers, 'consumer')}" if consumers else ""
+        shown.append(Bar(name, parts, count(row["backlog"]) + live))
+    key = legend([Series("to be taken", _GOOD, (), ()), Series("not due yet", _FOURTH, (), ())])
+    body = bars(shown, "backlog by subscription") + key
+    body += _left_out(len(rows) - BARS_MAX, "subscription")
+    body += _behind(
+        "figures",
+        ("topic", "subscription", "type", "backlog", "not due", "pending", "consumers",
+         "last acknowledgement"),
+        [
+            (row["topic"], row["subscription"], row["type"], count(row["backlog"]),
+             count(row["delayed"]), count(row["pending_acks"]), count(row["consumers"]),
+             instant(row["last_ack_time"]))
+            for row in rows
+        ],
+        (3, 4, 5, 6),
+    )  # fmt: skip
+    return _section("Backlog by subscription", body)
+
+
+def delayed(figures: Figures) -> str:
+    """When delayed messages are due."""
+    title = "Delayed messages"
+    by_topic: dict[str, list[Figures]] = {}
+    for row in figures["delayed_list"]:
+        by_topic.setdefault(row["topic"], []).append(row)
+    if not by_topic:
+        return _section(title, _empty("none waits for its time"))
+    sums = {name: sum(row["messages"] for row in rows) for name, rows in by_topic.items()}
+    names = sorted(sums, key=lambda name: (-sums[name], name))
+    charts = []
+    for name in names[:CHARTS_MAX]:
+        rows = by_topic[name]
+        words = _within([row["due_within_ms"] for row in rows])
+        values = [row["messages"] for row in rows]
+        titles = [f"{word}: {counted(value, 'message')}"
+                  for word, value in zip(words, values, strict=True)]  # fmt: skip
+        drawn = columns(
+            [Series(name, _FOURTH, values, titles)], words, f"{name}: delayed messages",
+            small=True, ordinal=True,
+        )  # fmt: skip
+        charts.append(f"<div><h3>{safe(name)}: {count(sums[name])}</h3>{drawn}</div>")
+    body = f'<div class="many">{"".join(charts)}</div>{_left_out(len(names) - CHARTS_MAX, "topic")}'
+    return _section(title, body, "Due within, from the time of this report.")
+
+
+def _within(bounds_ms: Sequence[int | None]) -> list[str]:
+    return ["later" if bound is None else duration(bound) for bound in bounds_ms]
+
+
+def watermarks(figures: Figures) -> str:
+    """How far producers said event time is, step by step."""
+    title = "Watermarks"
+    rows = figures["watermark_list"]
+    if not rows:
+        return _section(title, _empty("no producer asserted a time"))
+    body = "".join(_watermark(row, figures["time"]) for row in rows[:CHARTS_MAX])
+    table = _table(
+        ("topic", "status", "watermark", "behind now", "held by"),
+        [
+            (row["topic"], row["status"], _event(row["watermark"]),
+             "" if row["lag_ms"] is None else duration(row["lag_ms"]), row["holder"] or "")
+            for row in rows
+        ],
+        (3,),
+    )  # fmt: skip
+    note = "Event time that producers asserted, over the time they did so, in UTC."
+    return _section(title, body + _left_out(len(rows) - CHARTS_MAX, "topic") + table, note)
+
+
+def _watermark(row: Figures, now_ms: int) -> str:
+    moves = [move for move in row["move_list"]
+             if move["idle"] or move["event_time"] < EVENT_TIME_MAX]  # fmt: skip
+    times = [move["event_time"] for move in moves if move["event_time"] is not None]
+    if not times:
+        return ""
+    latest = {move["producer"]: move["time"] for move in moves}
+    names = sorted(latest, key=lambda name: (name != row["holder"], -latest[name], name))
+    shown = names[:LINES_MAX]
+    end = max(now_ms, *latest.values())
+    left, bottom = _range(times), _range([*(move["time"] for move in moves), end])
+    drawn = []
+    for at, name in enumerate(shown):
+        own = [move for move in moves if move["producer"] == name]
+        points = [(move["time"], None if move["idle"] else move["event_time"]) for move in own]
+        if not own[-1]["idle"]:
+            points.append((end, own[-1]["event_time"]))
+        said = name or "without a name"
+        title = f"{said}: {_event(own[-1]['event_time']) or 'idle'} at {instant(own[-1]['time'])}"
+        drawn.append(Line(said, tone(at), points, title))
+    up, across = left[1] - left[0], bottom[1] - bottom[0]
+    scale = [_tick(at, up) for at in (left[1], (left[0] + left[1]) // 2, left[0])]
+    ticks = [_tick(at, across) for at in (bottom[0], (bottom[0] + bottom[1]) // 2, bottom[1])]
+    chart = lines(drawn, left, bottom, scale, ticks, f"watermarks of {row['topic']}")
+    of = f"{row['topic']}, partition {row['partition']}" if row["partition"] else row["topic"]
+    return f"<h3>{safe(of)}</h3>{chart}{_left_out(len(names) - LINES_MAX, 'producer')}"
+
+
+def _range(values: Iterable[int]) -> tuple[int, int]:
+    """Least and greatest, never the same."""
+    known = [*values]
+    least, most = min(known), max(known)
+    return (least, most) if most > least else (least - 1000, most + 1000)
+
+
+def _tick(at: int, span_ms: int) -> str:
+    """A time on an axis of this length."""
+    step = 1000 if span_ms < 12 * HOUR_MS else MINUTE_MS if span_ms < 4 * DAY_MS else DAY_MS
+    return tick(at, step)
+
+
+def _event(ms: int | None) -> str:
+    return "the end" if ms == EVENT_TIME_MAX else instant(ms)
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def segments(figures: Figures) -> str:
+    """Which bytes lie where, and how large the files are."""
+    rows = figures["segment_list"]
+    files = [row for row in rows if row.get("file")]
+    journal = figures["journal"]["size_bytes"]
+    kinds = {"sealed": _GOOD, "open ledgers": _THIRD, "sidecar": _OTHER, "large messages": _FOURTH}
+    by_topic: dict[str, dict[str, int]] = {}
+    for row in files:
+        of = by_topic.setdefault(row["topic"], dict.fromkeys(kinds, 0))
+        of[_kind(row)] += row["bytes"]
+    names = sorted(by_topic, key=lambda name: (-sum(by_topic[name].values()), name))
+    shown = [
+        Bar(
+            name,
+            [(kinds[kind], value, f"{name}, {kind}: {size(value)}")
+             for kind, value in by_topic[name].items()],
+            size(sum(by_topic[name].values())),
+        )
+        for name in names[:BARS_MAX]
+    ]  # fmt: skip
+    shown.append(Bar("the journal", [(8, journal, f"journal: {size(journal)}")], size(journal)))
+    used = [kind for kind in kinds if any(of[kind] for of in by_topic.values())]
+    key = legend([Series(kind, kinds[kind], (), ()) for kind in used], always=bool(used))
+    by_place = f"<div><h3>By topic</h3>{bars(shown, 'bytes by topic')}{key}</div>"
+    by_size = f"<div><h3>Files by size</h3>{_sizes(files)}</div>" if files else ""
+    return _section(
+        "Segments",
+        f'<div class="pair">{by_place}{by_size}</div>' + _left_out(len(names) - BARS_MAX, "topic")
+        + _ledgers(rows),
+        f"{counted(len(files), 'file')}, {size(sum(row['bytes'] for row in files))};"
+        " rows that no checkpoint has moved yet lie in the journal.",
+    )  # fmt: skip
+
+
+def _kind(row: Figures) -> str:
+    if row["form"] == "chunks":
+        return "large messages"
+    if row["role"] == "sidecar":
+        return "sidecar"
+    return "sealed" if row["form"] == "sealed" else "open ledgers"
+
+
+def _sizes(files: Sequence[Figures]) -> str:
+    numbers = [0] * (len(_FILE_BOUNDS) + 1)
+    for row in files:
+        numbers[sum(row["bytes"] >= bound for bound in _FILE_BOUNDS)] += 1
+    words = [f"< {_round(bound)}" for bound in _FILE_BOUNDS] + ["more"]
+    titles = [f"{word}: {counted(number, 'file')}"
+              for word, number in zip(words, numbers, strict=True)]  # fmt: skip
+    return columns([Series("files", _GOOD, numbers, titles)], words, "files by size", ordinal=True)
+
+
+def _round(value: int) -> str:
+    return size(value).replace(".0 ", " ")
+
+
+def _ledgers(rows: Sequence[Figures]) -> str:
+    found: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        known = found.setdefault((row["topic"], row["role"]), [0, 0, 0, 0])
+        known[0] += 1 if row.get("file") else 0
+        known[1] += row["rows"] if row.get("file") else 0
+        known[2] += 0 if row.get("file") else row["rows"]
+        known[3] += row["bytes"] if row.get("file") else 0
+    if not found:
+        return ""
+    return _behind(
+        "figures", ("topic", "role", "files", "rows in files", "rows in the journal", "size"),
+        [(*key, *map(count, known[:3]), size(known[3])) for key, known in sorted(found.items())],
+        (2, 3, 4, 5),
+    )  # fmt: skip
+
+
+def topics(figures: Figures) -> str:
+    """Every topic in a line."""
+    rows = figures["topic_list"]
+    if not rows:
+        return _section("Topics", _empty("there is no topic"))
+    return _section("Topics", _table(
+        ("topic", "partitions", "messages", "size", "hidden", "open", "delayed", "backlog",
+         "last message"),
+        [
+            (row["topic"], count(row["partitions"]), count(row["messages"]),
+             size(row["size_bytes"]), count(row["hidden_messages"]), count(row["open_txns"]),
+             count(row["delayed"]), count(row["backlog"]), instant(row["last_publish_time"]))
+            for row in rows
+        ],
+        (1, 2, 3, 4, 5, 6, 7),
+    ), "Hidden: messages of transactions that are open. Size: payload.")  # fmt: skip
+
+
+# --- pieces ----------------------------------------------------------------------------------
+
+
+def _section(title: str, body: str, note: str = "") -> str:
+    said = f'<p class="note">{safe(note)}</p>' if note else ""
+    return f"<section><h2>{safe(title)}</h2>{said}{body}</section>\n"
+
+
+def _empty(text: str) -> str:
+    return f'<p class="note">{safe(text)}</p>'
+
+
+def _left_out(number: int, noun: str) -> str:
+    return f'<p class="note">and {counted(number, f"more {noun}")}</p>' if number > 0 else ""
+
+
+def _behind(summary: str, headings: Sequence[str], rows: Iterable[Sequence[str]],
+            numeric: Sequence[int]) -> str:  # fmt: skip
+    table = _table(headings, rows, numeric)
+    return f"<details><summary>{safe(summary)}</summary>{table}</details>"
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[int]) -> str:
+    def cells(kind: str, texts: Sequence[str]) -> str:
+        out = []
+        for at, text in enumerate(texts):
+            name = "n" if at in numeric else "w" if len(text) > _CELL_MAX else ""
+            named = f' class="{name}"' if name else ""
+            out.append(f"<{kind}{named}>{safe(text)}</{kind}>")
+        return "".join(out)
+
+    head = f"<thead><tr>{cells('th', headings)}</tr></thead>"
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div>'

@@ -1,0 +1,174 @@
+"""Owns the start of a Spark session: its Java, its configuration, its environment.
+
+What the caller sets always holds. The rest is chosen for one machine: instants in UTC, page CRCs
+of Parquet checked, no web interface, no progress bar, the loopback address with a local master; and
+listing files is never a job of its own, since the files of a topic are named one by one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from zipimport import zipimporter
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from txlog.errors import InvalidArgument
+from txlog.spark.archive import QUIET, archive_path, option_to_use
+from txlog.spark.datasource import TxlogSource
+from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
+from txlog.spark.submit import DEFAULTS
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# The first compiler only: a short job is over before the second one pays.
+SHORT_JOB = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_DEFAULTS = {"spark.app.name": "txlog", "spark.ui.enabled": "false", **DEFAULTS}
+_LOOPBACK = "127.0.0.1"
+_LOCAL = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
+
+
+def session(
+    master: str | None = None,
+    conf: Mapping[str, str | int | bool] | None = None,
+    *,
+    fast_start: bool = False,
+) -> SparkSession:
+    """Return the Spark session of this process, started when there is none.
+
+    master:     left out, `local[*]`, or what spark-submit was told
+    fast_start: for tests and short jobs: the JVM starts sooner and computes slower; from the
+                archive of loaded classes if `prepare` has made one
+    conf:       Spark properties; a session that runs already takes those it can still change
+    raises:     MissingExtra without Java, InvalidArgument for what a running JVM cannot change
+    """
+    opened = _session(master, conf, fast_start)
+    if isinstance(getattr(__spec__, "loader", None), zipimporter):
+        _register(opened)
+    return opened
+
+
+def _session(
+    master: str | None, conf: Mapping[str, str | int | bool] | None, fast_start: bool
+) -> SparkSession:
+    given = {name: _text(value) for name, value in (conf or {}).items()}
+    if master is not None:
+        given["spark.master"] = master
+    running = SparkSession.getActiveSession()
+    is_jvm_up = running is not None or _is_jvm_up()
+    if fast_start and is_jvm_up:
+        raise InvalidArgument("fast_start is for a JVM that is not running yet")
+    if running is not None:
+        return _changed(running, given)
+    if is_jvm_up:
+        SparkContext._ensure_initialized()
+        known = dict(SparkConf().getAll())
+        return _built(_complete({**known, **given}))
+    settings = _complete(given)
+    java = find_java(os.environ, bundled_java())
+    cache = cache_directory(os.environ)
+    if fast_start:
+        options = [*SHORT_JOB]
+        archive = archive_path(cache, java, pyspark.__version__)
+        if archive is not None and archive.is_file():
+            options += [QUIET, option_to_use(java, archive)]
+        settings[JAVA_OPTIONS] = " ".join([*options, settings.get(JAVA_OPTIONS, "")]).strip()
+    with _environment(_for_child(settings["spark.master"], environment_for(java, cache))):
+        return _built(settings)
+
+
+def _register(spark: SparkSession) -> None:
+    """Tell Spark of the data source `txlog` when txlog came as a zip with the job.
+
+    Spark looks for data sources where its JVM's Python does, which does not see that zip; its
+    planners for streams do not look into zips of the job at all, and need the path.
+    """
+    environment = spark.sparkContext.environment
+    before = environment.get("PYTHONPATH")
+    archive = str(Path(__file__).parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (archive, before)))
+    try:
+        spark.dataSource.register(TxlogSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+    finally:
+        if before is None:
+            del environment["PYTHONPATH"]
+        else:
+            environment["PYTHONPATH"] = before
+
+
+def is_local(master: str) -> bool:
+    """True when everything runs on this machine, in one JVM or in several."""
+    return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def _complete(given: Mapping[str, str]) -> dict[str, str]:
+    """What was given, and defaults for what was not."""
+    out = {"spark.master": "local[*]", **_DEFAULTS, **given}
+    return {**_LOCAL, **out} if is_local(out["spark.master"]) else out
+
+
+def _built(settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _changed(running: SparkSession, given: Mapping[str, str]) -> SparkSession:
+    """A running session with some properties changed, all or none."""
+    known = dict(running.sparkContext.getConf().getAll())
+    fixed = [
+        name for name, value in given.items()
+        if known.get(name) != value and not running.conf.isModifiable(name)
+    ]  # fmt: skip
+    if fixed:
+        raise InvalidArgument(
+            f"a session is running, and cannot change {', '.join(sorted(fixed))}",
+            hint="stop it first, or leave them out",
+        )
+    for name, value in given.items():
+        if known.get(name) != value:
+            running.conf.set(name, value)
+    return running
+
+
+def _is_jvm_up() -> bool:
+    """True under spark-submit, and after a session that was stopped."""
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _for_child(master: str, java: Mapping[str, str]) -> dict[str, str]:
+    """The environment that the JVM is started with; what the user set there holds."""
+    out = dict(java)
+    if is_local(master):
+        # Workers would run the python3 of PATH, which need not have our packages.
+        out["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        out["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", _LOOPBACK)
+    return out
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Have these in the environment, which is all that pyspark passes on, and then as before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

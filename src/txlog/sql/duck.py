@@ -1,0 +1,341 @@
+"""Owns DuckDB: the only module that imports it.
+
+A session is an ephemeral connection in memory. Arrow tables go in by name, Arrow tables come out;
+the only files it may read are the Parquet files named when it is opened. Its settings are fixed
+before the first statement and locked: no extension is fetched or loaded by itself, SQL does not
+see the caller's variables, nothing is spilled beside the program, and instants are in UTC.
+
+Text from outside goes through `Session.tables_of` first. It is the gate, and it must stand: a list
+of allowed paths by itself lets COPY overwrite what is on it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from txlog.engine.storage.disk.posix import descriptor_limit
+from txlog.errors import SqlError
+from txlog.ranges import SQL_MS_MAX, SQL_MS_MIN
+from txlog.startup import compute as pc
+
+# The nodes of a statement that only reads; a WITH may hold DELETE and its like.
+_READING = frozenset(
+    ["SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE", "STATEMENT_NODE"]
+)
+_PARSE = "SELECT json_serialize_sql($query)"
+T = TypeVar("T")
+_ENDLESS: Final = (1 << 63) - 1  # in us, what DuckDB takes for infinity
+_AGAIN_S: Final = 0.02  # a statement that has just begun may miss being interrupted
+BATCH_ROWS = 20_480  # ten of DuckDB's vectors: large messages must fit in memory
+VERSION: str = duckdb.__version__
+# Files that a scan of many has open, measured with DuckDB 2.0: 92, 132, 267 and 461 with 1, 2, 8
+# and 32 threads; without threads for reading ahead 18, 30 and 102 with 1, 2 and 8.
+AHEAD_FILES, THREAD_FILES = 128, 14
+
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+}
+
+
+class Rows:
+    """The rows of a SELECT, computed as they are asked for; raises SqlError when that fails."""
+
+    __slots__ = ("_connection", "_reader", "schema")
+
+    def __init__(self, reader: pa.RecordBatchReader, connection: duckdb.DuckDBPyConnection) -> None:
+        self._reader, self._connection = reader, connection
+        self.schema: pa.Schema = reader.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            try:
+                batch = _interruptible(self._connection, self._next)
+            except (duckdb.Error, pa.ArrowException, OSError) as error:
+                raise _sql_error(error) from error  # Arrow hands on what DuckDB said, as OSError
+            if batch is None:
+                return
+            yield batch
+
+    def _next(self) -> pa.RecordBatch | None:
+        try:
+            return self._reader.read_next_batch()
+        except StopIteration:
+            return None
+
+    def read_all(self) -> pa.Table:
+        """All rows as one table."""
+        return pa.Table.from_batches(list(self), self.schema)
+
+
+class Session:
+    """One DuckDB connection in memory; a context manager, for one thread.
+
+    parquet: names of views and the path of the Parquet file that each one shows, with the number
+             of the row in its file as the extra column file_row_number
+    paths:   other files that statements may read
+    is_open: statements may read everything until `lock`: they are to be of ours
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(
+        self, parquet: Mapping[str, str] | None = None, paths: Sequence[str] = (), *,
+        is_open: bool = False,
+    ) -> None:  # fmt: skip
+        named = parquet or {}
+        self._connection = duckdb.connect(":memory:", config=_CONFIG)
+        try:
+            # By SET: as a connect option the zone would be looked up before it can be known.
+            self._connection.execute("SET TimeZone = 'UTC'")
+            # A query of some seconds would draw it on standard output, among what programs read.
+            self._connection.execute("SET enable_progress_bar = false")
+            _fit(self._connection, descriptor_limit() // 2)
+            if not is_open:
+                self.lock([*named.values(), *paths])
+            for name, path in named.items():
+                relation = self._connection.read_parquet(path, file_row_number=True)
+                relation.create_view(name)
+        except duckdb.Error as error:
+            self._connection.close()
+            raise _sql_error(error) from error
+
+    def lock(self, paths: Sequence[str]) -> None:
+        """Let statements read these files and nothing else, for good; before the first of others.
+
+        raises: SqlError
+        """
+        try:
+            self._connection.execute("SET allowed_paths = $1", [list(paths)])
+            self._connection.execute("SET enable_external_access = false")
+            self._connection.execute("SET lock_configuration = true")
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+
+    def tables_of(self, query: str) -> list[str]:
+        """The tables that a query names, as written, each once; nothing is bound or run.
+
+        raises: SqlError when it is not one SELECT, or does more than read
+        """
+        try:
+            [tree] = self._connection.execute(_PARSE, {"query": query}).fetchall()
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+        return _tables_of(json.loads(tree[0]))
+
+    @classmethod
+    def in_file(cls, path: str) -> Session:
+        """A session in a database file of its own; for statements of ours only: nothing is locked.
+
+        raises: SqlError
+        """
+        made = cls.__new__(cls)
+        try:
+            path.encode()  # DuckDB takes paths that are UTF-8
+            made._connection = duckdb.connect(path, config=_CONFIG)
+            _fit(made._connection, descriptor_limit() // 2)
+        except (duckdb.Error, UnicodeEncodeError) as error:
+            raise _sql_error(error) from error
+        return made
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; what it held in memory is gone."""
+        self._connection.close()
+
+    def register(self, name: str, table: object) -> None:
+        """Make an Arrow table or dataset a view called name, in place of an older one.
+
+        Instants of a table that DuckDB has no room for are 'infinity' and '-infinity'.
+        """
+        if isinstance(table, pa.Table):
+            table = bounded(table)
+        try:
+            self._connection.register(name, table)
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+
+    def execute(self, statement: str, parameters: list[object] | None = None) -> None:
+        """Run a statement that has no rows to give."""
+        try:
+            _interruptible(
+                self._connection, lambda: self._connection.execute(statement, parameters)
+            )
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+
+    def arrow(self, query: str) -> pa.Table:
+        """Return the rows of a SELECT as one Arrow table, in the order of the query."""
+        try:
+            return _interruptible(
+                self._connection, lambda: self._connection.sql(query).to_arrow_table()
+            )
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+
+    def stream(self, query: str, parameters: Mapping[str, str] | None = None) -> Rows:
+        """Return the rows of a SELECT batch by batch; read it before the session is used again."""
+
+        def begun() -> pa.RecordBatchReader:
+            relation = self._connection.sql(query, params=dict(parameters or {}) or None)
+            return relation.to_arrow_reader(BATCH_ROWS)
+
+        try:
+            return Rows(_interruptible(self._connection, begun), self._connection)
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+
+    def scanned(self, query: str, parameters: Mapping[str, str] | None = None) -> tuple[int, int]:
+        """(files that a SELECT reads, files that it names), as they are when it is planned."""
+        try:
+            planned = self._connection.execute(
+                f"EXPLAIN (FORMAT json) {query}", dict(parameters or {}) or None
+            ).fetchall()
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+        read = named = 0
+        for node in _nodes(json.loads(planned[0][1])):
+            info = node.get("extra_info")
+            if isinstance(info, dict) and "Scanning Files" in info:
+                some, _, every = str(info["Scanning Files"]).partition("/")
+                read, named = read + int(some), named + int(every)
+        return read, named
+
+    def plan(self, query: str, parameters: Mapping[str, str] | None = None) -> str:
+        """How a SELECT would be run, drawn."""
+        try:
+            planned = self._connection.execute(
+                f"EXPLAIN {query}", dict(parameters or {}) or None
+            ).fetchall()
+        except duckdb.Error as error:
+            raise _sql_error(error) from error
+        return "".join(str(text) for _, text in planned)
+
+    def row(self, query: str) -> dict[str, object]:
+        """Return the single row of a SELECT as a mapping from column to Python value."""
+        rows: list[dict[str, object]] = self.arrow(query).to_pylist()
+        if len(rows) != 1:
+            raise SqlError(f"the query gave {len(rows)} rows where one was asked for")
+        return rows[0]
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
+    """Do work on the connection so that a signal's exception in this thread ends it at once.
+
+    DuckDB looks for signals seldom, some statements after a minute only, and then says "Query
+    interrupted" in place of the handler's exception. So a thread of its own has the statement, and
+    this one, if it is the main thread, to which signals come, waits as Python waits.
+    raises: what work raises
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    done = threading.Event()
+    outcome: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            done.set()
+
+    worker = threading.Thread(target=run, daemon=True)
+    try:
+        worker.start()
+        done.wait()
+    except BaseException:
+        while worker.is_alive() and not done.is_set():
+            connection.interrupt()
+            done.wait(_AGAIN_S)
+        raise
+    worker.join()
+    if failed:
+        raise failed[0]
+    return outcome[0]
+
+
+def bounded(table: pa.Table) -> pa.Table:
+    """The table with every instant as DuckDB can hold it: microseconds, or without end."""
+    for at, field in enumerate(table.schema):
+        if not pa.types.is_timestamp(field.type) or field.type.unit != "ms":
+            continue
+        ms = table.column(at).cast(pa.int64())
+        ends = pc.min_max(ms).as_py()
+        if ends["min"] is None or (ends["min"] >= SQL_MS_MIN and ends["max"] <= SQL_MS_MAX):
+            continue
+        within = pc.min_element_wise(
+            pc.max_element_wise(ms, SQL_MS_MIN, skip_nulls=False), SQL_MS_MAX, skip_nulls=False
+        )
+        us = pc.if_else(pc.greater(ms, SQL_MS_MAX), _ENDLESS, pc.multiply(within, 1000))
+        us = pc.if_else(pc.less(ms, SQL_MS_MIN), -_ENDLESS, us)
+        kind = pa.timestamp("us", field.type.tz)
+        table = table.set_column(at, pa.field(field.name, kind, field.nullable), us.cast(kind))
+    return table
+
+
+def _tables_of(parsed: dict[str, Any]) -> list[str]:
+    """The tables of a parsed query. Raises SqlError."""
+    if parsed["error"]:
+        if parsed["error_type"] == "not implemented":
+            raise SqlError("only a SELECT is run here")
+        raise SqlError(_one_line(parsed["error_message"]))
+    if len(parsed["statements"]) != 1:
+        raise SqlError(f"one SELECT is wanted, there are {len(parsed['statements'])} statements")
+    nodes = list(_nodes(parsed["statements"][0]))
+    if not all(node["type"] in _READING for node in nodes if "cte_map" in node):
+        raise SqlError("only a SELECT is run here, and this one changes something")
+    named = (node["table_name"] for node in nodes if node.get("type") == "BASE_TABLE")
+    return list(dict.fromkeys(map(str, named)))
+
+
+def _nodes(tree: object) -> Iterator[dict[str, Any]]:
+    """Every object of a statement."""
+    waiting = [tree]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _fit(connection: duckdb.DuckDBPyConnection, room: int) -> None:
+    """Let a scan of many files have at most so many open, as far as threads decide it."""
+    [(threads,)] = connection.execute("SELECT current_setting('threads')").fetchall()
+    if AHEAD_FILES + THREAD_FILES * threads <= room:
+        return
+    named = "SELECT name FROM duckdb_settings() WHERE name = 'async_threads'"
+    for (ahead,) in connection.execute(named).fetchall():  # older ones do not read ahead
+        connection.execute(f"SET {ahead} = 1")
+    connection.execute(f"SET threads = {max(1, min(threads, room // THREAD_FILES))}")
+
+
+def _sql_error(error: Exception) -> SqlError:
+    """Return DuckDB's complaint as ours, on one line."""
+    return SqlError(_one_line(error))

@@ -1,0 +1,325 @@
+"""Owns Relation written as SQL: the SELECT of the messages of topics, for DuckDB.
+
+Nothing is decided here. All topics of a query are one SELECT: their files are one scan, and those
+with other rows than messages another, where topic and partition follow from the name of a file,
+which is looked at once a file and leaves files out; their tables are one table each, with the name
+of the topic as a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
+from typing import Any, Final
+
+import pyarrow as pa
+
+from txlog.engine.model.schema import (
+    KIND_DATA,
+    TXN_ABORT,
+    TXN_COMMIT,
+    W_IDLE,
+    W_SET,
+    W_SNAPSHOT,
+)
+from txlog.engine.storage.remote import is_remote, local_path, without_options
+from txlog.relation.hidden import HIDDEN
+from txlog.relation.relation import Content, Source, adopted_lsns
+from txlog.relation.remote_rows import dataset_of, numbered_rows
+
+USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
+# Of a file by its name: evaluated once a file, which also leaves files out.
+PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_txnlog/)?[^/]+$', 1)::INTEGER"
+LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
+TOPIC: Final = (
+    r"regexp_replace(url_decode(regexp_extract(filename,"
+    r" 'topics/([^/]+/[^/]+/[^/]+)/partition=\d+/(_txnlog/)?[^/]+$', 1)), '^public/default/', '')"
+)
+_LEDGER_OF_PATH: Final = LEDGER.replace("(filename", "(path").replace("parquet$", r"parquet(\?|$)")
+_NAMED: Final = f"partition, ledger, entry, txn_index, {USER}"
+_ALL: Final = f"{_NAMED}, visible_time, producer, sequence_id, lsn"
+_STORED: Final = "kind, txn_most, txn_least, stored_ledger, stored_entry"
+_STATE: Final = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
+# No row, but the name and type of every column.
+_NOTHING: Final = (
+    "SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS partition, NULL::BIGINT AS ledger,"
+    " NULL::BIGINT AS entry, NULL::INTEGER AS txn_index, NULL::BLOB AS key, NULL::BLOB AS value,"
+    " NULL::MAP(VARCHAR, VARCHAR) AS properties, NULL::TIMESTAMPTZ AS publish_time,"
+    " NULL::TIMESTAMPTZ AS event_time, NULL::TIMESTAMPTZ AS deliver_at,"
+    " NULL::TIMESTAMPTZ AS visible_time, NULL::VARCHAR AS producer, NULL::BIGINT AS sequence_id,"
+    " NULL::BIGINT AS lsn WHERE false"
+)
+_ROW: Final = "file_row_number"
+_IS_DATA: Final = f"kind = {KIND_DATA}"
+_KINDS: Final = {
+    KIND_DATA: "message", TXN_COMMIT: "txn_commit", TXN_ABORT: "txn_abort", W_SET: "w_set",
+    W_IDLE: "w_idle", W_SNAPSHOT: "w_snapshot",
+}  # fmt: skip
+
+
+class Messages:
+    """The messages of some topics as SQL over registered tables and over files.
+
+    path:       what is written for a file
+    everything: the contents have rows of all kinds
+    tables:     what is to be registered, by name
+    """
+
+    __slots__ = (
+        "_contents", "_direct", "_is_one", "_large", "_path", "_sifted", "_topic", "_unclean",
+        "_whole", "everything", "tables",
+    )  # fmt: skip
+
+    def __init__(self, contents: Sequence[Content], path: Callable[[Source], str]) -> None:
+        self._contents = contents
+        self._path = path
+        relations = [content.relation for content in contents]
+        self.everything = all(relation.everything for relation in relations)
+        self._is_one = len(contents) == 1
+        self._topic = text(relations[0].topic) if self._is_one else TOPIC
+        self._direct = [source for relation in relations for source in relation.direct]
+        # Files of messages only need no look at a row; those without a message need none at all.
+        self._whole = [source for source in self._direct if source.ref.is_messages_only]
+        self._sifted = [
+            source for source in self._direct
+            if source.ref.messages and not source.ref.is_messages_only
+        ]  # fmt: skip
+        self._unclean = [source for relation in relations for source in relation.unclean]
+        self._large = [source for relation in relations for source in relation.large_files]
+        self.tables: dict[str, Any] = {  # Arrow tables and datasets
+            "txlog_tail": self._joined([relation.tail for relation in relations]),
+            "txlog_markers": self._joined([relation.markers for relation in relations]),
+            "txlog_large": self._joined([relation.large for relation in relations]),
+            "txlog_hidden": self._joined([relation.hidden for relation in relations]),
+            "txlog_partition_parts": self._joined([of.partition_parts for of in contents]),
+            "txlog_sidecar_parts": self._joined([of.sidecar_parts for of in contents]),
+        }
+
+        for kind, sources in (
+            ("direct", self._direct if self.everything else []), ("whole", self._whole),
+            ("sifted", self._sifted), ("unclean", self._unclean), ("large", self._large),
+        ):  # fmt: skip
+            remote = [source for source in sources if is_remote(source.ref.path)]
+            if remote:
+                made = numbered_rows if self.everything and kind != "large" else dataset_of
+                self.tables[f"txlog_remote_{kind}"] = made(remote, path)
+
+    def _joined(self, tables: list[pa.Table]) -> pa.Table:
+        """The tables of the topics as one, with the topic as a column if there are several."""
+        if self._is_one:
+            return tables[0]
+        if not tables:
+            return HIDDEN.append(pa.field("topic", pa.string())).empty_table()
+        return pa.concat_tables(
+            table.append_column(
+                "topic", pa.repeat(pa.scalar(content.relation.topic, pa.string()), len(table))
+            )
+            for content, table in zip(self._contents, tables, strict=True)
+        )
+
+    def committed(self) -> str:
+        """Committed messages."""
+        return _columns(self._visible(everything=False))
+
+    def plain(self, *, uncommitted: bool) -> str:
+        """The columns that the others are computed from: for a file that stands in for tables."""
+        select = f"FROM {self._visible(everything=False)}"
+        if not uncommitted:
+            return select
+        rows = f"SELECT {self._at()}, {_ALL}, txn_state FROM txlog_hidden WHERE kind = {KIND_DATA}"
+        return f"SELECT *, {_STATE} {select} UNION ALL {rows}"
+
+    def of_files(self, complete: Sequence[str], *, uncommitted: bool) -> str:
+        """What is in Parquet files, with markers as `markers_of_files` has them.
+
+        complete: files of what is not, with the columns of `plain`
+        """
+        branches = [_NOTHING]
+        branches += self._of_direct()
+        if self._unclean and self._of_partitions():
+            branches.append(self._of_unclean())
+        if uncommitted:
+            branches = [f"SELECT *, {_STATE} FROM ({' UNION ALL '.join(branches)})"]
+        if complete:
+            paths = ", ".join(text(unglobbed(path)) for path in complete)
+            more = ", txn_state" if uncommitted else ""
+            branches.append(f"SELECT topic, {_ALL}{more} FROM read_parquet([{paths}])")
+        return _columns(f"({' UNION ALL '.join(branches)})", "txn_state" if uncommitted else None)
+
+    def markers_of_files(self) -> str | None:
+        """The markers that stand in sealed files of partitions, as `txlog_markers`; None: none."""
+        if not self._unclean or not self._of_partitions():
+            return None
+        return (
+            f"SELECT {self._topic} AS topic, {PARTITION} AS partition, txn_most, txn_least,"
+            f" {LEDGER} AS marker_ledger, entry AS marker_entry, publish_time AS visible_time, lsn"
+            f" FROM {self._rows('', self._of_partitions())} WHERE kind = {TXN_COMMIT}"
+        )
+
+    def _of_partitions(self) -> list[Source]:
+        return [source for source in self._direct if source.role == "p"]
+
+    def uncommitted(self) -> str:
+        """The same with txn_state, and messages of open and aborted transactions."""
+        select = _columns(self._visible(everything=False), _STATE)
+        if not self.tables["txlog_hidden"].num_rows:
+            return select
+        rows = f"SELECT {self._at()}, {_ALL}, txn_state FROM txlog_hidden WHERE kind = {KIND_DATA}"
+        return f"{select} UNION ALL {_columns(f'({rows})', 'txn_state')}"
+
+    def all(self) -> str:
+        """Rows of all kinds, with what became of them and where they lie."""
+        assert self.everything
+        kind = " ".join(f"WHEN {number} THEN '{name}'" for number, name in _KINDS.items())
+        more = (
+            f"CASE kind {kind} END AS kind,"
+            " ((txn_most >> 48) & 65535) || ':' || txn_least AS txn, {state} AS txn_state,"
+            " stored_ledger, stored_entry"
+        )
+        state = f"CASE WHEN txn_index IS NOT NULL OR kind = {TXN_COMMIT} THEN 'committed' END"
+        visible = _columns(self._visible(everything=True), more.format(state=state))
+        rows = f"SELECT {self._at()}, {_ALL}, txn_state, {_STORED} FROM txlog_hidden"
+        return f"{visible} UNION ALL {_columns(f'({rows})', more.format(state='txn_state'))}"
+
+    def _lsn(self) -> str:
+        """The LSN of a row of `direct`: that of its ledger where it was adopted."""
+        lsns = adopted_lsns(self._direct)
+        if not lsns:
+            return "lsn"
+        return f"coalesce(lsn, MAP({[*lsns]}, {[*lsns.values()]})[{LEDGER}]) AS lsn"
+
+    def _at(self) -> str:
+        """The topic of a row of a table."""
+        return f"{self._topic} AS topic" if self._is_one else "topic"
+
+    def _visible(self, *, everything: bool) -> str:
+        """What is visible, in parentheses: the columns of COMMITTED, and how it is stored."""
+        stored = f", {_STORED}" if everything else ""
+        lying = ", kind, txn_most, txn_least, {ledger}, {row}" if everything else ""
+        data = "" if everything else f" WHERE kind = {KIND_DATA}"
+        only = data if self.everything else ""  # else a tail has nothing but messages
+        branches = [f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_tail{only}"]
+        branches += self._of_direct(lying)
+        if self._unclean:
+            branches.append(self._of_unclean(lying))
+        if self.tables["txlog_partition_parts"].num_rows:
+            branches.append(
+                f"SELECT {self._at()}, {_NAMED}, publish_time, producer, sequence_id, lsn"
+                f"{lying.format(ledger='ledger', row='entry')} FROM txlog_partition_parts{data}"
+            )
+        if self.tables["txlog_sidecar_parts"].num_rows:
+            lies = lying.replace(" ", " r.").format(ledger="ledger", row="entry")
+            branches.append(self._marked("txlog_sidecar_parts", lies))
+        if self._large:
+            branches.append(
+                f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_large"
+                f" LEFT JOIN ({self._chunks()}) ON {_LEDGER_OF_PATH} = large_ledger"
+            )
+        return f"({' UNION ALL '.join(branches)})"
+
+    def _of_direct(self, lying: str = "") -> list[str]:
+        """Rows that stand as they are; lying: how they are stored, which has rows of all kinds."""
+        groups = [("whole", self._whole, ""), ("sifted", self._sifted, f" WHERE {_IS_DATA}")]
+        if lying:
+            groups = [("direct", self._direct, "")]
+        return [
+            f"SELECT {self._topic}, {PARTITION}, coalesce(marker_ledger, {LEDGER}),"
+            f" coalesce(marker_entry, entry), txn_index, {USER},"
+            f" coalesce(visible_time, publish_time), producer, sequence_id, {self._lsn()}"
+            f"{lying.format(ledger=LEDGER, row=_ROW)}"
+            f" FROM {self._rows(kind, sources, numbered=bool(lying))}{data}"
+            for kind, sources, data in groups
+            if sources
+        ]
+
+    def _of_unclean(self, lying: str = "") -> str:
+        """Rows of files that are joined with their markers."""
+        rows = (
+            f"SELECT *, {PARTITION} AS partition, {LEDGER} AS file_ledger"
+            f"{'' if self._is_one else f', {TOPIC} AS topic'}"
+            f" FROM {self._rows('unclean', self._unclean, numbered=bool(lying))}"
+        )
+        lies = lying.replace(" ", " r.").format(ledger="file_ledger", row=_ROW)
+        return self._marked(f"({rows})", lies)
+
+    def _marked(self, rows: str, lying: str) -> str:
+        """Rows joined with their markers."""
+        user = ", ".join(f"r.{column}" for column in USER.split(", "))
+        topic, same = (self._topic, "") if self._is_one else ("r.topic", "m.topic = r.topic AND ")
+        return (
+            f"SELECT {topic}, r.partition, m.marker_ledger, m.marker_entry, r.txn_index, {user},"
+            f" m.visible_time, r.producer, r.sequence_id, m.lsn{lying}"
+            f" FROM {rows} AS r JOIN txlog_markers AS m ON {same}m.partition = r.partition"
+            f" AND m.txn_most = r.txn_most AND m.txn_least = r.txn_least WHERE r.kind = {KIND_DATA}"
+        )
+
+    def _chunks(self) -> str:
+        """Values of large messages: their chunks put together, only if they are asked for."""
+        return (
+            f"SELECT {LEDGER} AS large_ledger,"
+            " unhex(string_agg(hex(value), '' ORDER BY entry)) AS value"
+            f" FROM {self._rows('large', self._large)} GROUP BY large_ledger"
+        )
+
+    def _rows(self, kind: str, sources: list[Source], *, numbered: bool = False) -> str:
+        """The rows of files, with their names."""
+        found: list[str] = []
+        near = [source for source in sources if not is_remote(source.ref.path)]
+        if near:
+            paths = ", ".join(text(unglobbed(self._path(source))) for source in near)
+            more = ", file_row_number = true" if numbered else ""
+            found.append(
+                f"read_parquet([{paths}], filename = true, hive_partitioning = false{more})"
+            )
+        if f"txlog_remote_{kind}" in self.tables:
+            found.append(f"txlog_remote_{kind}")
+        if len(found) == 1:
+            return found[0]
+        return f"(FROM {found[0]} UNION ALL BY NAME FROM {found[1]})"
+
+
+def files_of(contents: Sequence[Content]) -> Iterator[Source]:
+    """The files that are read by their paths."""
+    for content in contents:
+        yield from content.relation.direct
+        yield from content.relation.unclean
+        yield from content.relation.large_files
+
+
+def path_below(root: str) -> Callable[[Source], str]:
+    """What names a file of a store in this directory, or outside of it."""
+
+    def path(source: Source) -> str:
+        at = source.ref.path
+        if is_remote(at):
+            return without_options(at)
+        return local_path(at) or str(PurePath(root, at))
+
+    return path
+
+
+def name(word: str) -> str:
+    """A name as SQL has it."""
+    return '"' + word.replace('"', '""') + '"'
+
+
+def text(word: str) -> str:
+    """Text as SQL has it."""
+    return "'" + word.replace("'", "''") + "'"
+
+
+def unglobbed(path: str) -> str:
+    """A path without the meaning of a pattern."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
+
+
+def _columns(source: str, more: str | None = None) -> str:
+    """The columns of `messages` over those of COMMITTED; what has no place has no id."""
+    is_message = "" if more is None or "stored_entry" not in more else f"kind = {KIND_DATA} AND "
+    return (
+        f"SELECT topic, partition, CASE WHEN {is_message}ledger IS NOT NULL"
+        " THEN concat(ledger, ':', entry, ':' || txn_index) END AS message_id,"
+        f" ledger, entry, txn_index, {USER}, visible_time, producer, sequence_id, lsn,"
+        f" coalesce(octet_length(value), 0) AS size_bytes{f', {more}' if more else ''}"
+        f" FROM {source}"
+    )

@@ -1,0 +1,203 @@
+"""Owns SQL over a store: which relations a query names, the views that show them, its rows.
+
+All that a statement names is of one view. The relations that are no messages are asked for by name:
+who wants none of them does not load their code.
+
+A view is made only if the query names it, and its files are checked before it is. What the views
+say is `Relation` written as SQL: nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pyarrow as pa
+
+from txlog.engine.plan.reading.uncommitted import check_isolation
+from txlog.engine.storage.remote import is_remote
+from txlog.engine.store.pins import Pin
+from txlog.errors import MissingFile, SnapshotExpired, SqlError
+from txlog.relation.reader import RelationReader
+from txlog.relation.relation import Content
+from txlog.sql.duck import Rows, Session
+from txlog.sql.messages import Messages, files_of, name, path_below, text, unglobbed
+
+if TYPE_CHECKING:
+    from txlog.engine.store.store import Store
+    from txlog.engine.view.view import View
+
+_MESSAGES: Final = "messages"
+_EVERYTHING: Final = "messages_all"
+LISTS: Final = frozenset(
+    "topics subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets"
+    " watermarks segments frames transaction_key_log cursor_log catalog_log".split()
+)
+_TRIES: Final = 5
+_MACROS: Final = (
+    "CREATE TEMP MACRO text(b) AS decode(b)",
+    "CREATE TEMP MACRO json(b) AS CAST(decode(b) AS JSON)",
+)
+
+
+class Lists(Protocol):
+    """What gives the relations of LISTS, as listings.listed."""
+
+    def __call__(self, view: View, store: Store, name: str) -> pa.Table:
+        """The rows of one, as the view has them."""
+
+
+class SqlQuery:
+    """One SELECT over a store; a context manager. All relations that it names are of one LSN.
+
+    Its files stay until it is closed, whatever checkpoints, compactions and trims do meanwhile; but
+    with a client that is read-only they go after the grace of readers.
+    lists:      gives the relations of LISTS by name, of a view
+    sql:        over `messages`, `messages_all`, topics by their names, short or in full, and LISTS
+    parameters: values of $name
+    isolation:  uncommitted: messages have a txn_state, and those of open and of aborted
+                transactions are there too; they have no id, place, LSN and visible time
+    skip_unavailable: leave partitions out that are away or damaged; `left_out` names them
+    this:       a SELECT over the same relations, which the SQL knows as `this`
+    raises:     SqlError; what reading the topics raises
+    """
+
+    def __init__(
+        self, client: RelationReader, lists: Lists, sql: str,
+        parameters: Mapping[str, str] | None = None, isolation: str = "committed", *,
+        skip_unavailable: bool = False, this: str | None = None,
+    ) -> None:  # fmt: skip
+        self._client = client
+        self._lists = lists
+        self._sql = sql
+        self._this = this
+        self._parameters = parameters
+        self._isolation = check_isolation(isolation)
+        self._skip_unavailable = skip_unavailable
+        self._pin: Pin | None = None
+        self._contents: list[Content] = []
+        self._tables: dict[str, pa.Table] = {}
+        self.statements: list[str] = []
+        self._session: Session | None = Session(is_open=True)
+        try:
+            texts = [sql] if this is None else [sql, this]
+            self._begin([name for text in texts for name in self._session.tables_of(text)])
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, named: list[str]) -> None:
+        """Make the views of the relations that are named, at an LSN whose files are still there."""
+        words = {word.casefold() for word in named}
+        wanted = None if words & {_MESSAGES, _EVERYTHING} else named
+        stood: list[tuple[int, int]] | None = None
+        for _ in range(_TRIES):
+            self._contents, self._tables = self._client._moment(
+                wanted, self._isolation, everything=_EVERYTHING in words,
+                skip_unavailable=self._skip_unavailable,
+                lists={name: partial(self._lists, name=name) for name in sorted(words & LISTS)},
+            )  # fmt: skip
+            before, stood = stood, [
+                (content.relation.generation, content.relation.lsn) for content in self._contents
+            ]  # fmt: skip
+            try:
+                self._open(words)
+            except (MissingFile, SqlError) as error:
+                self.close()
+                if stood == before:
+                    raise  # nothing moved on: the file is lost
+                if not isinstance(error, MissingFile) and not self._is_overtaken():
+                    raise
+                continue  # R21: a checkpoint has removed files since
+            return
+        raise SnapshotExpired("the store moved on faster than it could be read")
+
+    @property
+    def files(self) -> int:
+        """How many files its views stand on."""
+        return sum(1 for _ in files_of(self._contents))
+
+    @property
+    def left_out(self) -> list[str]:
+        """Partitions that are not in it, as topic/partition."""
+        relations = [content.relation for content in self._contents]
+        return [f"{of.topic}/{index}" for of in relations for index in of.unavailable]
+
+    def pruned(self) -> int:
+        """How many files of its scans need not be read, as its plan has it."""
+        assert self._session is not None
+        read, named = self._session.scanned(self._sql, self._parameters)
+        return named - read
+
+    def rows(self) -> Rows:
+        """The rows, batch by batch; once."""
+        assert self._session is not None
+        return self._session.stream(self._sql, self._parameters)
+
+    def plan(self) -> str:
+        """How the SQL would be run, drawn by DuckDB."""
+        assert self._session is not None
+        return self._session.plan(self._sql, self._parameters)
+
+    def close(self) -> None:
+        """End the session, and let its files go."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        if self._pin is not None:
+            self._pin.close()
+            self._pin = None
+
+    def __enter__(self) -> SqlQuery:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+    def _open(self, words: set[str]) -> None:
+        sources = list(files_of(self._contents))
+        if sources:
+            self._pin = self._client._pin(sources)
+        self._client._check_files(sources)
+        self._contents = [self._client.without_far(content) for content in self._contents]
+        path = path_below(self._client.path)
+        near = [source for source in sources if not is_remote(source.ref.path)]
+        paths = [path(source) for source in near]  # as such, and as a pattern
+        session = self._session = self._session or Session(is_open=True)  # none: this is a retry
+        session.lock(sorted({*paths, *map(unglobbed, paths)}))
+        self.statements = [*_MACROS, *self._views(words, Messages(self._contents, path), session)]
+        if self._this is not None:
+            self.statements.append(f"CREATE TEMP VIEW this AS {self._this}")
+        for listing, table in self._tables.items():
+            session.register(listing, table)
+        for statement in self.statements:
+            session.execute(statement)
+
+    def _views(self, words: set[str], messages: Messages, session: Session) -> Iterator[str]:
+        """The views of messages that are named; a topic never hides another relation."""
+        for table_name, table in messages.tables.items():
+            session.register(table_name, table)
+        body = messages.uncommitted() if self._isolation == "uncommitted" else messages.committed()
+        yield f"CREATE TEMP VIEW {_MESSAGES} AS {body}"
+        if _EVERYTHING in words:
+            yield f"CREATE TEMP VIEW {_EVERYTHING} AS {messages.all()}"
+        taken = {_MESSAGES, _EVERYTHING, *LISTS}
+        for content in self._contents:
+            topic = content.relation.topic
+            only = "" if len(self._contents) == 1 else f" WHERE topic = {text(topic)}"
+            for word in dict.fromkeys((content.name, topic)):
+                if word.casefold() in words - taken:
+                    yield f"CREATE TEMP VIEW {name(word)} AS FROM {_MESSAGES}{only}"
+
+    def _is_overtaken(self) -> bool:
+        """A file of the snapshot is not there any more."""
+        try:
+            self._client._check_files(list(files_of(self._contents)))
+        except MissingFile:
+            return True
+        return False

@@ -1,0 +1,498 @@
+"""Segments: the files that the rows of a topic are in, their columns and row groups, their rows.
+
+    list   a row a file, and one for what is in journal frames only; those of ledgers that were
+           trimmed as long as they are there, of no message any more; those of the logs of changes,
+           which no topic has, or one cursor of it
+    show   one ledger, or one file of a store or of none
+    cat    stored rows as they are, markers, watermark rows and changes too
+
+The keys of the answers are the fields that `txlog segment` prints. Rows of a file of the store are
+compared with its checksums; those of another file are read as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from txlog.answers.filerows import columns_of, groups_of, is_parquet
+from txlog.engine.folds.buffer import live_rows
+from txlog.engine.folds.catalog import has_partition, index_of, number_of, numbers, topic_of
+from txlog.engine.model.schema import MESSAGE
+from txlog.engine.plan.lookup import check_partition
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.storage.checked import said_by_arrow
+from txlog.engine.storage.manifest import ChangeRef, changes_of, generations, read_manifest
+from txlog.engine.storage.remote import is_far
+from txlog.engine.storage.segment import FileRef, arrow_module
+from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.upkeep.changes.log import RELATIONS, read
+from txlog.engine.upkeep.changes.rows import name_of
+from txlog.engine.upkeep.checkpoint.dump import inspect_file
+from txlog.engine.view.view import View
+from txlog.errors import Corruption, InvalidArgument, MissingFile, NotFound, TxlogError
+from txlog.ids import MessageId, TopicName
+from txlog.ranges import Bound, Range
+from txlog.relation.reader import RelationReader
+
+Answer = dict[str, Any]
+SORTS: Final = ("ledger", "rows", "size")
+ROWS_AT_ONCE: Final = 50_000
+_LEDGER: Final = re.compile(r"/_?ledger-(\d{12})\.\d{10}\.\w+$")
+Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
+
+
+def listed(
+    client: RelationReader, topic: str | None, partition: int | None = None, *,
+    small_bytes: int | None = None, sort: str = "ledger",
+) -> list[Answer]:  # fmt: skip
+    """The files of a topic, of its cursors too; the fields of `txlog segment list`.
+
+    topic:       None: all topics, and then the logs of changes that no topic has
+    small_bytes: only files of less
+    sort:        ledger, rows or size; the last two the greatest first
+    raises:      TopicNotFound, InvalidArgument
+    """
+    if topic is None and partition is not None:
+        raise InvalidArgument("a partition is of a topic", code=203)
+    if sort not in SORTS:
+        raise InvalidArgument(f"sort is {sort!r}, it must be one of {', '.join(SORTS)}")
+    name = None if topic is None else TopicName.parse(topic, allow_partition=True)
+
+    def question(view: View) -> list[Answer]:
+        gone, own = _trimmed(view), _of_cursors(view)
+        shared = own.pop(0, [])
+        rows = [
+            row for number in _chosen(view, name, partition)
+            for row in (*_gone(view, number, gone.get(number, [])), *_of_partition(view, number),
+                        *own.pop(number, []))
+        ]  # fmt: skip
+        if name is None:  # those of a topic that was deleted go with the next checkpoint
+            rows += [row for rest in own.values() for row in rest] + shared
+        return rows
+
+    rows = client._ask(question)
+    if small_bytes is not None:
+        rows = [
+            row for row in rows if row["file"] is not None
+            and row["size_bytes"] is not None and row["size_bytes"] < small_bytes
+        ]  # fmt: skip
+    if sort != "ledger":
+        by = "size_bytes" if sort == "size" else "rows"
+        rows.sort(key=lambda row: -(row[by] or 0))
+    return rows
+
+
+def _chosen(view: View, name: TopicName | None, partition: int | None) -> list[int]:
+    """The partitions, by their numbers, of a topic or one of it, or of all topics by name."""
+    if name is None:
+        topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+        return [number for topic in topics for number in numbers(topic)]
+    found = find_topic(view, name)
+    wanted = name.partition if partition is None else partition
+    if wanted is None:
+        return [*numbers(found)]
+    check_partition(name.topic.short, found, wanted)
+    return [number_of(found, wanted)]
+
+
+def _of_cursors(view: View) -> dict[int, list[Answer]]:
+    """The files of the logs of changes, by the partition whose cursor they are of; 0: of none."""
+    out: dict[int, list[Answer]] = {}
+    for ref in changes_of(view.manifest).refs:
+        out.setdefault(ref.partition, []).append(_of_changes(view, ref))
+    return out
+
+
+def _of_changes(view: View, ref: ChangeRef) -> Answer:
+    """A file of a log of changes: it has no messages, and is merged with others until sealed."""
+    named = name_of(view.catalog, (ref.subscription, ref.partition)) if ref.partition else None
+    return {
+        "topic": None if named is None else named.topic,
+        "partition": None if named is None else named.partition, "ledger": None, "part": None,
+        "state": "sealed" if ref.path.endswith(".parquet") else "open", "sidecar": False,
+        "messages": 0, "markers": 0, "first": None, "last": None, "rows": ref.rows,
+        "size_bytes": ref.bytes, "first_time": ref.time_first, "last_time": ref.time_last,
+        "crc32c": f"{ref.crc:08x}", "file": ref.path, "log": RELATIONS[ref.kind],
+    }  # fmt: skip
+
+
+Gone = tuple[int, str, FileRef | None]  # ledger, path, what is known of the file
+
+
+def _trimmed(view: View) -> dict[int, list[Gone]]:
+    """By partition: files of its trimmed ledgers that wait until readers of them are through.
+
+    Those that frames behind the newest checkpoint let go it still names; others have lost their
+    names, and the checkpoint before may know them. A sidecar has none: its ledgers are replaced.
+    """
+    refs = {
+        ref.path: ref for ledger in view.files.gone_since()
+        for ref in view.manifest.files.get(ledger, [])
+    }  # fmt: skip
+    paths = {*refs, *(path for path, _ in view.manifest.dropped if not is_far(path))}
+    if paths - refs.keys():
+        with suppress(TxlogError):  # what can be told of a file without it is in its name
+            before = read_manifest(view.disk, generations(view.disk)[0], view.salt)
+            refs |= {ref.path: ref for found in before.files.values() for ref in found}
+    out: dict[int, list[Gone]] = {}
+    for path in sorted(paths, key=_order):
+        ledger = _ledger_of(path)
+        number, role = view.catalog.owners.get(ledger, (0, ""))
+        if role == "p" and all(end.ledger != ledger for end in view.topic(number).ledgers):
+            out.setdefault(number, []).append((ledger, path, refs.get(path)))
+    return out
+
+
+def _ledger_of(path: str) -> int:
+    found = _LEDGER.search(path)
+    return 0 if found is None else int(found[1])
+
+
+def _order(path: str) -> tuple[int, str]:
+    return _ledger_of(path), path
+
+
+def _gone(view: View, number: int, gone: Sequence[Gone]) -> Iterator[Answer]:
+    topic = topic_of(view.catalog, number)
+    for ledger, path, ref in gone:
+        size = None if ref is None else ref.bytes
+        if not is_far(path):
+            try:
+                size = view.disk.size(path)
+            except MissingFile:
+                continue
+        first = last = None
+        if ref is not None and ref.rows:
+            first, last = MessageId(ledger, ref.first), MessageId(ledger, ref.last)
+        yield {
+            "topic": TopicName.parse(topic.name).short, "partition": index_of(topic, number),
+            "ledger": ledger, "state": "trimmed", "sidecar": False, "first_time": None,
+            "last_time": None, "part": None, "rows": None if ref is None else ref.rows,
+            "size_bytes": size, "crc32c": None if ref is None else f"{ref.crc:08x}",
+            "file": path, "messages": 0, "markers": 0, "first": first, "last": last, "log": None,
+        }  # fmt: skip
+
+
+def _of_partition(view: View, number: int) -> Iterator[Answer]:
+    topic = topic_of(view.catalog, number)
+    named = {"topic": TopicName.parse(topic.name).short, "partition": index_of(topic, number)}
+    sides = ((False, view.topic(number).ledgers), (True, view.buffer(number).ledgers))
+    for is_sidecar, ends in sides:
+        for end in ends:
+            state = "open" if end is ends[-1] else "sealed" if end.sealed else "closed"
+            of = {**named, "ledger": end.ledger, "state": state, "sidecar": is_sidecar, "log": None,
+                  "first_time": getattr(end, "first_ms", 0) or None,
+                  "last_time": getattr(end, "last_ms", 0) or None}  # fmt: skip
+            yield from _of_ledger(view, number, of, end.entries)
+
+
+def _of_ledger(view: View, number: int, of: Answer, entries: int) -> Iterator[Answer]:
+    refs = view.files.of(of["ledger"])
+    several = len(refs) > 1 or (refs and refs[0].form == "part")
+    stored = 0
+    for at, ref in enumerate(refs):
+        stored += ref.rows
+        yield {
+            **of, "part": at if several else None, "rows": ref.rows, "size_bytes": ref.bytes,
+            "crc32c": f"{ref.crc:08x}", "file": ref.path,
+            **_counted(view, number, of, ref.first, ref.first + ref.rows - 1),
+        }  # fmt: skip
+    if stored < entries and of["state"] != "sealed":
+        yield {
+            **of, "part": None, "rows": entries - stored, "size_bytes": 0, "crc32c": None,
+            "file": None, **_counted(view, number, of, stored, entries - 1),
+        }  # fmt: skip
+
+
+def _counted(view: View, number: int, of: Answer, first: int, last: int) -> Answer:
+    """Messages that have their place among these entries; of a sidecar those that have rows."""
+    ledger = of["ledger"]
+    if of["sidecar"]:
+        live = live_rows(view.buffer(number)).get(ledger, 0)
+        return {"messages": min(live, last - first + 1), "first": None, "last": None, "markers": 0}
+    markers = [m for m in view.buffer(number).markers.get(ledger, []) if first <= m.entry <= last]
+    silent = view.watermark(number).silent.get(ledger)
+    quiet = 0 if silent is None else silent.range_cardinality(first, last + 1)
+    own = sum(1 for one in markers if silent is None or one.entry not in silent)
+    messages = last - first + 1 - quiet - own + sum(one.count for one in markers)
+    ids = (MessageId(ledger, first), MessageId(ledger, last)) if last >= first else (None, None)
+    return {"messages": messages, "first": ids[0], "last": ids[1], "markers": len(markers)}
+
+
+# --- one of them -----------------------------------------------------------------------------
+
+
+def shown(client: RelationReader, what: str) -> Answer:
+    """A ledger, or a file by its path below the store or anywhere; as `txlog segment show`.
+
+    raises: NotFound (no such ledger or file), FormatMismatch, Corruption
+    """
+    changes = _changes(client, what)
+    if changes is not None:
+        known, table = changes
+        return known | _shape(table, known["file"])
+    refs, row = _found(client, what)
+    if row is None:
+        return _of_stranger(what)
+    columns: dict[str, Answer] = {}
+    groups: list[Answer] = []
+    for ref in refs:
+        _add(client, ref, columns, groups)
+    return {**row, "column_list": list(columns.values()), "row_group_list": groups}
+
+
+def _found(client: RelationReader, what: str) -> tuple[list[FileRef], Answer | None]:
+    """The files that a ledger or path stands for, and what is known of them; None: a stranger."""
+
+    def question(view: View) -> tuple[list[FileRef], Answer | None]:
+        for ledger, (number, _) in view.catalog.owners.items():
+            refs = view.files.of(ledger)
+            if what != str(ledger) and all(not _is_path(client, what, ref.path) for ref in refs):
+                continue
+            if not has_partition(view.catalog, number):
+                break
+            rows = [row for row in _of_partition(view, number) if row["ledger"] == ledger]
+            if what == str(ledger):
+                return refs, _joined(rows, ledger)
+            [at] = [n for n, ref in enumerate(refs) if _is_path(client, what, ref.path)]
+            return [refs[at]], rows[at]
+        return [], None
+
+    refs, row = client._ask(question)
+    if row is None and what.isdecimal() and len(what) < 20:
+        raise NotFound(f"no ledger {what} has rows here", hint="txlog segment list TOPIC")
+    return refs, row
+
+
+def _changes(client: RelationReader, what: str) -> tuple[Answer, pa.Table] | None:
+    """What is known of a file of a log of changes, and its rows; None: it is none."""
+
+    def question(view: View) -> tuple[Answer, pa.Table] | None:
+        for ref in changes_of(view.manifest).refs:
+            if _is_path(client, what, ref.path):
+                return _of_changes(view, ref), read(view.disk, ref)
+        return None
+
+    return client._ask(question)
+
+
+def _shape(table: pa.Table, path: str) -> Answer:
+    """The columns of rows that are read whole, as one row group."""
+    group = {"rows": table.num_rows, "size_bytes": table.nbytes, "file": path, "first": None,
+             "last": None}  # fmt: skip
+    return {"column_list": _arrow_columns(table), "row_group_list": [group]}
+
+
+def _is_path(client: RelationReader, what: str, path: str) -> bool:
+    return what == path or str(Path(what).absolute()) == f"{client.path}/{path}"
+
+
+def _joined(rows: Sequence[Answer], ledger: int) -> Answer:
+    """A ledger of several files as one row."""
+    if not rows:
+        raise NotFound(f"ledger {ledger} has no rows", hint="it was trimmed, or is empty")
+    out = dict(rows[0])
+    for row in rows[1:]:
+        for name in ("messages", "size_bytes", "rows", "markers"):
+            out[name] += row[name]
+        out["last"] = row["last"]
+    if len(rows) > 1:
+        out |= {"part": None, "file": None, "crc32c": None}
+    return out
+
+
+def _add(
+    client: RelationReader, ref: FileRef, columns: dict[str, Answer], groups: list[Answer]
+) -> None:  # fmt: skip
+    """What a file adds to the columns and row groups of its ledger."""
+    first = 0
+    for rows, _, length, _ in ref.groups:
+        base = ref.first + first
+        groups.append({
+            "rows": rows, "size_bytes": length, "file": ref.path,
+            "first": MessageId(ref.ledger, base) if rows else None,
+            "last": MessageId(ref.ledger, base + rows - 1) if rows else None,
+        })  # fmt: skip
+        first += rows
+    for one in _columns(client, ref):
+        known = columns.setdefault(one["name"], {**one, "size_bytes": 0})
+        known["size_bytes"] += one["size_bytes"]
+
+
+def _columns(client: RelationReader, ref: FileRef) -> list[Answer]:
+    file = client.open(ref.path)
+    try:
+        if ref.form == "part":
+            table = SegmentReader(file, ref).rows(0, ref.rows)
+            return _arrow_columns(table)
+        SegmentReader(file, ref).check_footer()
+        tail = file.pread(ref.bytes - ref.footer_bytes, ref.footer_bytes)
+    finally:
+        file.close()
+    footer = arrow_module("pyarrow.parquet").read_metadata(pa.BufferReader(tail))
+    out = []
+    for number in range(footer.num_columns):
+        pieces = [footer.row_group(at).column(number) for at in range(footer.num_row_groups)]
+        column = footer.schema.column(number)
+        out.append({
+            "name": column.path, "type": column.physical_type.lower(),
+            "codec": pieces[0].compression.lower() if pieces else None,
+            "size_bytes": sum(piece.total_compressed_size for piece in pieces),
+        })  # fmt: skip
+    return out
+
+
+def _arrow_columns(table: pa.Table) -> list[Answer]:
+    return [
+        {"name": name, "type": str(table.schema.field(name).type), "codec": None,
+         "size_bytes": table.column(name).nbytes}
+        for name in table.column_names if table.column(name).null_count < table.num_rows
+    ]  # fmt: skip
+
+
+def _of_stranger(path: str) -> Answer:
+    """A file that is none of this store's."""
+    found = inspect_file(path)
+    if found["type"] not in ("parquet", "arrow", "bucket"):
+        raise InvalidArgument(f"{path} is a {found['type']}, and has no rows of messages")
+    out: Answer = dict.fromkeys(
+        ("topic", "partition", "ledger", "part", "state", "messages", "first", "last", "sidecar",
+         "markers", "first_time", "last_time", "crc32c", "log")
+    )  # fmt: skip
+    out |= {"size_bytes": found["size_bytes"], "file": path, "rows": found.get("rows")}
+    if is_parquet(path):
+        names = ("name", "type", "codec", "size_bytes")
+        out["column_list"] = [{name: one[name] for name in names} for one in columns_of(path)]
+        out["row_group_list"] = [
+            {"rows": one["rows"], "size_bytes": one["size_bytes"], "file": path, "first": None,
+             "last": None} for one in groups_of(path)
+        ]  # fmt: skip
+        return out
+    with pa.ipc.open_file(pa.py_buffer(Path(path).read_bytes())) as reader:
+        table = reader.read_all()
+    return out | _shape(table, path)
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def stored(
+    client: RelationReader, what: str, row_group: int | None = None, wanted: Range | None = None
+) -> Batches:
+    """The stored rows of a ledger or file, batch by batch, in the order they are stored.
+
+    row_group: only this one of the file, from 0
+    wanted:    only these entries: ids, or so many rows from the start or before the end
+    raises:    NotFound, InvalidArgument, Corruption
+    """
+    changes = _changes(client, what)
+    if changes is not None:
+        if wanted is not None or row_group not in (None, 0):
+            raise InvalidArgument("a file of changes has one row group, and no entries", code=203)
+        return changes[1].schema, iter(changes[1].to_batches())
+    refs, row = _found(client, what)
+    if row is None:
+        return _of_file(what, row_group)
+    groups = [(ref, at) for ref in refs for at in range(len(ref.groups))]
+    if row_group is not None and not 0 <= row_group < len(groups):
+        raise InvalidArgument(f"there are {len(groups)} row groups, from 0", code=203)
+    low, high = _entries(wanted, row["ledger"], row["rows"])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        chosen = groups if row_group is None else [groups[row_group]]
+        seen = 0
+        for ref, at in chosen:
+            table = _group(client, ref, at)
+            start = seen if row["sidecar"] or row_group is not None else ref.first + _before(
+                ref, at
+            )  # fmt: skip
+            seen += table.num_rows
+            first, last = max(low - start, 0), min(high - start, table.num_rows)
+            if first < last:
+                yield from table.slice(first, last - first).to_batches()
+        if row_group is None:
+            yield from _in_frames(client, row["ledger"], refs, (low, high))
+
+    return MESSAGE, batches()
+
+
+def _before(ref: FileRef, at: int) -> int:
+    return sum(group[0] for group in ref.groups[:at])
+
+
+def _group(client: RelationReader, ref: FileRef, at: int) -> pa.Table:
+    file = client.open(ref.path)
+    try:
+        start = _before(ref, at)
+        return SegmentReader(file, ref).rows(start, start + ref.groups[at][0])
+    finally:
+        file.close()
+
+
+def _in_frames(
+    client: RelationReader, ledger: int, refs: Sequence[FileRef], span: tuple[int, int]
+) -> Iterator[pa.RecordBatch]:
+    """What of a ledger is in journal frames only."""
+    done = sum(ref.rows for ref in refs)
+    if refs and refs[0].form != "part":
+        return
+
+    def question(view: View) -> pa.Table:
+        rows = sum(run.rows for run in view.tail.runs.get(ledger, []))
+        low, high = max(done, span[0]), min(done + rows, span[1])
+        return view.ledger_table(ledger, low, high) if low < high else MESSAGE.empty_table()
+
+    yield from client._ask(question).to_batches()
+
+
+def _entries(wanted: Range | None, ledger: int, rows: int) -> tuple[int, int]:
+    """The entries that a range means, half open."""
+    if wanted is None:
+        return 0, 1 << 62
+    if wanted.kind != "range":
+        raise InvalidArgument("a range of a segment is one of entries: +N, -N, or ids", code=203)
+    low = _entry(wanted.start, ledger, rows)
+    return low, (1 << 62) if wanted.stop is None else _entry(wanted.stop, ledger, rows)
+
+
+def _entry(bound: Bound, ledger: int, rows: int) -> int:
+    if bound.kind == "start":
+        return 0
+    if bound.kind == "end":
+        return 1 << 62
+    if bound.kind == "skip":
+        assert isinstance(bound.value, int)
+        return bound.value
+    if bound.kind == "last":
+        assert isinstance(bound.value, int)
+        return max(0, rows - bound.value)
+    if bound.kind == "id" and isinstance(bound.value, MessageId):
+        if bound.value.ledger != ledger:
+            raise InvalidArgument(f"{bound.value} is not of ledger {ledger}", code=203)
+        return bound.value.entry
+    raise InvalidArgument("a range of a segment is one of entries: +N, -N, or ids", code=203)
+
+
+def _of_file(path: str, row_group: int | None) -> Batches:
+    if not Path(path).is_file():
+        raise NotFound(f"{path} is neither a ledger nor a file", path=path)
+    try:
+        if is_parquet(path):
+            file = arrow_module("pyarrow.parquet").ParquetFile(path)
+            groups = None if row_group is None else [row_group]
+            return file.schema_arrow, file.iter_batches(ROWS_AT_ONCE, row_groups=groups)
+        data = Path(path).read_bytes()
+        if not data.startswith(b"ARROW1"):
+            raise InvalidArgument(f"{path} is neither Parquet nor Arrow: it has no rows", path=path)
+        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+            table = reader.read_all()
+    except (pa.ArrowException, OSError) as error:
+        said = said_by_arrow(error)
+        raise Corruption(f"{path} cannot be read: {said}", path=path, offset=0) from error
+    return table.schema, iter(table.to_batches(ROWS_AT_ONCE))

@@ -1,0 +1,187 @@
+"""Owns the script of `txlog views --spark`: committed messages as views of PySpark, without txlog.
+
+The same views over the same files as in `viewscript`. Of each topic there are scans of the files
+that need no look, one of those that are alike, and one of those that are joined with the markers in
+them. The name of a file is asked for its ledger only where no column says it: Spark would make all
+the metadata of each row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from txlog.relation.relation import Content, Source, adopted_lsns
+from txlog.sql.messages import USER
+from txlog.sql.views_script import RELATIONS
+
+_HEAD: Final = """from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+spark.conf.set("spark.sql.session.timeZone", "UTC")
+STORED = (
+    "kind tinyint, entry bigint, lsn bigint, publish_time timestamp, key binary, value binary,"
+    " properties map<string, string>, event_time timestamp, deliver_at timestamp, producer string,"
+    " sequence_id bigint, txn_most bigint, txn_least bigint, txn_index int, marker_ledger bigint,"
+    " marker_entry bigint, visible_time timestamp, ledger bigint, partition int"
+)
+STRICT = {
+    "parquet.page.verify-checksum.enabled": "true",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+}
+LEDGER = "CAST(substring_index(substring_index(_metadata.file_name, '.', 1), '-', -1) AS BIGINT)"
+
+
+def scan(view, base, paths, named=False):
+    rows = spark.read.schema(STORED).options(basePath=base, **STRICT).parquet(*paths)
+    if named:
+        rows = rows.drop("ledger").selectExpr("*", f"{LEDGER} AS ledger")
+    rows.createOrReplaceTempView(view)
+
+
+"""
+_PLAIN: Final = (
+    f"topic, partition, ledger, entry, txn_index, {USER}, visible_time, producer, sequence_id, lsn"
+)
+_TYPES: Final = (
+    "STRING INT BIGINT BIGINT INT BINARY BINARY MAP<STRING,STRING> TIMESTAMP TIMESTAMP TIMESTAMP"
+    " TIMESTAMP STRING BIGINT BIGINT"
+).split()
+_COLUMNS: Final = (
+    "topic, partition,"
+    " concat(ledger, ':', entry, coalesce(concat(':', txn_index), '')) AS message_id,"
+    f" ledger, entry, txn_index, {USER}, visible_time, producer, sequence_id, lsn,"
+    " CAST(coalesce(octet_length(value), 0) AS BIGINT) AS size_bytes"
+)
+
+
+def program(
+    contents: Sequence[Content], path: Callable[[Source], str],
+    complete: Sequence[tuple[str, str]] = (), *, uncommitted: bool = False,
+) -> str:  # fmt: skip
+    """The views as a program.
+
+    path:     the absolute path of a file
+    complete: topics, each with the file that has what is not covered of it
+    """
+    lines: list[str] = [_HEAD]
+    taken = set(RELATIONS)
+    all_of_them = [_nothing(uncommitted)]
+    files = dict(complete)
+    for number, content in enumerate(contents):
+        scans, select = _topic(number, content, path, files.get(content.name), uncommitted)
+        lines += scans
+        view = f"txlog_{number}"
+        lines.append(f"spark.sql({_view(view, select)!r})\n")
+        all_of_them.append(f"SELECT * FROM {view}")
+        for word in dict.fromkeys((content.name, content.relation.topic)):
+            if word.casefold() not in taken:
+                taken.add(word.casefold())
+                lines.append(f"spark.sql({_view(word, f'SELECT * FROM {view}')!r})\n")
+    lines.append(f"spark.sql({_view('messages', ' UNION ALL '.join(all_of_them))!r})\n")
+    return "".join(lines)
+
+
+def _topic(
+    number: int, content: Content, path: Callable[[Source], str], complete: str | None,
+    uncommitted: bool,
+) -> tuple[list[str], str]:  # fmt: skip
+    """(the scans of a topic, the SELECT of its messages)."""
+    relation = content.relation
+    topic = _text(relation.topic)
+    scans: list[str] = []
+    branches: list[str] = []
+    markers: list[str] = []
+    for at, ((named, sifted), sources) in enumerate(_alike(relation.direct).items()):
+        view = f"txlog_{number}_direct_{at}"
+        scans.append(_scan(view, [path(source) for source in sources], named=named))
+        if any(source.ref.messages for source in sources):
+            lsn = _lsn(sources) if named else "lsn"
+            branches.append(
+                f"SELECT {topic} AS topic, partition, coalesce(marker_ledger, ledger) AS ledger,"
+                f" coalesce(marker_entry, entry) AS entry, txn_index, {USER},"
+                " coalesce(visible_time, publish_time) AS visible_time, producer, sequence_id,"
+                f" {lsn} AS lsn FROM {view}{' WHERE kind = 0' * sifted}"
+            )
+        if sifted and any(source.role == "p" for source in sources):
+            markers.append(
+                "SELECT partition, txn_most, txn_least, ledger, entry, publish_time, lsn"
+                f" FROM {view} WHERE kind = 1"
+            )
+    if relation.unclean:
+        unclean = f"txlog_{number}_unclean"
+        scans.append(_scan(unclean, [path(source) for source in relation.unclean], named=False))
+    if relation.unclean and markers:
+        user = ", ".join(f"r.{column}" for column in USER.split(", "))
+        branches.append(
+            f"SELECT /*+ BROADCAST(m) */ {topic} AS topic, r.partition, m.ledger,"
+            f" m.entry, r.txn_index, {user}, m.publish_time AS visible_time, r.producer,"
+            f" r.sequence_id, m.lsn FROM {unclean} AS r JOIN ({' UNION ALL '.join(markers)}) AS m"
+            " ON m.partition = r.partition AND m.txn_most = r.txn_most"
+            " AND m.txn_least = r.txn_least WHERE r.kind = 0"
+        )
+    select = " UNION ALL ".join(branches or [_empty()])
+    if uncommitted:
+        state = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
+        select = f"SELECT *, {state} FROM ({select})"
+    state = ", txn_state" if uncommitted else ""
+    if complete is not None:
+        view = f"txlog_{number}_complete"
+        file = f"file:{_unglobbed(complete)}"
+        scans.append(f"spark.read.parquet({file!r}).createOrReplaceTempView({view!r})\n")
+        select += f" UNION ALL SELECT {_PLAIN}{state} FROM {view}"
+    return scans, f"SELECT {_COLUMNS}{state} FROM ({select})"
+
+
+def _lsn(sources: Sequence[Source]) -> str:
+    """The LSN of a row: that of its ledger where it was adopted."""
+    lsns = adopted_lsns(sources)
+    if not lsns:
+        return "lsn"
+    pairs = ", ".join(f"{ledger}L, {lsn}L" for ledger, lsn in lsns.items())
+    return f"coalesce(lsn, try_element_at(map({pairs}), ledger))"
+
+
+def _alike(sources: Sequence[Source]) -> dict[tuple[bool, bool], list[Source]]:
+    """Files by whether only their name says the ledger, and whether they hold more than data."""
+    out: dict[tuple[bool, bool], list[Source]] = {}
+    for source in sources:
+        named = source.role == "p" and source.ref.messages < 0
+        out.setdefault((named, not source.ref.is_messages_only), []).append(source)
+    return out
+
+
+def _scan(view: str, paths: Sequence[str], *, named: bool) -> str:
+    base = paths[0][: paths[0].rindex("/partition=")]
+    listed = [f"file:{_unglobbed(one)}" for one in paths]
+    return f"scan({view!r}, {f'file:{base}'!r}, {listed!r}{', named=True' * named})\n"
+
+
+def _empty() -> str:
+    """No row, but the name and type of every column."""
+    named = zip(_PLAIN.split(", "), _TYPES, strict=True)
+    return (
+        f"SELECT {', '.join(f'CAST(NULL AS {kind}) AS {name}' for name, kind in named)} WHERE false"
+    )
+
+
+def _nothing(uncommitted: bool) -> str:
+    state = ", CAST(NULL AS STRING) AS txn_state" if uncommitted else ""
+    return f"SELECT {_COLUMNS}{state} FROM ({_empty()})"
+
+
+def _view(name: str, select: str) -> str:
+    return f"CREATE OR REPLACE TEMP VIEW `{name.replace('`', '``')}` AS {select}"
+
+
+def _text(text: str) -> str:
+    """Text as Spark's SQL has it."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _unglobbed(path: str) -> str:
+    """A path without the meaning of a pattern, as Spark takes it."""
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

@@ -1,0 +1,37 @@
+"""Owns the files of `txlog views --complete`: what Parquet files do not explain, resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from txlog.api.client import Client
+from txlog.relation.relation import Content
+from txlog.sql.duck import Session
+from txlog.sql.messages import Messages, files_of, path_below, unglobbed
+from txlog.sql.views_script import not_covered
+
+
+def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator[pa.RecordBatch]:
+    """The messages of a topic that are not covered, with the columns of Messages.plain.
+
+    raises: Corruption; MissingFile when a checkpoint has removed files since
+    """
+    for part in not_covered(content):
+        sources = list(files_of([part]))
+        client._check_files(sources)
+        path = path_below(client.path)
+        paths = [path(source) for source in sources]
+        with Session(paths=sorted({*paths, *map(unglobbed, paths)})) as session:
+            messages = Messages([part], path)
+            for table_name, table in messages.tables.items():
+                session.register(table_name, table)
+            yield from session.stream(messages.plain(uncommitted=uncommitted))
+
+
+def write_database(path: str, statements: Sequence[str]) -> None:
+    """Make a database of views. Raises SqlError."""
+    with Session.in_file(path) as session:
+        for statement in statements:
+            session.execute(statement)

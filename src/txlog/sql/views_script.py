@@ -1,0 +1,176 @@
+"""Owns the script of `txlog views`: committed messages as plain SQL over files, without txlog.
+
+A stock duckdb reads neither journal frames nor Arrow parts, and of a large message it finds only
+the bytes. What only these hold is *not covered*: it is counted, or written to Parquet files that
+the views then read too. Markers come from the sealed files of partitions, as rows of `kind` 1: a
+row of an unclean file whose marker is in no such file is not covered either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from txlog.api.client import Client
+from txlog.engine.model.schema import KIND_DATA
+from txlog.engine.storage.remote import is_remote, without_options
+from txlog.engine.view.view import View
+from txlog.errors import NotAllowed
+from txlog.ids import TopicName, encode_component
+from txlog.ranges import format_time
+from txlog.relation.relation import Content, Source
+from txlog.sql.messages import Messages, files_of, name, text
+from txlog.startup import compute as pc
+
+RELATIONS: Final = ("messages", "segments")  # a topic of such a name has a view by its whole name
+_MARKER: Final = ["partition", "txn_most", "txn_least"]
+_DATA: Final = pa.scalar(KIND_DATA, pa.int8())
+SEGMENTS: Final = {
+    "topic": "VARCHAR", "partition": "INTEGER", "ledger": "BIGINT", "role": "VARCHAR",
+    "state": "VARCHAR", "form": "VARCHAR", "clean": "BOOLEAN", "file": "VARCHAR",
+    "rows": "BIGINT", "markers": "BIGINT", "bytes": "BIGINT", "crc": "BIGINT",
+    "first_entry": "BIGINT", "last_entry": "BIGINT", "first_lsn": "BIGINT", "last_lsn": "BIGINT",
+}  # fmt: skip
+
+
+def not_covered(content: Content) -> list[Content]:
+    """The contents whose messages are in no Parquet file that explains itself.
+
+    Two: what lies in frames, parts and chunks; rows of unclean files whose marker lies there.
+    """
+    relation = content.relation
+    aside = replace(content, relation=replace(relation, direct=[], unclean=[]))
+    nothing = {"tail": relation.tail.slice(0, 0), "large": relation.large.slice(0, 0),
+               "hidden": relation.hidden.slice(0, 0)}  # fmt: skip
+    late = replace(
+        content,
+        relation=replace(
+            relation, direct=[], large_files=[], markers=_late_markers(content), **nothing
+        ),
+        partition_parts=content.partition_parts.slice(0, 0),
+        sidecar_parts=content.sidecar_parts.slice(0, 0),
+    )
+    return [aside, late] if late.relation.markers.num_rows and relation.unclean else [aside]
+
+
+def _late_markers(content: Content) -> pa.Table:
+    """The markers that are in no sealed file of a partition."""
+    sealed = [source.ref.ledger for source in content.relation.direct if source.role == "p"]
+    markers = content.relation.markers
+    known = pc.is_in(markers.column("marker_ledger"), value_set=pa.array(sealed, pa.int64()))
+    return markers.filter(pc.invert(known))
+
+
+def count_not_covered(client: Client, content: Content) -> int:
+    """How many committed messages of a topic the views would lack. Cost: keys of unclean files.
+
+    raises: MissingFile when a checkpoint has removed files since; Corruption
+    """
+    relation = content.relation
+    plain = content.partition_parts.filter(
+        pc.equal(content.partition_parts.column("kind"), _DATA)
+    ).num_rows
+    count = int(relation.tail.num_rows + relation.large.num_rows + plain)
+    count += _joined(content.sidecar_parts, relation.markers)
+    late = _late_markers(content)
+    if late.num_rows:
+        count += client._ask(
+            lambda view: sum(_joined(_keys(view, source), late) for source in relation.unclean)
+        )
+    return count
+
+
+def _keys(view: View, source: Source) -> pa.Table:
+    """Of each row of a file its kind and transaction."""
+    rows = view.files.pick(source.ref, [(0, source.ref.rows)], ["kind", *_MARKER[1:]])
+    partition = pa.repeat(pa.scalar(source.partition, pa.int32()), rows.num_rows)
+    return rows.append_column("partition", partition)
+
+
+def _joined(rows: pa.Table, markers: pa.Table) -> int:
+    """How many of the data rows have one of the markers."""
+    data = rows.filter(pc.equal(rows.column("kind"), _DATA)).select(_MARKER)
+    return int(data.join(markers.select(_MARKER), _MARKER, join_type="left semi").num_rows)
+
+
+def file_of(content: Content) -> str:
+    """The name of the file that has what is not covered of a topic."""
+    topic = TopicName.parse(content.name)
+    parts = (topic.tenant, topic.namespace, topic.name)
+    return "~".join(encode_component(part) for part in parts) + ".parquet"
+
+
+def comments(client: Client, contents: Sequence[Content], lacking: int, now_ms: int) -> list[str]:
+    """What stands above the script."""
+    relation = contents[0].relation if contents else None
+    where = f"generation {relation.generation}, LSN {relation.lsn}" if relation else "no topic"
+    return [
+        f"txlog views of {client.path}: {where}, {format_time(now_ms)}",
+        f"not covered: {lacking} committed messages"
+        + (", in the journal, open parts or chunks; --complete DIR writes them" if lacking else ""),
+        "checksums are not compared; files go when they are compacted or trimmed: make it anew",
+    ]
+
+
+def statements(
+    contents: Sequence[Content], segments: Sequence[Mapping[str, object]],
+    path: Callable[[Source], str], complete: Sequence[str] = (), *, uncommitted: bool = False,
+    temporary: bool = True,
+) -> list[str]:  # fmt: skip
+    """The views, one statement each.
+
+    segments:  the rows of views.segments, of the same view
+    path:      what is written for a file
+    complete:  files with what is not covered
+    temporary: they are of the session, and not of a database
+    raises:    NotAllowed when files are behind a network
+    """
+    for source in files_of(contents):
+        if is_remote(source.ref.path):
+            raise NotAllowed(
+                f"{without_options(source.ref.path)} is in an object store, plain views reach none",
+                hint="txlog query reads it, and Spark",
+            )
+    made = "CREATE OR REPLACE TEMP" if temporary else "CREATE OR REPLACE"
+    messages = Messages(contents, path)
+    out = [
+        "SET TimeZone = 'UTC'",
+        f"{made} MACRO text(b) AS decode(b)",
+        f"{made} MACRO json(b) AS CAST(decode(b) AS JSON)",
+    ]
+    markers = messages.markers_of_files()
+    if markers is not None:
+        out.append(f"{made} VIEW txlog_markers AS {markers}")
+    out.append(f"{made} VIEW messages AS {messages.of_files(complete, uncommitted=uncommitted)}")
+    taken = set(RELATIONS)
+    for content in contents:
+        topic = content.relation.topic
+        for word in dict.fromkeys((content.name, topic)):
+            if word.casefold() not in taken:
+                taken.add(word.casefold())
+                out.append(f"{made} VIEW {name(word)} AS FROM messages WHERE topic = {text(topic)}")
+    out.append(f"{made} VIEW segments AS {_segments(contents, segments)}")
+    return out
+
+
+def _segments(contents: Sequence[Content], segments: Sequence[Mapping[str, object]]) -> str:
+    """The segments of the topics as a SELECT of values."""
+    topics = {content.relation.topic for content in contents}
+    rows = [row for row in segments if row["topic"] in topics]
+    columns = ", ".join(f"c{at}::{kind} AS {word}" for at, (word, kind) in
+                        enumerate(SEGMENTS.items()))  # fmt: skip
+    values = ", ".join(
+        f"({', '.join(_value(row.get(word)) for word in SEGMENTS)})" for row in rows
+    ) or f"({', '.join('NULL' for _ in SEGMENTS)})"  # fmt: skip
+    names = ", ".join(f"c{at}" for at in range(len(SEGMENTS)))
+    only = "" if rows else " WHERE false"
+    return f"SELECT {columns} FROM (VALUES {values}) AS t({names}){only}"
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "NULL"
+    return text(value) if isinstance(value, str) else str(value).lower()

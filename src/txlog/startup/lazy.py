@@ -1,0 +1,117 @@
+"""Owns when our own modules run: one that is imported as a module runs when it is first used.
+
+    from txlog.engine.upkeep.checkpoint import seal          seal.py is found, and runs when used
+    from txlog.engine.upkeep.checkpoint.seal import NAME     seal.py runs here
+
+So a command pays for what it does and not for all that the client can do: `produce` of one message
+used 70 of 225 modules. Only modules of txlog are treated so, never a package, and no other
+library's. Whoever needs a module loaded before a point of no return imports a name of it.
+
+1. A module runs once, whoever comes first; other threads wait for it as for any import.
+2. A run that raises leaves the module as it was found, and the next use runs it again.
+3. Threads cannot wait for each other in a circle: modules import each other in none.
+4. Whoever comes in while its thread runs it, from `__del__` or a signal handler, finds what is
+   there by then, as the module's own top level does; what is not there yet is refused by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import RLock
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+TYPE_CHECKING = False  # as in txlog itself
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+PREFIX = "txlog."
+# What the import system asks of a module that is there.
+_PLAIN = frozenset(("__spec__", "__name__", "__loader__", "__file__", "__class__", "__package__"))
+
+
+class NotThereYet(AttributeError):
+    """A name of a module whose top level has not come to it."""
+
+
+class LazyModule(ModuleType):
+    """A module that was found and has not run; any use of a name in it runs it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _PLAIN or _run(self):
+            return ModuleType.__getattribute__(self, name)
+        try:
+            return ModuleType.__getattribute__(self, name)
+        except AttributeError:
+            raise NotThereYet(
+                f"{self.__name__} is still being loaded, and {name} is not there: called from "
+                "within that, from __del__ or a signal handler; call it when that has ended"
+            ) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _PLAIN:
+            _run(self)
+        ModuleType.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _run(self)
+        ModuleType.__delattr__(self, name)
+
+
+class _Loader:
+    """Stands before the loader of a module until the module runs."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.lock: Any = RLock()  # whoever owns it runs the module
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """An ordinary module will do."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the run off until the module is used."""
+        module.__class__ = LazyModule
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+
+class _Finder:
+    """Finds the modules of this package as the path finder does, and puts off their run."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith(PREFIX):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None and spec.submodule_search_locations is None:
+            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
+        return spec
+
+
+def install() -> None:
+    """Put the finder before the others; done once, by the package itself."""
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
+
+
+def _run(module: LazyModule) -> bool:
+    """Let the module run, if nobody has; False while this thread is in its run."""
+    plain = ModuleType.__getattribute__
+    spec = plain(module, "__spec__")
+    waiting = spec.loader
+    if not isinstance(waiting, _Loader):
+        return True  # another thread has run it since the caller looked
+    if waiting.lock._is_owned():  # asked of the lock: an interrupt may end any note of ours
+        return False
+    with waiting.lock:
+        if spec.loader is not waiting:
+            return True  # it has run while this thread waited
+        module.__loader__ = waiting.loader
+        waiting.loader.exec_module(module)
+        spec.loader = waiting.loader
+        module.__class__ = ModuleType  # type: ignore[assignment]
+    return True
