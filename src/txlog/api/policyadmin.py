@@ -13,14 +13,18 @@ from txlog.engine.decide.topics.scoped_policies import (
     DELAYED,
     RETENTION,
     WATERMARK,
-    Family,
     Scope,
     ScopedPolicies,
-    Value,
     get_policies,
     remove_policies,
     scope_of,
     set_policies,
+)
+from txlog.engine.decide.topics.scoped_policies import (
+    Family as PolicyFamily,
+)
+from txlog.engine.decide.topics.scoped_policies import (
+    Value as PolicyValue,
 )
 from txlog.engine.store.ask import look
 from txlog.engine.store.store import Store
@@ -156,15 +160,15 @@ class PolicyAdmin:
         return _remove(self._store, WATERMARK, topic, namespace, names)
 
 
-def _get(store: Store, family: Family, topic: str | None, namespace: str | None) -> Answer:
+def _get(store: Store, family: PolicyFamily, topic: str | None, namespace: str | None) -> Answer:
     """What holds for a topic, a namespace, the store; {topic, namespace, policies, origins}."""
     scope = scope_of(topic, namespace)
     return _answer(look(store, lambda view: get_policies(view, store.settings, family, scope)))
 
 
 def _change(
-    store: Store, family: Family, topic: str | None, namespace: str | None,
-    values: Mapping[str, Value | None],
+    store: Store, family: PolicyFamily, topic: str | None, namespace: str | None,
+    values: Mapping[str, PolicyValue | None],
 ) -> Answer:  # fmt: skip
     """Set policies, those that are not None; as get, and changed."""
     scope = scope_of(topic, namespace)
@@ -175,7 +179,11 @@ def _change(
 
 
 def _remove(
-    store: Store, family: Family, topic: str | None, namespace: str | None, names: Collection[str]
+    store: Store,
+    family: PolicyFamily,
+    topic: str | None,
+    namespace: str | None,
+    names: Collection[str],
 ) -> Answer:
     """Inherit policies again, all if none is named; as change."""
     scope = scope_of(topic, namespace)

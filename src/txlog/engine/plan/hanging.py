@@ -10,7 +10,6 @@ Age alone is no finding (KIP-664). Source: spec/transactions 15.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from txlog.clock import Instant
 from txlog.engine.folds import catalog as catalogs
@@ -20,9 +19,10 @@ from txlog.engine.folds.coordinator import ABORTED, ENDED, OPEN, Coordinator, Tx
 from txlog.engine.plan.lookup import is_overdue
 from txlog.engine.plan.participants import Place, participants
 from txlog.engine.view.view import View
+from txlog.startup.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Finding:
     """A transaction that hangs: cause unavailable, overdue or corrupt; partition: where."""
 

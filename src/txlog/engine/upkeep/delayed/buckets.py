@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from txlog.engine.upkeep.delayed.sources import Search
 
 FAILED_MAX = 3  # a full disk is full for every partition
-BEFORE_ALL: Id = (0, 0, 0)
-BEHIND_ALL: Id = (1 << 62, 0, 0)
+ID_MIN: Id = (0, 0, 0)
+ID_MAX: Id = (1 << 62, 0, 0)
 
 
 def upkeep_due(view: View, partition: int, settings: Settings, now: Instant) -> bool:
@@ -183,7 +183,7 @@ def rebuild_now(
     raises: StoreLocked, ReadOnlyStore, and what the log raises when it is damaged
     """
     store.need_writable()
-    low, high = first or BEFORE_ALL, last or BEHIND_ALL
+    low, high = first or ID_MIN, last or ID_MAX
     report = RebuildReport()
     with checkpoint.maintenance(store, wait=True):
         builder = Builder(store, partition, TendReport(), search)

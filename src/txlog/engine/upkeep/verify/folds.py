@@ -27,7 +27,7 @@ from txlog.engine.plan.delayed.upcoming import TIMES, columns_of, later_in, scan
 from txlog.engine.plan.hanging import contradictions
 from txlog.engine.plan.watermarks.rows import Row, read_rows
 from txlog.engine.plan.watermarks.value import moves_between
-from txlog.engine.upkeep.delayed.buckets import BEFORE_ALL, BEHIND_ALL, delayed_partitions
+from txlog.engine.upkeep.delayed.buckets import ID_MAX, ID_MIN, delayed_partitions
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.rows import check_partition_rows, check_sidecar_rows
 from txlog.engine.upkeep.verify.verify_cursors import check_cursor
@@ -211,7 +211,7 @@ def _delayed(view: View, number: int, findings: Findings) -> None:
         except IntegrityError:
             return  # said of its file; it is dropped and made again
     indexed = _comparable(pa.concat_tables(tables), state.passed_ms, gone)
-    logged = _comparable(scan(view, number, BEFORE_ALL, BEHIND_ALL), state.passed_ms, gone)
+    logged = _comparable(scan(view, number, ID_MIN, ID_MAX), state.passed_ms, gone)
     names = TIMES.names
     missing = logged.join(indexed, names, join_type="left anti")
     for first, last in state.unindexed:
