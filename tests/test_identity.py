@@ -9,7 +9,7 @@ import pytest
 
 import txlog
 from txlog.clock import SystemClock
-from txlog.engine.storage.disk import disk_root
+from txlog.engine.storage.disk import posix
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store import identity
 from txlog.engine.store.identity import IDENTITY_PATH, make_store, read_identity
@@ -55,7 +55,7 @@ def test_a_store_is_made_where_a_making_was_cut_short(tmp_path: Path, behind: bo
     failed = 0
     while True:
         root = tmp_path / str(failed)
-        disk_root.create_root(str(root))
+        posix.create_root(str(root))
         disk = Failing(str(root))
         disk.left, disk.behind = failed + 1, behind
         try:
@@ -102,7 +102,7 @@ def test_one_process_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """The second waits, and finds a store. Kills: files removed below the one that writes them."""
     monkeypatch.setattr(identity, "WAIT_MS", 0)
     root = tmp_path / "store"
-    disk_root.create_root(str(root))
+    posix.create_root(str(root))
     disk = PosixDisk(str(root))
     disk.write_fresh("lock", b"")
     lock = disk.lock_file("lock")

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from txlog.engine.storage.disk import disk_root, locks
+from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk_module
-from txlog.engine.storage.disk.disk_root import create_root, filesystem
 from txlog.engine.storage.disk.locks import find_holder
-from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.disk.posix import PosixDisk, create_root, filesystem
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, LockFile
 from txlog.errors import (
     AlreadyClosed,
@@ -523,7 +522,7 @@ class TestPosix:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert filesystem(str(tmp_path)) not in ("nfs", "9p")
-        monkeypatch.setattr(disk_root, "filesystem", lambda path: "nfs")
+        monkeypatch.setattr(posix, "filesystem", lambda path: "nfs")
         with pytest.raises(NotAllowed, match="nfs"):
             create_root(str(tmp_path / "s"))
         create_root(str(tmp_path / "s"), allow_unsafe=True)

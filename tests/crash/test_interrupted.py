@@ -27,7 +27,7 @@ from txlog.api.transactions import transaction
 from txlog.clock import ManualClock
 from txlog.engine.decide import draft
 from txlog.engine.model import tail
-from txlog.engine.storage.disk import disk_file, locks
+from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.disk.posix import PosixDisk
@@ -44,7 +44,7 @@ MODULES = (
     appender, call, follower, mutex, store, view, draft, tail, journal, file, witness,
 )  # fmt: skip
 FILES = frozenset(str(module.__file__) for module in MODULES)
-REAL_FILES = frozenset((*FILES, disk.__file__, disk_file.__file__, locks.__file__))
+REAL_FILES = frozenset((*FILES, disk.__file__, posix.__file__, locks.__file__))
 LOCK_FILES = frozenset((disk.__file__, locks.__file__))
 QUICK_PLACES = 12  # of each call and kind
 SEED = 20261123

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from txlog.answers import integrity
 from txlog.engine.storage import remote
-from txlog.engine.storage.disk import disk_root
+from txlog.engine.storage.disk import posix
 from txlog.engine.storage.disk.posix import PosixDisk, absolute
 from txlog.engine.storage.disk.protocol import Disk, Stream
 from txlog.engine.storage.journal.file import JournalName, list_journals
@@ -81,10 +81,10 @@ def copy_store(store: Store, dest: str, *, verify: bool = False, tell: Tell = si
     source, path = store.disk.description, absolute(dest)
     if Path(path).resolve().is_relative_to(Path(source).resolve()):
         raise InvalidArgument(f"{path} is in the store itself", code=203, path=path)
-    if disk_root.is_there(path, identity.IDENTITY_PATH):
+    if posix.is_there(path, identity.IDENTITY_PATH):
         raise AlreadyExists(f"{path} is a store already", hint="copy to a new directory", path=path)
-    was_begun = disk_root.is_there(path, identity.COPIED)
-    disk_root.create_root(path, may_hold=identity.MADE | {identity.COPIED} if was_begun else ())
+    was_begun = posix.is_there(path, identity.COPIED)
+    posix.create_root(path, may_hold=identity.MADE | {identity.COPIED} if was_begun else ())
     with ExitStack() as held:
         target = held.enter_context(closing(PosixDisk(path)))
         with suppress(NameTaken):

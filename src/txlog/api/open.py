@@ -5,7 +5,7 @@ from __future__ import annotations
 from txlog.api.client import Answer, Client
 from txlog.arguments import explained
 from txlog.clock import Clock, SystemClock
-from txlog.engine.storage.disk import disk_root
+from txlog.engine.storage.disk import posix
 from txlog.engine.storage.disk.posix import PosixDisk, absolute
 from txlog.engine.store.identity import IDENTITY_PATH, MADE, make_store, read_identity
 from txlog.engine.store.store import Store
@@ -27,11 +27,11 @@ def init(
     checked = Settings.from_mapping(settings)
     path = absolute(path)
     created = False
-    there = disk_root.is_there(path, IDENTITY_PATH)
+    there = posix.is_there(path, IDENTITY_PATH)
     if not (if_not_exists and there):
         if there:
             raise AlreadyExists(f"{path} is a store already", path=path)
-        disk_root.create_root(path, shared_group, allow_unsafe=allow_unsafe, may_hold=MADE)
+        posix.create_root(path, shared_group, allow_unsafe=allow_unsafe, may_hold=MADE)
         created = True
     disk = PosixDisk(path, shared_group=shared_group) if shared_group else PosixDisk(path)
     try:

@@ -11,34 +11,49 @@ The real `Disk`. Nothing but it and its `disk_*` calls `os` or `fcntl` (RELIABIL
 4. flock only, on descriptors of their own (R24). A forked child closes every inherited
    descriptor at once and never unlocks; all its handles are then AlreadyClosed (R27).
 5. A file or lock handle belongs to one thread at a time; a disk may be used by many.
+
+Owns descriptors and open files: reading and writing with every byte, or an error of ours.
+
+A forked child closes every inherited descriptor at once and never unlocks; all its handles are then
+AlreadyClosed (R27). Only `disk` uses this module.
+
+Owns making the directory of a store, and what there is to know of a place before it is one.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import grp
+import importlib
 import os
 import pwd
+import re
 import stat
+import sys
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from txlog.engine.storage.disk.disk_file import Handle, PosixFile, sync_file_system, write_all
 from txlog.engine.storage.disk.locks import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk.protocol import (
     GROUP_FILES,
     TEMPORARY_PREFIX,
     IgnoringFailure,
     Stream,
+    as_views,
     compare,
     failure,
+    flush_failure,
     number_of,
     split,
 )
 from txlog.errors import (
+    AlreadyExists,
     Corruption,
     DiskFailed,
     InvalidArgument,
@@ -52,6 +67,135 @@ from txlog.errors import (
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+VECTOR_MAX = 1024  # buffers Linux takes in one pwritev (IOV_MAX)
+_CLOSED = 2**31 - 1  # no descriptor; some calls of Python refuse -1 with an error of its own
+
+_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+class Handle:
+    """A descriptor that a forked child closes; one that nobody has any more is closed, too."""
+
+    __slots__ = ("__weakref__", "fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+        _handles.add(self)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, _CLOSED  # a later use finds EBADF, never a stranger's descriptor
+        try:  # no call comes between, in which an interrupt could lose what holds a lock
+            os.close(fd)
+        except OSError as error:  # close promises nothing (R33)
+            if error.errno is None:
+                raise
+
+    def __reduce__(self) -> NoReturn:
+        """Two handles of one descriptor would close it twice, the second time a stranger's."""
+        raise TypeError("an open store cannot be copied or pickled: open it again where it is used")
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", _CLOSED) != _CLOSED:  # an interrupt may end the making of one
+            self.close()
+
+    def stat(self) -> os.stat_result:
+        try:
+            return os.fstat(self.fd)
+        except OSError as error:
+            raise failure(error, "look at", self.path) from error
+
+
+def _close_inherited() -> None:
+    """Close, in a forked child, what belongs to the parent. Never LOCK_UN: R27."""
+    for handle in list(_handles):
+        handle.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+class PosixFile(Handle):
+    """`File` on a descriptor; one system call each where all goes well."""
+
+    __slots__ = ()
+
+    def pread(self, offset: int, length: int) -> bytes:
+        try:
+            data = os.pread(self.fd, length, offset)
+            while len(data) < length:  # only nothing at all is the end
+                more = os.pread(self.fd, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise failure(error, "read", self.path) from error
+        return data
+
+    def pwrite(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
+        try:
+            if type(data) is not bytes or os.pwrite(self.fd, data, offset) != len(data):
+                write_all(self.fd, offset, data)  # after a short write: all again, to learn why
+        except OSError as error:
+            raise failure(error, "write", self.path) from error
+
+    def datasync(self) -> None:
+        try:
+            os.fdatasync(self.fd)
+        except OSError as error:
+            raise flush_failure(error, self.path) from error
+
+    def size(self) -> int:
+        return self.stat().st_size
+
+
+def write_all(fd: int, offset: int, data: Buffer | Sequence[Buffer]) -> None:
+    """Write all of data, however short each transfer; an OSError says why it could not be."""
+    views = as_views(data)
+    first = 0
+    while first < len(views):
+        done = os.pwritev(fd, views[first : first + VECTOR_MAX], offset)
+        if done == 0:
+            raise OSError(errno.ENOSPC, "the device takes no more bytes")
+        offset += done
+        while first < len(views) and done >= views[first].nbytes:
+            done -= views[first].nbytes
+            first += 1
+        if done:
+            views[first] = views[first][done:]
+
+
+def sync_file_system(fd: int) -> bool:
+    """Flush all of the file system that fd lies on by one call: for many files it is one flush.
+
+    returns: False where that did not work or is not to be trusted: flush each file then. Linux
+             tells of a write that failed since 5.8, and only of some file systems it is known that
+             they hide none; of which file it was each descriptor that is open still tells.
+    """
+    libc = _libc()
+    if libc is None:
+        return False
+    found = bytearray(512)  # struct statfs; it begins with the kind
+    statfs = (importlib.import_module("ctypes").c_char * len(found)).from_buffer(found)
+    if libc.fstatfs(fd, statfs) or int.from_bytes(found[:8], sys.byteorder) not in _SYNCED_WHOLE:
+        return False
+    return not libc.syncfs(fd)
+
+
+@cache
+def _libc() -> Any:
+    """The C library, where syncfs is there and tells of errors; else None."""
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if sys.platform != "linux" or found is None or (int(found[1]), int(found[2])) < (5, 8):
+        return None
+    library = importlib.import_module("ctypes").CDLL(None)  # a ms that few need
+    return library if hasattr(library, "syncfs") and hasattr(library, "fstatfs") else None
+
+
+# ext4, xfs, btrfs: the first field of struct statfs.
+_SYNCED_WHOLE = frozenset((0xEF53, 0x58465342, 0x9123683E))
+
 
 KEPT_MAX = 128  # descriptors of directories that one disk keeps, of files that one view keeps
 KEPT_SHARE = 8  # and this part of the soft limit: a process has other files, and may have views
@@ -523,3 +667,84 @@ def absolute(path: str) -> str:
     # a working directory that was deleted is asked for only where it is needed
     joined = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
     return "/" + "/".join(part for part in joined.split("/") if part not in ("", "."))
+
+
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph"})
+
+
+def create_root(
+    path: str, shared_group: str | None = None, *, allow_unsafe: bool = False,
+    may_hold: Container[str] = (),
+) -> None:  # fmt: skip
+    """Make the directory of a store, private or shared with a group; an empty one will do.
+
+    may_hold: names that may be there, beside temporary ones
+    raises:   AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument;
+              DiskFailed where no directory can be made, as in /proc
+    """
+    try:
+        group = -1 if shared_group is None else grp.getgrnam(shared_group).gr_gid
+    except KeyError as error:
+        raise InvalidArgument(f"no such group: {shared_group}") from error
+    above = [os.path.dirname(os.path.abspath(path))]
+    while not os.path.isdir(above[-1]) and above[-1] != "/":
+        above.append(os.path.dirname(above[-1]))
+    try:
+        _make(path, above)
+        if not allow_unsafe and (kind := filesystem(path)) in _NETWORK:
+            reason = f"{path} is on a network file system ({kind})"
+            raise NotAllowed(reason, hint="--allow-unsafe-fs, without promises", path=path)
+        with closing(Handle(open_root(path), path)) as root:
+            held = [one for one in os.listdir(root.fd) if one not in may_hold]
+            if not all(one.startswith(TEMPORARY_PREFIX) for one in held):
+                raise AlreadyExists(f"not an empty directory: {path}", path=path)
+            if shared_group is not None:
+                os.fchown(root.fd, -1, group)
+            os.fchmod(root.fd, 0o700 if shared_group is None else 0o2770)
+        for directory in above:
+            with suppress(PermissionError):  # one we may pass through but not read
+                fd = os.open(directory, DIRECTORY & ~os.O_NOFOLLOW)
+                with closing(Handle(fd, directory)):
+                    os.fsync(fd)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise AlreadyExists(f"not a directory: {path}", path=path) from error
+    except FileNotFoundError as error:  # of what was to be made nothing is missing, it is refused
+        raise DiskFailed(
+            f"cannot create {path}: the file system takes no directory there", path=path,
+            errno="ENOENT",
+        ) from error  # fmt: skip
+    except OSError as error:
+        raise failure(error, "create", path) from error
+
+
+def _make(path: str, above: list[str]) -> None:
+    """Make a directory and those above it, the topmost last; one that is there will do.
+
+    os.makedirs calls itself for each level, and a name may have thousands.
+    """
+    with suppress(FileNotFoundError):
+        os.stat(os.path.abspath(path))  # a name that is too long is told before a level is made
+    for directory in reversed(above):
+        with suppress(FileExistsError):
+            os.mkdir(directory)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
+def filesystem(path: str) -> str:
+    """Return the kernel's name for the kind of file system path is on, "" when unknown."""
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in read_proc("/proc/self/mountinfo").decode(errors="replace").splitlines():
+        before, _, after = line.partition(" - ")
+        if before.split()[2:3] == [number]:
+            return after.split()[0]
+    return ""
+
+
+def is_there(path: str, name: str) -> bool:
+    """True when the directory has something of that name, of whatever kind."""
+    return os.path.exists(os.path.join(path, name))
