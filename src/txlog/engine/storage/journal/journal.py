@@ -11,6 +11,10 @@ Invariants
 
 Timeline of one call:  catch_up -> append (written) -> flush: mark, fdatasync, raise -> answer.
 Source: RELIABILITY 2.2 and 2.3, Laws 2 and 3.
+
+Owns rolling forward: frames of a journal file encoded for another one.
+
+The journal decides when, under the write lock; it is loaded when there is something to mend.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ from itertools import pairwise
 
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal import journal_forward
 from txlog.engine.storage.journal.file import (
     FILE_HEADER_BYTES,
     FILL_BYTES,
@@ -33,6 +36,56 @@ from txlog.engine.storage.journal.frame import Buffer, attested_lsn, encode, joi
 from txlog.engine.storage.journal.witness import Witness, Witnessed, boot_bytes
 from txlog.errors import Corruption, MissingFile, OutcomeUnknown, TxlogError
 from txlog.startup.values import changed
+
+
+def place_of(opened: JournalFile, lsn: int) -> tuple[int, int]:
+    """(offset of frame lsn, chain CRC before it) in a journal file; raises Corruption."""
+    at, chain, number = FILE_HEADER_BYTES, opened.chain_crc, opened.name.first_lsn
+    while number < lsn:
+        frame = opened.read_frame(at, number, chain)
+        if frame is None:
+            raise broken(opened, at, number, lsn)
+        at, chain, number = at + frame.total_bytes, frame.crc, number + 1
+    return at, chain
+
+
+def rebased(
+    opened: JournalFile, span: tuple[int, int], lsn: int, chain: int
+) -> tuple[list[Buffer], int]:
+    """The frames of a span encoded for a new file, where offsets and CRCs differ.
+
+    lsn, chain: the number of the first, and the CRC before it
+    returns: their bytes, and the CRC of the last; raises Corruption
+    """
+    out: list[Buffer] = []
+    start, end = span
+    frames = opened.file.pread(start, end - start)
+    at, target, previous = 0, FILE_HEADER_BYTES, chain
+    while at < len(frames):
+        frame = opened.read_frame(start + at, lsn, chain)
+        if frame is None:
+            raise broken(opened, start + at, lsn, lsn)
+        rows_at = frame.rows_offset - start
+        parts, total, crc = encode(
+            lsn=lsn, durable_lsn=frame.durable_lsn, time_ms=frame.time_ms, offset=target,
+            ops=frame.ops, rows=frames[rows_at : rows_at + frame.rows_bytes],
+            columns=frame.columns, salt=opened.salt, previous_crc=previous,
+        )  # fmt: skip
+        out.extend(parts)
+        chain, previous = frame.crc, crc
+        at, target, lsn = at + frame.total_bytes, target + total, lsn + 1
+    return out, previous
+
+
+def broken(opened: JournalFile, at: int, first: int, last: int) -> Corruption:
+    """The error of a journal file where frames that were durable cannot be read."""
+    path = opened.name.path
+    return Corruption(
+        f"{path} is damaged at byte {at}: LSN {first} to {last} were durable and cannot be read",
+        hint=HINT,
+        path=path, offset=at, lsn=first, last_lsn=last,
+    )  # fmt: skip
+
 
 # A frame above this size is written straight to the end: filling zeros first would write it twice.
 FILL_FRAME_BYTES_MAX = 256 << 10
@@ -359,7 +412,7 @@ class Journal:
             raise JournalMoved
 
     def _broken(self, known: int) -> Corruption:
-        return journal_forward.broken(self.current, self.end, self.last_lsn + 1, known)
+        return broken(self.current, self.end, self.last_lsn + 1, known)
 
     # --- recovery, under the write lock ------------------------------------------------------
 
@@ -449,10 +502,10 @@ class Journal:
         old = self.current
         first = self.durable_lsn + 1
         if count > 0:
-            start, chain = journal_forward.place_of(old, first)
+            start, chain = place_of(old, first)
         else:  # nothing to copy, but neither the old file nor its directory is to be trusted
             start, chain = self.end, self.chain_crc
-        rewritten, chain_last = journal_forward.rebased(old, (start, self.end), first, chain)
+        rewritten, chain_last = rebased(old, (start, self.end), first, chain)
         same = [n.rewrite for n in list_journals(self._disk) if n.first_lsn == first]
         name = JournalName(first, max(same) + 1 if same else 0)
         publish_journal(self._disk, name, self.salt, chain, rewritten)
