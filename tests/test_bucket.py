@@ -19,8 +19,7 @@ from tests.test_cutting import cut_segments
 from tests.test_segment import Bytes
 from txlog.engine.storage.bucket import file as bucket
 from txlog.engine.storage.bucket.bitmaps import Bitmaps
-from txlog.engine.storage.bucket.cutting import Cutting
-from txlog.engine.storage.bucket.file import IDS, BucketName, EncodedBucket
+from txlog.engine.storage.bucket.file import IDS, BucketName, Cutting, EncodedBucket
 from txlog.engine.storage.bucket.reader import BucketFile
 from txlog.errors import Corruption, FormatMismatch
 

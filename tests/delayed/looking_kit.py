@@ -14,8 +14,7 @@ from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.delay_ops import Bucket, BucketDeleted, BucketSealed
 from txlog.engine.plan.delayed.upcoming import TIMES, columns_of
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.storage.bucket.cutting import Cutting
-from txlog.engine.storage.bucket.file import BucketName, bucket_name, encode_bucket
+from txlog.engine.storage.bucket.file import BucketName, Cutting, bucket_name, encode_bucket
 from txlog.engine.view.paths import ledger_dir
 from txlog.ids import TopicName
 

@@ -23,8 +23,8 @@ import pyarrow as pa
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics import buckets as flow
 from txlog.engine.model import delay_ops
-from txlog.engine.storage.bucket import cutting as storage_cutting
 from txlog.engine.storage.bucket import file as storage_bucket
+from txlog.engine.storage.bucket import file as storage_cutting
 from txlog.engine.storage.bucket import reader
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed import sources as bucket_source
