@@ -18,7 +18,7 @@ from tests.test_export_delta import WITHOUT_TRIMS, in_topic, step
 from tests.test_querying import FIRST, STEPS, History
 from txlog import Client
 from txlog.engine.folds.catalog import numbers
-from txlog.engine.model.delay_ops import Id
+from txlog.engine.model.ops import Id
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.storage.bucket.file import IDS
 from txlog.engine.storage.segment import FileRef

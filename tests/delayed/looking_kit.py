@@ -11,7 +11,7 @@ from tests.engine_kit import read
 from txlog import Client, Message, MessageId
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import number_of
-from txlog.engine.model.delay_ops import Bucket, BucketDeleted, BucketSealed
+from txlog.engine.model.ops import Bucket, BucketDeleted, BucketSealed
 from txlog.engine.plan.delayed.upcoming import TIMES, columns_of
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.bucket.file import BucketName, Cutting, bucket_name, encode_bucket

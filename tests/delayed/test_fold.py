@@ -10,15 +10,17 @@ import pytest
 from tests.engine_kit import Bench, begin, ids
 from txlog.engine.folds import delayed
 from txlog.engine.folds.delayed import Delayed, apply, without
-from txlog.engine.model.delay_ops import NO_TIME, Bucket, Id
 from txlog.engine.model.ops import (
+    NO_TIME,
     Appended,
+    Bucket,
     BucketDeleted,
     BucketSealed,
     BucketsMerged,
     BufferAborted,
     BufferAppended,
     CommitMarker,
+    Id,
     LedgerTrimmed,
 )
 from txlog.engine.storage.segment import FileRef

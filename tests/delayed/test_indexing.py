@@ -11,7 +11,7 @@ from tests.delayed.test_looking import bench_of, later
 from tests.engine_kit import START_MS, send
 from txlog import Client, MessageId
 from txlog.engine.decide.draft import Decision
-from txlog.engine.model.delay_ops import BucketDeleted
+from txlog.engine.model.ops import BucketDeleted
 from txlog.errors import InvalidArgument, MessageNotFound, PartitionUnavailable, ReadOnlyStore
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -20,7 +20,7 @@ from tests.delayed.looking_kit import (
 from tests.engine_kit import START_MS, Bench, begin, ids, send
 from txlog import Bound, Client, Message, MessageId, Range, messages
 from txlog.engine.decide.draft import Decision
-from txlog.engine.model.delay_ops import BucketSealed
+from txlog.engine.model.ops import BucketSealed
 from txlog.errors import (
     InvalidArgument,
     MessageNotFound,

@@ -15,8 +15,8 @@ import pytest
 from tests.delayed.dispatch_kit import T0, Shop, place, pointer, strays, take, take_ids
 from txlog import MessageId
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
-from txlog.engine.model.delay_ops import Id
 from txlog.engine.model.idset import IdSet, covers
+from txlog.engine.model.ops import Id
 from txlog.engine.plan.delayed.timerows import Key, behind_time, sorted_rows
 from txlog.engine.plan.delayed.timetable import Timetable, timetable
 from txlog.engine.plan.reading.skip_sets import Without

@@ -32,8 +32,8 @@ from txlog import (
 )
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.folds.watermark import Position, read_snapshot
+from txlog.engine.model.ops import read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET, W_SNAPSHOT
-from txlog.engine.model.watermark_ops import read_effects
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.view.view import View
 from txlog.ids import TopicName

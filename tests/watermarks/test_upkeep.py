@@ -17,8 +17,8 @@ from tests.watermarks.test_history import end_of, positions
 from txlog import Bound, Client
 from txlog.engine.folds import watermark as fold
 from txlog.engine.folds.watermark import Position, Snapshot, Watermark, net_effect, read_snapshot
+from txlog.engine.model.ops import Effect, read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
-from txlog.engine.model.watermark_ops import Effect, read_effects
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
 from txlog.engine.view.view import View
 from txlog.errors import Corruption

@@ -11,7 +11,7 @@ from typing import Any
 from txlog.answers.delayed import Scope
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.folds.delayed import Delayed
-from txlog.engine.model.delay_ops import Bucket, Id
+from txlog.engine.model.ops import Bucket, Id
 from txlog.engine.plan.delayed.timerows import ROW_BYTES
 from txlog.engine.plan.delayed.timetable import Timetable
 from txlog.engine.plan.delayed.timetable_parts import Loaded

@@ -12,7 +12,7 @@ from txlog.arguments import checked
 from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.decide.transactions import enter
 from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.model.key_ops import NEW_HOLDER
+from txlog.engine.model.ops import NEW_HOLDER
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.store import ask
 from txlog.engine.store.store import Store

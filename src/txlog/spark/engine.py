@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from txlog.api.client import Client
 from txlog.engine.folds.catalog import number_of
-from txlog.engine.model.delay_ops import Id
+from txlog.engine.model.ops import Id
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.bucket.file import IDS
 from txlog.engine.upkeep.delayed.sources import INDEX_MAX, Search, looked_up

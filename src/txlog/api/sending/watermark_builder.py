@@ -18,7 +18,7 @@ from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds import coordinator
 from txlog.engine.folds.catalog import Topic
-from txlog.engine.model.watermark_ops import UNNAMED
+from txlog.engine.model.ops import UNNAMED
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.watermark_policy import policy
 from txlog.engine.store.store import Store

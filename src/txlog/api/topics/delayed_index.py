@@ -16,8 +16,8 @@ import pyarrow as pa
 from txlog.engine.decide.topics.buckets import cutoff_of, doomed
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.folds.delayed import Ranges
-from txlog.engine.model.delay_ops import Bucket, Id
 from txlog.engine.model.idset import before
+from txlog.engine.model.ops import Bucket, Id
 from txlog.engine.plan.ack_sets import messages_in, through
 from txlog.engine.plan.delayed.upcoming import TIMES, later_in, scan
 from txlog.engine.plan.participants import check_available

@@ -18,7 +18,7 @@ from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced, check_event_time
 from txlog.engine.decide.transactions.enter import Use
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.model.watermark_ops import UNNAMED
+from txlog.engine.model.ops import UNNAMED
 from txlog.engine.plan.lookup import check_partition
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic

@@ -26,9 +26,9 @@ from typing import Any
 
 import msgspec
 
-from txlog.engine.model.delay_ops import NO_TIME
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
+    NO_TIME,
     BufferAborted,
     BufferAppended,
     BufferCommitted,

@@ -26,22 +26,20 @@ from typing import Any
 
 import msgspec
 
-from txlog.engine.model.delay_ops import (
+from txlog.engine.model.fold import Fold, broken, unexpected
+from txlog.engine.model.ops import (
     NO_TIME,
+    Adopted,
+    Appended,
     Bucket,
     BucketDeleted,
     BucketSealed,
     BucketsMerged,
-    Id,
-)
-from txlog.engine.model.fold import Fold, broken, unexpected
-from txlog.engine.model.ops import (
-    Adopted,
-    Appended,
     BufferAborted,
     BufferAppended,
     ChunksAppended,
     CommitMarker,
+    Id,
     LedgerTrimmed,
     Op,
 )

@@ -19,9 +19,16 @@ from __future__ import annotations
 
 import msgspec
 
-from txlog.engine.model.bulk_ops import Batch, BatchRecorded
 from txlog.engine.model.fold import Fold, broken, unexpected
-from txlog.engine.model.ops import KeyBound, KeyConnected, KeyDeleted, KeyReleased, Op
+from txlog.engine.model.ops import (
+    Batch,
+    BatchRecorded,
+    KeyBound,
+    KeyConnected,
+    KeyDeleted,
+    KeyReleased,
+    Op,
+)
 
 # How many open times of ended transactions a key keeps, for the quantiles of the metrics.
 RECENT_MAX = 64

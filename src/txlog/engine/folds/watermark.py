@@ -30,6 +30,7 @@ from txlog.engine.model.ops import (
     BufferAborted,
     BufferWatermark,
     CommitMarker,
+    Effect,
     LedgerTrimmed,
     Op,
     SubscriptionDeleted,
@@ -38,7 +39,6 @@ from txlog.engine.model.ops import (
     WatermarkSet,
     WatermarkSnapshot,
 )
-from txlog.engine.model.watermark_ops import Effect
 
 Position = tuple[int, int]  # ledger, entry
 START: Position = (0, -1)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from txlog.engine.model.delay_ops import NO_TIME, Id
+from txlog.engine.model.ops import NO_TIME, Id
 
 
 class DumpedSchedule(msgspec.Struct, array_like=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from txlog.engine.model import watermark_ops
+from txlog.engine.model import ops as watermark_ops
 from txlog.engine.model.frame_rows import FrameRef, FrameRows
 from txlog.engine.model.ops import (
     Appended,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
-from txlog.engine.model.delay_ops import NO_TIME
+from txlog.engine.model.ops import NO_TIME
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.plan.route import COLUMNS, route, user_batch
 from txlog.engine.storage.disk.protocol import Disk

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from txlog.engine.model import delay_ops
+from txlog.engine.model import ops
 from txlog.engine.model.ops import (
     Adopted,
     ChunksAppended,
@@ -135,7 +135,7 @@ class Files:
 
     def name(self, lsn: int, op: Op) -> None:
         """Which files the ledgers have from this op on; a ledger that is gone has none."""
-        if isinstance(op, delay_ops.BucketsMerged | delay_ops.BucketDeleted):
+        if isinstance(op, ops.BucketsMerged | ops.BucketDeleted):
             for path in op.paths:
                 self.lost[path] = lsn
             return

@@ -26,10 +26,17 @@ from txlog.engine.decide.transactions.resolve import release_key
 from txlog.engine.folds import transaction_key as keys
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN
-from txlog.engine.model.bulk_ops import Adopted, Batch, BatchRecorded
-from txlog.engine.model.delay_ops import DelaysCounted
-from txlog.engine.model.key_ops import NEW_HOLDER
-from txlog.engine.model.ops import KeyBound, LedgerReserved, PartitionAdded, StatusUpdated
+from txlog.engine.model.ops import (
+    NEW_HOLDER,
+    Adopted,
+    Batch,
+    BatchRecorded,
+    DelaysCounted,
+    KeyBound,
+    LedgerReserved,
+    PartitionAdded,
+    StatusUpdated,
+)
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.staging import Staged

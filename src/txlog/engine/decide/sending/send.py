@@ -22,8 +22,7 @@ from txlog.engine.decide.sending.deliver_at import Delays
 from txlog.engine.decide.transactions import enter
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.model.delay_ops import NO_TIME
-from txlog.engine.model.ops import Appended, BufferAppended, Deduplicated, PartitionAdded
+from txlog.engine.model.ops import NO_TIME, Appended, BufferAppended, Deduplicated, PartitionAdded
 from txlog.engine.plan import originals as flow_originals
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.route import PartitionSlice, Routed

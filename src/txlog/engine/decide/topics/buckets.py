@@ -23,15 +23,8 @@ from txlog.engine.decide.consuming.lease import SHARED_TYPES
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import has_partition, topic_of
 from txlog.engine.folds.delayed import Delayed, Ranges
-from txlog.engine.model.delay_ops import (
-    NO_TIME,
-    Bucket,
-    BucketDeleted,
-    BucketSealed,
-    BucketsMerged,
-    Id,
-)
 from txlog.engine.model.idset import covers
+from txlog.engine.model.ops import NO_TIME, Bucket, BucketDeleted, BucketSealed, BucketsMerged, Id
 from txlog.engine.plan.clock_trust import due_ms
 from txlog.engine.plan.policies import delay_policy
 from txlog.engine.storage.bucket.file import Head

@@ -24,8 +24,7 @@ from txlog.engine.decide.transactions.resolve import abort_ops
 from txlog.engine.folds import transaction_key as keys
 from txlog.engine.folds.coordinator import OPEN
 from txlog.engine.folds.transaction_key import Key
-from txlog.engine.model.key_ops import NEW_HOLDER
-from txlog.engine.model.ops import KeyBound, KeyConnected, KeyDeleted
+from txlog.engine.model.ops import NEW_HOLDER, KeyBound, KeyConnected, KeyDeleted
 from txlog.engine.plan.lookup import ROOT_UID, is_overdue
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound

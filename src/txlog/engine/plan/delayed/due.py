@@ -29,9 +29,8 @@ from txlog.clock import Instant
 from txlog.engine.folds.buffer import Marker, find_marker
 from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.folds.delayed import Delayed
-from txlog.engine.model.delay_ops import Id
 from txlog.engine.model.idset import before
-from txlog.engine.model.ops import Mark
+from txlog.engine.model.ops import Id, Mark
 from txlog.engine.plan.delayed.timerows import Key, behind_time
 from txlog.engine.plan.delayed.timetable import Timetable, timetable
 from txlog.engine.plan.delayed.timetable_parts import BucketAway, BucketLost

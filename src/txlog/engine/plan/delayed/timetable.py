@@ -20,9 +20,8 @@ from heapq import merge
 
 from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.folds.delayed import Delayed
-from txlog.engine.model.delay_ops import NO_TIME, Bucket
 from txlog.engine.model.idset import IdSet
-from txlog.engine.model.ops import Mark
+from txlog.engine.model.ops import NO_TIME, Bucket, Mark
 from txlog.engine.plan.delayed.timerows import Key, common, messages_of, remove
 from txlog.engine.plan.delayed.timetable_parts import (
     BucketAway,

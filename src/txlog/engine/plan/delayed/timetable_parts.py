@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from txlog.engine.folds.cursor import covers
-from txlog.engine.model.delay_ops import NO_TIME, Bucket, Id
 from txlog.engine.model.idset import IdSet
-from txlog.engine.model.ops import Mark
+from txlog.engine.model.ops import NO_TIME, Bucket, Id, Mark
 from txlog.engine.model.schedule import Schedule
 from txlog.engine.plan.delayed.timerows import (
     ROW_BYTES,

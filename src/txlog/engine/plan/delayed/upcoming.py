@@ -22,9 +22,8 @@ from itertools import zip_longest
 
 import pyarrow as pa
 
-from txlog.engine.model.delay_ops import Bucket, Id
 from txlog.engine.model.idset import IdSet, before
-from txlog.engine.model.ops import Mark, Run
+from txlog.engine.model.ops import Bucket, Id, Mark, Run
 from txlog.engine.model.schedule import Schedule
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of

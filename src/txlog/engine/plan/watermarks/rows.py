@@ -17,10 +17,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from txlog.engine.folds.watermark import START, Position, State
-from txlog.engine.model.ops import Mark
+from txlog.engine.model.ops import Effect, Mark, read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.model.watermark_ops import Effect, read_effects
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.plan.watermarks.value import WatermarkGenerator, moves_between
 from txlog.engine.view.files import Request

@@ -13,8 +13,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from txlog.engine.folds.watermark import START, Position, State, Watermark, read_snapshot
+from txlog.engine.model.ops import read_effects
 from txlog.engine.model.schema import TXN_COMMIT, W_IDLE, W_SET
-from txlog.engine.model.watermark_ops import read_effects
 from txlog.engine.plan.ack_sets import advanced
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View

@@ -26,7 +26,7 @@ from txlog.startup import compute as pc
 from txlog.startup.values import record
 
 if TYPE_CHECKING:
-    from txlog.engine.model.delay_ops import Id
+    from txlog.engine.model.ops import Id
     from txlog.engine.upkeep.delayed.sources import Search
 
 FAILED_MAX = 3  # a full disk is full for every partition

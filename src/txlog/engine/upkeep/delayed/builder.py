@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics import buckets as flow
-from txlog.engine.model import delay_ops
+from txlog.engine.model import ops
 from txlog.engine.storage.bucket import file as storage_bucket
 from txlog.engine.storage.bucket import file as storage_cutting
 from txlog.engine.storage.bucket import reader
@@ -44,7 +44,7 @@ from txlog.startup.values import record
 
 if TYPE_CHECKING:
     from txlog.engine.folds.delayed import Delayed
-    from txlog.engine.model.delay_ops import Bucket, Id
+    from txlog.engine.model.ops import Bucket, Id
     from txlog.engine.storage.bucket.file import Source
     from txlog.engine.storage.bucket.reader import BucketFile
     from txlog.engine.upkeep.delayed.sources import Search
@@ -232,7 +232,7 @@ class Builder:
         ids, first, through = found
         cutoff = self.cutoff()
         bucket = self._publish_table(bucket_source.by_key(ids, cutoff), first, through, cutoff)
-        op = delay_ops.BucketSealed(partition, "seal", first, through, cutoff, bucket)
+        op = ops.BucketSealed(partition, "seal", first, through, cutoff, bucket)
         rows = ids.num_rows
         return self._switch(bucket, lambda view: flow.seal(view, op, first, rows))
 
@@ -261,7 +261,7 @@ class Builder:
             view.close()
         low, through = found[0], rows.through
         bucket = self._publish_table(bucket_source.by_key(rows.ids, cutoff), low, through, cutoff)
-        op = delay_ops.BucketSealed(partition, "rebuild", low, through, cutoff, bucket)
+        op = ops.BucketSealed(partition, "rebuild", low, through, cutoff, bucket)
         return self._switch(bucket, lambda view: flow.rebuild(view, op))
 
     def indexed(self, buckets: Sequence[Bucket]) -> pa.Table:
@@ -290,7 +290,7 @@ class Builder:
                 kept = list(source())
                 source = lambda: kept  # noqa: E731
             bucket = self._publish(source, span, first, last, cutoff)
-        op = delay_ops.BucketsMerged(
+        op = ops.BucketsMerged(
             self._partition, [one.gen for one in sources], cutoff, bucket,
             [one.file.path for one in sources],
         )  # fmt: skip
@@ -327,7 +327,7 @@ class Builder:
         if made is None:
             return None
         store.disk.publish(path, made.buffers)
-        return delay_ops.Bucket(
+        return ops.Bucket(
             gen, made.file, first, last, made.head.count, made.min_at, made.max_at, cutoff,
             made.half_at,
         )  # fmt: skip

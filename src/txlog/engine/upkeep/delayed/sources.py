@@ -14,7 +14,7 @@ from itertools import accumulate
 import pyarrow as pa
 
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.model.delay_ops import NO_TIME, Id
+from txlog.engine.model.ops import NO_TIME, Id
 from txlog.engine.model.schedule import Schedule
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.storage.bucket.bitmaps import one_array
