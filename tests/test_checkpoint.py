@@ -25,7 +25,7 @@ from txlog import Client
 from txlog.api.open import open_store
 from txlog.clock import ManualClock
 from txlog.engine.folds.catalog import numbers
-from txlog.engine.model import frame_rows
+from txlog.engine.model import tail
 from txlog.engine.model.routes import Component
 from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.disk.protocol import Disk
@@ -382,7 +382,7 @@ def test_packed_rows_are_the_rows_of_their_frames(
     expected = found = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
     try:
         expected.take(expected.journal.read_durable())
-        monkeypatch.setattr(frame_rows, "PACK_BYTES", pack_bytes)
+        monkeypatch.setattr(tail, "PACK_BYTES", pack_bytes)
         found = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
         found.journal.current.keep_rows(budget)
         frames = found.journal.read_durable()

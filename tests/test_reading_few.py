@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
-from txlog.engine.model import frame_rows
+from txlog.engine.model import tail
 from txlog.engine.model.schema import decode_rows
 from txlog.engine.storage import segment
 from txlog.engine.view.view import View
@@ -56,8 +56,8 @@ def test_a_frame_is_read_once_for_many_rows(bench: Bench, monkeypatch: pytest.Mo
         decoded.append(columns)
         return decode_rows(columns, rows)
 
-    monkeypatch.setattr(frame_rows, "decode_rows", noted)
-    monkeypatch.setattr(frame_rows, "BATCH_BYTES_KEPT_MAX", 10)
+    monkeypatch.setattr(tail, "decode_rows", noted)
+    monkeypatch.setattr(tail, "BATCH_BYTES_KEPT_MAX", 10)
     assert take(bench, SPREAD).equals(table.take(SPREAD))
     assert take(bench, SPREAD[:3]).equals(table.take(SPREAD[:3]))
     assert len(decoded) == 1  # the last one stays, whatever its size
