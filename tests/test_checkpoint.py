@@ -35,7 +35,7 @@ from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint import checkpoint as checkpoint_module
 from txlog.engine.upkeep.checkpoint.seal import compare_rows, sealable
 from txlog.engine.upkeep.space import sweep as sweep_module
-from txlog.engine.view import dumps as dumps_module
+from txlog.engine.view import view as dumps_module
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
 from txlog.settings import Settings

@@ -25,7 +25,7 @@ from txlog.engine.storage.journal import file as journal_file
 from txlog.engine.storage.journal import frame, witness
 from txlog.engine.store import identity
 from txlog.engine.upkeep.changes.rows import SCHEMAS
-from txlog.engine.view import dumps
+from txlog.engine.view import view
 
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
 STRUCTS = {
@@ -63,7 +63,7 @@ def test_sizes_in_the_text_are_those_of_the_code() -> None:
 
 def test_magic_words() -> None:
     for magic in (frame.MAGIC, journal_file._MAGIC, witness._MAGIC, manifest._MAGIC,
-                  dumps.STATE_MAGIC):  # fmt: skip
+                  view.STATE_MAGIC):  # fmt: skip
         assert f"`{magic.decode()}`" in TEXT
 
 

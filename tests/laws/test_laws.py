@@ -32,8 +32,7 @@ from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.journal.file import RawFrame
 from txlog.engine.storage.journal.journal import Journal
 from txlog.engine.storage.manifest import generations
-from txlog.engine.view.dumps import FOLDS
-from txlog.engine.view.view import View
+from txlog.engine.view.view import FOLDS, View
 from txlog.errors import Corruption, TxlogError
 from txlog.ranges import END
 

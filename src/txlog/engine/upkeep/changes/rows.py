@@ -61,7 +61,7 @@ from txlog.engine.model.routes import CATALOG, Component
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import DumpRef, Manifest
-from txlog.engine.view.dumps import FOLDS, load_dump
+from txlog.engine.view.view import FOLDS, load_dump
 from txlog.ids import TopicName, TxnId
 from txlog.startup import compute as pc
 

@@ -52,9 +52,8 @@ from txlog.engine.upkeep.changes import log as changelog
 from txlog.engine.upkeep.changes import rows as changes
 from txlog.engine.upkeep.checkpoint import history
 from txlog.engine.upkeep.checkpoint.unlinking import STATE_DIR, needed_before, unlink_free
-from txlog.engine.view.dumps import FOLDS, STATE_HEAD, STATE_MAGIC, Origin, dump_bytes, made
 from txlog.engine.view.paths import Place, part_path, place_dir, place_of
-from txlog.engine.view.view import View
+from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, Origin, View, dump_bytes, made
 from txlog.errors import Corruption, MissingFile, StoreFull, TxlogError
 from txlog.startup.crc32c import crc32c
 

@@ -46,8 +46,7 @@ from txlog.engine.upkeep.space.adopt import sweep_stages
 from txlog.engine.upkeep.space.sweep import sweep_unnamed
 from txlog.engine.upkeep.verify.contradiction import reconcile, rewrite, valid_frames
 from txlog.engine.upkeep.verify.verify import Known
-from txlog.engine.view.dumps import STATE_HEAD, STATE_MAGIC
-from txlog.engine.view.view import View
+from txlog.engine.view.view import STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import TxlogError
 from txlog.ids import TopicName
 from txlog.startup.crc32c import crc32c

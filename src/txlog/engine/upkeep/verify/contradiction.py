@@ -51,8 +51,7 @@ from txlog.engine.storage.journal.frame import Buffer, encode
 from txlog.engine.storage.journal.journal import JournalMoved
 from txlog.engine.storage.journal.witness import Witness
 from txlog.engine.storage.manifest import DumpRef, Manifest
-from txlog.engine.view.dumps import FOLDS, load_dump
-from txlog.engine.view.view import View
+from txlog.engine.view.view import FOLDS, View, load_dump
 from txlog.errors import TxlogError
 from txlog.ids import MessageId
 from txlog.startup.values import changed

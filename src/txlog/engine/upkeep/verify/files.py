@@ -23,7 +23,7 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.checkpoint.history import HISTORY
 from txlog.engine.upkeep.verify.findings import Findings
-from txlog.engine.view.dumps import FOLDS, STATE_HEAD, STATE_MAGIC
+from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC
 from txlog.errors import MissingFile, TxlogError
 from txlog.startup import compute as pc
 from txlog.startup.crc32c import crc32c

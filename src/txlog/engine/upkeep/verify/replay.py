@@ -16,8 +16,7 @@ from txlog.engine.model.routes import Component
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import DumpRef, Manifest, manifest_path
 from txlog.engine.upkeep.verify.findings import Findings
-from txlog.engine.view.dumps import FOLDS
-from txlog.engine.view.view import View
+from txlog.engine.view.view import FOLDS, View
 from txlog.errors import MissingFile, TxlogError
 from txlog.startup.crc32c import crc32c
 
