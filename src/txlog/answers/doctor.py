@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from txlog.clock import Clock, SystemClock
 from txlog.engine.folds.catalog import index_of, topic_of
-from txlog.engine.plan.hanging import hanging
+from txlog.engine.plan.participants import hanging
 from txlog.engine.storage.disk.posix import PosixDisk, filesystem
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.store.identity import Identity, read_identity

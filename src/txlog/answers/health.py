@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from txlog.answers import topics_and_txns, watermarks
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.plan.hanging import hanging
 from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.participants import hanging
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument

@@ -36,10 +36,9 @@ from txlog.engine.decide.transactions.keys import Deleted
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import consumers_of
 from txlog.engine.plan import clock_trust, lookup
-from txlog.engine.plan.hanging import Finding, hanging
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.participants import place_name
+from txlog.engine.plan.participants import Finding, hanging, place_name
 from txlog.engine.store.ask import look
 from txlog.engine.store.call import Decide
 from txlog.engine.store.liveness import dead_consumers

@@ -24,7 +24,7 @@ from txlog.engine.folds import coordinator as coordinators
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds.watermark import START, State, read_snapshot
 from txlog.engine.plan.delayed.upcoming import TIMES, columns_of, later_in, scan
-from txlog.engine.plan.hanging import contradictions
+from txlog.engine.plan.participants import contradictions
 from txlog.engine.plan.watermarks.rows import Row, read_rows
 from txlog.engine.plan.watermarks.value import moves_between
 from txlog.engine.upkeep.delayed.buckets import ID_MAX, ID_MIN, delayed_partitions
