@@ -23,7 +23,7 @@ from txlog.engine.decide.consuming.watermark_offer import Offer, Pair, Standing,
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.folds.watermark import START
 from txlog.engine.model.ops import Mark
-from txlog.engine.plan.watermark_policy import policy
+from txlog.engine.plan.policies import policy
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View

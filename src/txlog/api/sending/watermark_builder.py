@@ -20,7 +20,7 @@ from txlog.engine.folds import coordinator
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.model.ops import UNNAMED
 from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.watermark_policy import policy
+from txlog.engine.plan.policies import policy
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed

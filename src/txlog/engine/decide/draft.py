@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from txlog.engine.model.ops import LedgerRolled, Op, WatermarkSnapshot
 from txlog.engine.plan import ack_sets
-from txlog.engine.plan.watermark_policy import is_snapshot_due
+from txlog.engine.plan.policies import is_snapshot_due
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 from txlog.settings import Settings

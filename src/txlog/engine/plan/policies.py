@@ -1,15 +1,36 @@
 """Policies of delayed delivery: those of the topic, else of its namespace, else of the store.
 
 Source: spec/delayed-delivery 1, 10; in Pulsar delayedDeliveryTickTimeMillis and its kin.
+
+Policies of what a topic keeps: those of the topic, else of its namespace, else of the store.
+
+    retention_ms, retention_bytes   ledgers whose newest message is older go, and those beyond so
+                                    many newer bytes
+    retention_acked                 ledgers that every subscription has acknowledged go
+    ttl_ms                          messages that are older are acknowledged (skip.py)
+
+UNLIMITED ends the search, as a number does: a topic keeps everything whatever its namespace says.
+Source: in Pulsar retention-policies and message-ttl of topics and namespaces.
+
+Policies of watermarks: those of the topic, else of its namespace, else of the store.
+
+    watermark_snapshot_bytes_max, watermark_snapshot_entries_max, watermark_snapshot_markers_max
+        appended to a partition since its last snapshot: then the next row has one before it
+    watermark_producers_max            names a partition waits for or may, 0 lifts the bound
+    watermark_producer_idle_timeout_ms a producer silent for so long is declared idle, 0: never
+    watermark_open_transaction_check   count, refuse or off (0, 1, 2 as a policy)
+    watermark_emit_interval_ms         least time between two events of a consumer
+
+Source: spec/watermarks 7, 11.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from txlog.engine.folds.catalog import Topic, policies_of
+from txlog.engine.folds.catalog import Topic, policies_of, topic_of
 from txlog.engine.view.view import View
-from txlog.settings import Settings
+from txlog.settings import UNLIMITED, WATERMARK_POLICIES, Settings
 
 # Names as in the catalog; values are integers, switches 0 and 1.
 ACTIVE = "delayed_delivery_active"
@@ -47,3 +68,66 @@ def delay_policy(view: View, settings: Settings, topic: Topic) -> DelayPolicy:
         known(FIXED_DELAY, settings.fixed_delivery_delay_ms),
         bool(known(TTL_FROM, settings.ttl_from == "deliver_at")),
     )
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True, gc=False):
+    """What holds for a topic; None: no bound."""
+
+    retention_ms: int | None
+    retention_bytes: int | None
+    retention_acked: bool
+    ttl_ms: int | None
+
+    @property
+    def lets_go(self) -> bool:
+        """Ledgers may go on their own."""
+        bounds = (self.retention_ms, self.retention_bytes)
+        return self.retention_acked or any(bound is not None for bound in bounds)
+
+
+def retention_policy(view: View, settings: Settings, topic: Topic) -> RetentionPolicy:
+    """The policies of a topic."""
+    known = policies_of(view.catalog, topic).get
+
+    def bound(name: str, otherwise: int) -> int | None:
+        value = known(name, otherwise)
+        return None if value == UNLIMITED else value
+
+    return RetentionPolicy(
+        bound("retention_ms", settings.retention_ms),
+        bound("retention_bytes", settings.retention_bytes),
+        bool(known("retention_acked", settings.retention_acked)),
+        bound("ttl_ms", settings.ttl_ms),
+    )
+
+
+SNAPSHOT_SHARE = 10  # so many times its own size lie between a snapshot and the next
+
+
+def policy(view: View, settings: Settings, topic: Topic, name: str) -> int:
+    """What holds for a topic; name: one of WATERMARK_POLICIES."""
+    found = policies_of(view.catalog, topic).get(name)
+    return getattr(settings, name) if found is None else found
+
+
+def is_snapshot_due(view: View, settings: Settings, partition: int) -> bool:
+    """True when enough was appended to a partition since its last snapshot."""
+    state = view.watermark(partition)
+    since = state.since
+    if not since.moves:
+        return False
+    end = view.topic(partition).ledgers[-1]
+    is_here = since.ledger == end.ledger
+    size = end.payload_bytes - (since.ledger_bytes if is_here else 0)
+    if size < SNAPSHOT_SHARE * since.size:
+        return False
+    entries = end.entries - (since.entry + 1 if is_here else 0)
+    topic = topic_of(view.catalog, partition)
+    bounds = ("bytes", size), ("entries", entries), ("markers", since.moves)
+    return any(
+        count >= policy(view, settings, topic, f"watermark_snapshot_{what}_max")
+        for what, count in bounds
+    )
+
+
+assert all(hasattr(Settings(), name) for name in WATERMARK_POLICIES)

@@ -25,11 +25,10 @@ from txlog.engine.plan.ack_sets import acked_outcome
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.plan.delayed.timetable import timetable
 from txlog.engine.plan.participants import check_available
-from txlog.engine.plan.policies import delay_policy
+from txlog.engine.plan.policies import delay_policy, retention_policy
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.plan.reading.ranges import behind_time, stop_behind
 from txlog.engine.plan.reading.skip_sets import Skip
-from txlog.engine.plan.retention_policy import retention_policy
 from txlog.engine.view.view import View
 from txlog.settings import Settings
 from txlog.startup import compute as pc

@@ -20,8 +20,7 @@ from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.model.ops import DelaysCounted
 from txlog.engine.model.schema import INSTANT
-from txlog.engine.plan.policies import MAX_DELAY, delay_policy
-from txlog.engine.plan.retention_policy import retention_policy
+from txlog.engine.plan.policies import MAX_DELAY, delay_policy, retention_policy
 from txlog.engine.plan.route import FEW_ROWS, Routed
 from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage

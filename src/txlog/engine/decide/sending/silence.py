@@ -16,7 +16,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Draft
 from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.model.ops import WatermarkIdled
-from txlog.engine.plan.watermark_policy import policy
+from txlog.engine.plan.policies import policy
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
 from txlog.settings import Settings

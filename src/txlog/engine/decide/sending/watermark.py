@@ -23,7 +23,7 @@ from txlog.engine.model.ops import (
     WatermarkSet,
 )
 from txlog.engine.plan.participants import check_available
-from txlog.engine.plan.watermark_policy import policy
+from txlog.engine.plan.policies import policy
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.ids import TopicName, TxnId

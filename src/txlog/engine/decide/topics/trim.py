@@ -20,8 +20,8 @@ from txlog.engine.model.ops import CursorTrimmed, LedgerRolled, LedgerTrimmed, M
 from txlog.engine.plan.ack_sets import advanced, behind_mark, messages_in, subtract, through
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.plan.participants import unavailable_error
+from txlog.engine.plan.policies import RetentionPolicy, retention_policy
 from txlog.engine.plan.reading.ranges import partition_of, resolve_bound
-from txlog.engine.plan.retention_policy import RetentionPolicy, retention_policy
 from txlog.engine.view.view import View
 from txlog.errors import Refused
 from txlog.ids import MessageId, TopicName

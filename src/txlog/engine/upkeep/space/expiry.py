@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txlog.engine.decide.consuming.skip import expire
-from txlog.engine.plan.retention_policy import retention_policy
+from txlog.engine.plan.policies import retention_policy
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.settings import Settings

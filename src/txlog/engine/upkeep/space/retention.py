@@ -12,7 +12,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics.trim import TrimAnswer, trim
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.retention_policy import retention_policy
+from txlog.engine.plan.policies import retention_policy
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.ids import TopicName
