@@ -55,7 +55,7 @@ import pyarrow as pa
 import txlog
 from txlog.clock import ManualClock
 from txlog.engine.plan.delayed.timetable import timetable
-from txlog.engine.plan.delayed.timerows import FAR
+from txlog.engine.plan.delayed.timetable_parts import FAR
 
 path, what, start_ms, cutoff_ms = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 

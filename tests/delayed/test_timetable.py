@@ -17,8 +17,8 @@ from txlog import MessageId
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
 from txlog.engine.model.idset import IdSet, covers
 from txlog.engine.model.ops import Id
-from txlog.engine.plan.delayed.timerows import Key, behind_time, sorted_rows
 from txlog.engine.plan.delayed.timetable import Timetable, timetable
+from txlog.engine.plan.delayed.timetable_parts import Key, behind_time, sorted_rows
 from txlog.engine.plan.reading.skip_sets import Without
 from txlog.engine.storage.bucket.reader import BucketFile, Columns
 from txlog.engine.store.store import MAINTENANCE_PATH

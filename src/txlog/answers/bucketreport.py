@@ -12,9 +12,8 @@ from txlog.answers.delayed import Scope
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.ops import Bucket, Id
-from txlog.engine.plan.delayed.timerows import ROW_BYTES
 from txlog.engine.plan.delayed.timetable import Timetable
-from txlog.engine.plan.delayed.timetable_parts import Loaded
+from txlog.engine.plan.delayed.timetable_parts import ROW_BYTES, Loaded
 from txlog.engine.plan.delayed.upcoming import count_later
 from txlog.engine.view.view import View
 from txlog.errors import IntegrityError

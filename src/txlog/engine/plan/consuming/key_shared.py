@@ -22,7 +22,7 @@ from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.idset import Id, IdSet, before
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.delayed.due import Cycle
-from txlog.engine.plan.delayed.timerows import Key
+from txlog.engine.plan.delayed.timetable_parts import Key
 from txlog.engine.plan.reading.batch_bytes import Weight
 from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
 from txlog.engine.plan.reading.skip_sets import Skip

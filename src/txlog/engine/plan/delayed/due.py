@@ -31,9 +31,8 @@ from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.idset import before
 from txlog.engine.model.ops import Id, Mark
-from txlog.engine.plan.delayed.timerows import Key, behind_time
 from txlog.engine.plan.delayed.timetable import Timetable, timetable
-from txlog.engine.plan.delayed.timetable_parts import BucketAway, BucketLost
+from txlog.engine.plan.delayed.timetable_parts import BucketAway, BucketLost, Key, behind_time
 from txlog.engine.plan.policies import ACTIVE
 from txlog.engine.plan.reading.batch_bytes import Weight
 from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of

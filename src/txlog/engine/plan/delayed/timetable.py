@@ -22,13 +22,16 @@ from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import NO_TIME, Bucket, Mark
-from txlog.engine.plan.delayed.timerows import Key, common, messages_of, remove
 from txlog.engine.plan.delayed.timetable_parts import (
     BucketAway,
     BucketLost,
+    Key,
     Loaded,
     Mutable,
     Sealed,
+    common,
+    messages_of,
+    remove,
 )
 from txlog.engine.plan.reading.skip_sets import Skip, Without
 from txlog.engine.view.view import View
