@@ -11,7 +11,7 @@ from typing import Any
 
 from txlog.answers import watermarks
 from txlog.answers.delaycounts import DelayCounts
-from txlog.engine.decide.topics.scoped_policies import own_policies
+from txlog.engine.decide.topics.policies import own_policies
 from txlog.engine.decide.transactions.end import EndAnswer
 from txlog.engine.decide.transactions.resolve import unrecorded_markers
 from txlog.engine.folds import buffer as buffers

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from txlog.arguments import checked
-from txlog.engine.decide.topics.scoped_policies import (
+from txlog.engine.decide.topics.policies import (
     DELAYED,
     RETENTION,
     WATERMARK,
@@ -18,13 +18,11 @@ from txlog.engine.decide.topics.scoped_policies import (
     get_policies,
     remove_policies,
     scope_of,
-    set_policies,
 )
-from txlog.engine.decide.topics.scoped_policies import (
-    Family as PolicyFamily,
-)
-from txlog.engine.decide.topics.scoped_policies import (
-    Value as PolicyValue,
+from txlog.engine.decide.topics.policies import Family as PolicyFamily
+from txlog.engine.decide.topics.policies import Value as PolicyValue
+from txlog.engine.decide.topics.policies import (
+    set_scoped_policies as set_policies,
 )
 from txlog.engine.store.ask import look
 from txlog.engine.store.store import Store

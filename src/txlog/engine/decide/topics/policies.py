@@ -7,19 +7,53 @@
     dead_letter_topic, retry_topic   names, else <topic>-<subscription>-DLQ and -RETRY
 
 Source: spec/transactions 3, 9.1.
+
+Policies that a topic, a namespace and the store may each have: set, looked at, inherited.
+
+    DELAYED      active, tick_time_ms, strict: who waits, and how early a message may be
+                 max_delivery_delay_ms    a longer delay is refused; 0: any
+                 fixed_delivery_delay_ms  what every message is delayed by; 0: what it asks for
+                 ttl_from                 publish or deliver_at: from when a time to live counts
+    RETENTION    retention_ms, retention_bytes, retention_acked, ttl_ms: what is kept, and for how
+                 long it waits (flow/retention_policy), said as None where there is no bound; and
+                 ttl_from
+    WATERMARK    those of flow/watermark_policy, named without their `watermark_`
+
+A topic inherits each one that it does not have from its namespace, that from the store; whoever
+loses a policy inherits again, and the store goes back to the default.
+Source: spec/delayed-delivery 9, 10; spec/watermarks 11.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
 
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Subscription, Topic
-from txlog.engine.model.ops import SubscriptionPolicySet
+from txlog.engine.model.ops import (
+    NamespacePolicySet,
+    Op,
+    PolicySet,
+    SettingSet,
+    SubscriptionPolicySet,
+)
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.policies import ACTIVE, FIXED_DELAY, MAX_DELAY, STRICT, TICK_TIME, TTL_FROM
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
-from txlog.settings import INSTANT_MS_MAX
+from txlog.settings import (
+    CHOICES,
+    INSTANT_MS_MAX,
+    SWITCHES,
+    UNLIMITED,
+    WATERMARK_POLICIES,
+    Settings,
+    check_setting,
+)
 
 Policies = Mapping[str, int | str | None]
 LEAST = {
@@ -76,3 +110,247 @@ def set_policies(view: View, topic: Topic, held: Subscription, policies: Policie
     answer = {name: value for name, value in known.items() if value is not None}
     changed = [op for op in ops if held.policies.get(op.name) != op.value]
     return Decision([*changed], None, True, answer)
+
+
+Value = int | str  # of a policy: a switch is a bool, some are words
+OPEN_TRANSACTION_CHECKS: Final = ("count", "refuse", "off")
+
+
+class _Name(NamedTuple):
+    """How a policy is named in the catalog and in the settings of the store.
+
+    words: what it may be; the catalog has the place of one
+    """
+
+    policy: str
+    setting: str
+    words: tuple[str, ...] = ()
+
+    @property
+    def is_switch(self) -> bool:
+        return self.setting in SWITCHES
+
+
+class Family(NamedTuple):
+    """Policies that are set together; noun: of what they are."""
+
+    noun: str
+    names: Mapping[str, _Name]
+
+
+DELAYED: Final = Family("delayed delivery", {
+    "active": _Name(ACTIVE, ACTIVE),
+    "tick_time_ms": _Name(TICK_TIME, TICK_TIME),
+    "strict": _Name(STRICT, STRICT),
+    "max_delivery_delay_ms": _Name(MAX_DELAY, MAX_DELAY),
+    "fixed_delivery_delay_ms": _Name(FIXED_DELAY, FIXED_DELAY),
+    "ttl_from": _Name(TTL_FROM, "ttl_from", CHOICES["ttl_from"]),
+})  # fmt: skip
+_UNBOUND: Final = ("retention_ms", "retention_bytes", "ttl_ms")
+RETENTION: Final = Family("retention", {
+    **{name: _Name(name, name) for name in (*_UNBOUND, "retention_acked")},
+    "ttl_from": DELAYED.names["ttl_from"],
+})  # fmt: skip
+WATERMARK: Final = Family("watermarks", {
+    name.removeprefix("watermark_"): _Name(
+        name, name, OPEN_TRANSACTION_CHECKS if name.endswith("_check") else ()
+    )
+    for name in WATERMARK_POLICIES
+})  # fmt: skip
+
+
+class Scope(msgspec.Struct, frozen=True, gc=False):
+    """Whose policies: a topic's, a namespace's (tenant/namespace), or with neither the store's."""
+
+    topic: TopicName | None = None
+    namespace: str | None = None
+
+
+class ScopedPolicies(msgspec.Struct, frozen=True, gc=False):
+    """What holds in a scope, and which scope each comes from: topic, namespace or store."""
+
+    scope: Scope
+    policies: dict[str, Value | None]
+    origins: dict[str, str]
+    changed: bool = False
+
+
+def scope_of(topic: str | None, namespace: str | None) -> Scope:
+    """The scope that is named; raises InvalidArgument (201 for both, 202 for a bad name)."""
+    if topic is None:
+        return Scope(namespace=None if namespace is None else _namespace(namespace))
+    if namespace is not None:
+        raise InvalidArgument("a topic and a namespace are given", hint="name one of them")
+    return Scope(topic=TopicName.parse(topic))
+
+
+def _namespace(text: str) -> str:
+    """A namespace as the catalog names it; raises InvalidArgument (202)."""
+    if text.count("/") != 1:
+        raise InvalidArgument(
+            f"{text!r} is not a namespace", code=202, hint="write TENANT/NAMESPACE"
+        )
+    name = TopicName.parse(f"{text}/any")
+    return f"{name.tenant}/{name.namespace}"
+
+
+def get_policies(view: View, settings: Settings, family: Family, scope: Scope) -> ScopedPolicies:
+    """What holds in a scope. Raises TopicNotFound."""
+    topic = None if scope.topic is None else find_topic(view, scope.topic)
+    return _effective(view, settings, family, scope, topic, {})
+
+
+def own_policies(view: View, topic: Topic) -> dict[str, Value | None]:
+    """Everything that was set for a topic itself, those of a family as people say them."""
+    said = {
+        known.policy: (name, known)
+        for family in (DELAYED, RETENTION, WATERMARK) for name, known in family.names.items()
+    }  # fmt: skip
+    out: dict[str, Value | None] = {}
+    for policy, value in view.catalog.policies.get(topic.number, {}).items():
+        name, known = said.get(policy, (policy, _Name(policy, policy)))
+        out[name] = _said(known, value)
+    return out
+
+
+def set_scoped_policies(
+    view: View, settings: Settings, family: Family, scope: Scope, values: Mapping[str, Value]
+) -> Decision:
+    """Decide policies of a scope; answers ScopedPolicies as they are then.
+
+    raises: InvalidArgument, LimitExceeded, TopicNotFound
+    """
+    wanted = {name: _stored(family, name, value) for name, value in values.items()}
+    return _decided(view, settings, family, scope, wanted)
+
+
+def remove_policies(
+    view: View, settings: Settings, family: Family, scope: Scope, names: Collection[str]
+) -> Decision:
+    """Decide that a scope inherits these policies (none named: all); answers as set_policies."""
+    for name in names:
+        _name(family, name)
+    return _decided(view, settings, family, scope, dict.fromkeys(names or family.names))
+
+
+def _decided(
+    view: View, settings: Settings, family: Family, scope: Scope,
+    wanted: Mapping[str, int | None],
+) -> Decision:  # fmt: skip
+    """wanted: the values as the catalog has them, None: inherit."""
+    topic = None if scope.topic is None else find_topic(view, scope.topic)
+    ops: list[Op] = []
+    for name, value in wanted.items():
+        ops += _op(view, settings, scope, topic, family.names[name], value)
+    answer = _effective(view, settings, family, scope, topic, wanted)
+    return Decision(ops, None, True, msgspec.structs.replace(answer, changed=bool(ops)))
+
+
+def _op(
+    view: View, settings: Settings, scope: Scope, topic: Topic | None, known: _Name,
+    value: int | None,
+) -> list[Op]:  # fmt: skip
+    """What gives a scope this value, nothing if it has it."""
+    if topic is not None:
+        if view.catalog.policies.get(topic.number, {}).get(known.policy) == value:
+            return []
+        return [PolicySet(topic.number, known.policy, value)]
+    if scope.namespace is not None:
+        if view.catalog.namespace_policies.get(scope.namespace, {}).get(known.policy) == value:
+            return []
+        return [NamespacePolicySet(scope.namespace, known.policy, value)]
+    setting = _default(known) if value is None else value
+    if known.setting in CHOICES:
+        word = known.words[setting]
+        same = word == getattr(settings, known.setting)
+        return [] if same else [SettingSet(known.setting, word)]
+    same = setting == getattr(settings, known.setting)
+    return [] if same else [SettingSet(known.setting, setting)]
+
+
+def _effective(
+    view: View, settings: Settings, family: Family, scope: Scope, topic: Topic | None,
+    changes: Mapping[str, int | None],
+) -> ScopedPolicies:  # fmt: skip
+    """What holds in a scope after changes of its own."""
+    namespace = scope.namespace
+    if topic is not None:
+        name_of = TopicName.parse(topic.name)
+        namespace = f"{name_of.tenant}/{name_of.namespace}"
+    levels: list[tuple[str, Mapping[str, int]]] = []
+    if topic is not None:
+        levels.append(("topic", view.catalog.policies.get(topic.number, {})))
+    if namespace is not None:
+        levels.append(("namespace", view.catalog.namespace_policies.get(namespace, {})))
+    policies: dict[str, Value | None] = {}
+    origins: dict[str, str] = {}
+    for name, known in family.names.items():
+        found: list[tuple[str, int]] = []
+        for at, (origin, values) in enumerate(levels):
+            value = values.get(known.policy)
+            if at == 0 and name in changes:
+                value = changes[name]
+            if value is not None:
+                found.append((origin, value))
+        of_store = _of_store(settings, known)
+        if not levels and name in changes:
+            changed = changes[name]
+            of_store = _default(known) if changed is None else changed
+        found.append(("store", of_store))
+        origins[name], value = found[0]
+        policies[name] = _said(known, value)
+    return ScopedPolicies(scope, policies, origins)
+
+
+def _default(known: _Name) -> int:
+    return _of_store(Settings(), known)
+
+
+def _of_store(settings: Settings, known: _Name) -> int:
+    """The value of a setting, as the catalog would have it as a policy."""
+    value: Value = getattr(settings, known.setting)
+    return known.words.index(value) if isinstance(value, str) else int(value)
+
+
+def _said(known: _Name, value: int) -> Value | None:
+    """A value as people say it, of one as the catalog has it."""
+    if known.policy in _UNBOUND and value == UNLIMITED:
+        return None
+    if known.words:
+        return known.words[value]
+    return bool(value) if known.is_switch else value
+
+
+def _stored(family: Family, name: str, value: object) -> int:
+    """A value as the catalog has it, of one that was given; raises InvalidArgument."""
+    known = _name(family, name)
+    if known.is_switch:
+        if value not in (0, 1) or isinstance(value, float):
+            raise InvalidArgument(
+                f"{name} is {value!r}, it must be true or false", setting=name, value=value
+            )
+        return int(bool(value))
+    if known.words:
+        if value not in known.words:
+            *others, last = known.words
+            words = f"{', '.join(others)} or {last}"
+            raise InvalidArgument(f"{name} is {value!r}, it must be {words}", setting=name)
+        return known.words.index(str(value))
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(f"{name} is {value!r}, it must be an integer", setting=name)
+    return check_setting(known.setting, value)
+
+
+def _name(family: Family, name: str) -> _Name:
+    known = family.names.get(name)
+    if known is None:
+        raise InvalidArgument(
+            f"{name} is not a policy of {family.noun}", hint=", ".join(family.names)
+        )
+    return known
+
+
+assert set(WATERMARK.names) == {
+    "snapshot_bytes_max", "snapshot_entries_max", "snapshot_markers_max", "producers_max",
+    "producer_idle_timeout_ms", "emit_interval_ms", "open_transaction_check",
+}  # fmt: skip
