@@ -29,7 +29,7 @@ from txlog.answers.metric_family import Family
 from txlog.api import storesettings, topicadmin
 from txlog.api.policyadmin import PolicyAdmin
 from txlog.arguments import checked
-from txlog.engine.decide.topics import availability, create, store_settings
+from txlog.engine.decide.topics import availability, create, update
 from txlog.engine.decide.topics.availability import Switched, partition_number
 from txlog.engine.decide.transactions import keys
 from txlog.engine.decide.transactions.keys import Deleted
@@ -420,9 +420,7 @@ class Admin(PolicyAdmin):
         returns: {ahead_ms, was_believed}, what was thought of it before
         """
         store = self._store
-        before = store.write(
-            lambda view, now: store_settings.accept_clock(view, store.settings, now)
-        )
+        before = store.write(lambda view, now: update.accept_clock(view, store.settings, now))
         assert isinstance(before, clock_trust.Judged)
         return {"ahead_ms": before.ahead_ms, "was_believed": before.is_believed}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txlog.engine.decide.topics.store_settings import ChangedSetting, Value, set_setting
+from txlog.engine.decide.topics.update import ChangedSetting, Value, set_setting
 from txlog.engine.store.ask import look
 from txlog.engine.store.store import Store
 from txlog.settings import Settings

@@ -3,6 +3,8 @@
 Partitions only come. A key's partition is crc32(key) mod partitions, so keys move when there are
 more: behind the frame that adds them every send goes by the new number (produce.py looks under the
 lock), and what was sent before stays where it is.
+
+Deciding a setting of the store: checked with all others; one op, or none if it is so already.
 """
 
 from __future__ import annotations
@@ -10,17 +12,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.watermark import least_state
-from txlog.engine.decide.topics.create import policy_ops
+from txlog.engine.decide.topics.create import policy_ops, scale_coordinators
 from txlog.engine.decide.topics.trim import POLICIES
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.folds.cursor import BEFORE_ALL
 from txlog.engine.folds.watermark import PAYLOAD_VERSION, START, Snapshot, encode_snapshot
-from txlog.engine.model.ops import CursorOpened, PartitionsAdded, WatermarkSnapshot
+from txlog.engine.model.ops import (
+    ClockNoted,
+    CursorOpened,
+    PartitionsAdded,
+    SettingSet,
+    WatermarkSnapshot,
+)
+from txlog.engine.plan.clock_trust import judge
 from txlog.engine.view.view import View
-from txlog.errors import LimitExceeded, NotAllowed
+from txlog.errors import LimitExceeded, NotAllowed, NotFound
 from txlog.ids import TopicName
 from txlog.settings import PARTITIONS_MAX, Settings
 
@@ -81,3 +92,46 @@ def _add(draft: Draft, topic: Topic, count: int) -> None:
             draft.ops.append(WatermarkSnapshot(number, ledger, entry, payload, 0))
         for subscription in topic.subscriptions:
             draft.ops.append(CursorOpened(subscription, number, BEFORE_ALL))
+
+
+Value = int | str | float
+
+
+class ChangedSetting(msgspec.Struct, frozen=True, gc=False):
+    """A setting, its value before and now."""
+
+    name: str
+    before: Value
+    value: Value
+
+
+def set_setting(view: View, settings: Settings, now: Instant, name: str, value: Value) -> Decision:
+    """Decide a setting of the store; answers ChangedSetting.
+
+    raises: NotFound (308); InvalidArgument and LimitExceeded by its bounds and by other settings;
+            NotAllowed for fewer coordinators
+    """
+    before = current(settings, name)
+    wanted = Settings.from_mapping({**settings.to_mapping(), name: value}).to_mapping()[name]
+    answer = ChangedSetting(name, before, wanted)
+    if wanted == before:
+        return Decision([], None, True, answer)
+    if name == "coordinators":
+        assert isinstance(wanted, int)
+        decided = scale_coordinators(view, settings, now, wanted)
+        return Decision(decided.ops, None, True, answer)
+    return Decision([SettingSet(name, wanted)], None, True, answer)
+
+
+def current(settings: Settings, name: str) -> Value:
+    """The value of a setting; raises NotFound (308)."""
+    known = settings.to_mapping()
+    if name not in known:
+        raise NotFound(f"no setting {name[:60]}", hint="txlog config show lists them", setting=name)
+    return known[name]
+
+
+def accept_clock(view: View, settings: Settings, now: Instant) -> Decision:
+    """Decide that the wall clock is right, durable; answers what was thought of it before."""
+    before = judge(view, settings, now)
+    return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, before)
