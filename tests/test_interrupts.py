@@ -22,7 +22,7 @@ from txlog.engine.decide.draft import Decision
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage.disk.locks import PosixLock
 from txlog.engine.storage.journal.journal import Journal
-from txlog.engine.store.call import Call
+from txlog.engine.store.appender import Call
 from txlog.engine.store.follower import Follower, Mutex
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View

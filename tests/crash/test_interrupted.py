@@ -32,7 +32,7 @@ from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.journal import file, journal, witness
-from txlog.engine.store import appender, call, follower, store
+from txlog.engine.store import appender, follower, store
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint import checkpoint
 from txlog.engine.upkeep.delayed import buckets
@@ -41,7 +41,7 @@ from txlog.errors import OutcomeUnknown, TxlogError
 
 START_MS = 1_700_000_000_000
 MODULES = (
-    appender, call, follower, follower, store, view, draft, tail, journal, file, witness,
+    appender, appender, follower, follower, store, view, draft, tail, journal, file, witness,
 )  # fmt: skip
 FILES = frozenset(str(module.__file__) for module in MODULES)
 REAL_FILES = frozenset((*FILES, disk.__file__, posix.__file__, locks.__file__))

@@ -16,7 +16,7 @@ from tests.engine_kit import Bench, begin, ids, pending, send, values
 from txlog import Client, MessageId
 from txlog.answers.lists import kept_frames
 from txlog.engine.model.ops import decode_ops
-from txlog.engine.store.call import Call
+from txlog.engine.store.appender import Call
 from txlog.errors import (
     InvalidTxnStatus,
     MessageNotFound,

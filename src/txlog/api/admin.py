@@ -39,8 +39,8 @@ from txlog.engine.plan import clock_trust, lookup
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import Finding, hanging, place_name
+from txlog.engine.store.appender import Decide
 from txlog.engine.store.ask import look
-from txlog.engine.store.call import Decide
 from txlog.engine.store.liveness import dead_consumers
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint import history

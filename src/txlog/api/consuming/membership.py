@@ -23,7 +23,7 @@ from txlog.engine.folds.catalog import Subscription, consumers_of
 from txlog.engine.model.leases import NOTHING_SEEN, Seen
 from txlog.engine.model.ops import ConsumerAttached, Op, SubscriptionTypeSet
 from txlog.engine.storage.disk.protocol import File, LockFile
-from txlog.engine.store.call import Decide
+from txlog.engine.store.appender import Decide
 from txlog.engine.store.liveness import (
     consumer_lock,
     dead_consumers,

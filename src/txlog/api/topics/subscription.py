@@ -26,8 +26,8 @@ from txlog.engine.model.leases import Seen
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.runs import runs_of_ids
+from txlog.engine.store.appender import Decide
 from txlog.engine.store.ask import look
-from txlog.engine.store.call import Decide
 from txlog.engine.store.liveness import consumer_lock, dead_consumers, read_all_seen
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View

@@ -20,7 +20,7 @@ from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.decide.transactions.end import EndAnswer
 from txlog.engine.decide.transactions.enter import NewTxn, Use
 from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.store.call import NOTHING, Call, in_doubt
+from txlog.engine.store.appender import NOTHING, Call, in_doubt
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import (

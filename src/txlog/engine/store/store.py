@@ -31,14 +31,15 @@ from txlog.engine.plan import clock_trust
 from txlog.engine.storage.disk.protocol import Disk, LockFile
 from txlog.engine.storage.journal.journal import JournalMoved
 from txlog.engine.store import liveness
-from txlog.engine.store.appender import Appender, NothingWritten
-from txlog.engine.store.call import (
+from txlog.engine.store.appender import (
     NO_FRAME,
     NOTHING,
     WRITING,
     WRITTEN,
+    Appender,
     Call,
     Decide,
+    NothingWritten,
     in_doubt,
     interrupted,
 )
