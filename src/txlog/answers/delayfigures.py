@@ -23,8 +23,7 @@ from txlog.answers.bucketreport import in_memory
 from txlog.answers.delaycounts import DelayCounts
 from txlog.answers.metric_family import Family, Sample
 from txlog.engine.folds.catalog import Topic, numbers
-from txlog.engine.store.counters import FAILED, SUCCEEDED, BucketOps
-from txlog.engine.store.delay_tally import LATENESS_BOUNDS_MS, DelayTally
+from txlog.engine.store.counters import FAILED, LATENESS_BOUNDS_MS, SUCCEEDED, BucketOps, DelayTally
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.ids import TopicName
