@@ -34,7 +34,7 @@ from txlog.engine.plan.standing import Place, Standing
 from txlog.engine.store.store import Store
 from txlog.engine.store.sweeper import is_sweep_due
 from txlog.engine.upkeep.delayed.buckets import drop_lost, rebuild_if_free
-from txlog.engine.upkeep.space.expiry import expire_due
+from txlog.engine.upkeep.space.retention import expire_due
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed
 

@@ -31,7 +31,7 @@ from txlog.engine.store.store import Store
 from txlog.engine.upkeep.changes import log
 from txlog.engine.upkeep.checkpoint import checkpoint, seal
 from txlog.engine.upkeep.delayed.buckets import tend_held
-from txlog.engine.upkeep.space import adopt, compact, expiry, retention, sweep
+from txlog.engine.upkeep.space import adopt, compact, retention, sweep
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, StoreFull, TxlogError
 from txlog.startup.values import as_dict
@@ -203,7 +203,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
         else:
             store.expire()  # it knows every coordinator: the bound on ended ones is exact here
             changed = store.read(_changed_sidecars)  # only there may a share have grown
-            expiry.expire_due(store)
+            retention.expire_due(store)
             retention.trim_by_policies(store)
             report.freed_bytes += sweep.free_gone(store)
             tend_held(store)
