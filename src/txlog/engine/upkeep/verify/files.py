@@ -2,28 +2,47 @@
 
 Fast compares every byte with its checksum. Deep also decodes everything: rows, bitmaps, dumps, the
 chunks of large messages.
+
+Verifying what lies in the directories of a store: what nobody names, what is none of its own.
+
+    fixed    the reserve, lock files, pins, what recovery cut off
+    names    temporaries of the dead, files that no manifest and no frame names, foreign ones
+    left     manifests before the two that are kept, locks of consumers that have left
+    staged   files of jobs that never ended
+
+None of it is ever read for what a store holds, so all are warnings: the next upkeep puts most in
+order, the foreign are for who put them there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from txlog.engine.folds.buffer import Chunked
 from txlog.engine.model.schema import KIND_DATA
+from txlog.engine.plan.staging import STAGE_DIR, job_time
 from txlog.engine.storage.bucket.reader import BucketFile
 from txlog.engine.storage.checked import damaged, said_by_arrow
 from txlog.engine.storage.chunks import reassembled
-from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.manifest import DumpRef, HistoryRef
+from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
+from txlog.engine.storage.manifest import DumpRef, HistoryRef, generations, manifest_path
 from txlog.engine.storage.remote import is_far, open_file
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.store.liveness import WRITE_LOCK, holder_of
+from txlog.engine.store.pins import PINS_LOCK, pins
+from txlog.engine.store.space import RESERVE_PATH
+from txlog.engine.store.store import MAINTENANCE_PATH
+from txlog.engine.upkeep.changes.log import CURSORS_DIR, DIRECTORIES
 from txlog.engine.upkeep.checkpoint.history import HISTORY
+from txlog.engine.upkeep.checkpoint.quarantine import DIRECTORY as QUARANTINE_DIR
+from txlog.engine.upkeep.space.sweep import below_topics, detached, every_directory, names_in
 from txlog.engine.upkeep.verify.findings import Findings
-from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC
+from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import MissingFile, TxlogError
 from txlog.startup import compute as pc
 from txlog.startup.crc32c import crc32c
@@ -172,3 +191,217 @@ def check_history(
         findings.error(601, f"{ref.path} cannot be read: {said}", path=ref.path, hint=HINT)
         return False
     return True
+
+
+UNNAMED_HINT: Final = "the next checkpoint removes it, or txlog admin gc --apply"
+_READ_BYTES: Final = 1 << 20
+_CHANGES: Final = re.compile(r"(_part\.)?(\d+\.)?\d{10}\.(arrow|parquet)")
+_FIXED: Final = {
+    "": re.compile(
+        r"txlog\.toml|copied|lock|maintenance\.lock|pins\.lock|reserve|journal|manifest|state|topics"
+        r"|system|consumers|quarantine|pins"
+    ),
+    "journal": re.compile(r"witness|\d{20}(\.r\d+)?\.journal"),
+    "manifest": re.compile(r"\d{10}\.manifest"),
+    "state": re.compile(r"\d{10}\.state"),
+    "system": re.compile("transaction_log|__transaction_key|cursors|catalog"),
+    "system/transaction_log": re.compile(r"\d{10}\.arrow"),
+    **dict.fromkeys(DIRECTORIES.values(), _CHANGES),
+    "consumers": re.compile(r"\d+\.lock"),
+    "quarantine": re.compile(r"\d{20}-[0-9a-f]{8}\.tail|.*\.damaged"),
+    "pins": re.compile(r"[0-9a-f]{16}\.lock"),
+}
+_DIRECTORIES: Final = frozenset((
+    "journal", "manifest", "state", "topics", "system", "consumers", "quarantine", "pins",
+    "transaction_log", "_txnlog", "_delayed", "_cursors", "cursors", "catalog",
+    "__transaction_key",
+))  # fmt: skip
+_OF_TOPICS: Final = re.compile(
+    r"_ledger-\d{12}\.\d{10}\.arrow|ledger-\d{12}\.\d{10}\.parquet|_txnlog|_delayed|_cursors"
+    r"|bucket-\d+-\d+-\d{10}\.parquet"
+)
+_PARTITION: Final = re.compile(rf"partition=\d+|{STAGE_DIR}")
+_PARTITION_LEVEL: Final = 4  # slashes in topics/<tenant>/<namespace>/<topic>/partition=<n>
+_JOB: Final = re.compile(r"\d{15}-[\w-]+")
+_STAGED: Final = re.compile(r"p\d+-[0-9a-f]+\.parquet")
+
+
+def check_kinds(disk: Disk, findings: Findings) -> set[str]:
+    """What is no regular file where a store has one, or may not be read; returns the paths."""
+    out: set[str] = set()
+    for directory in (*_FIXED, *every_directory(disk)):
+        if directory == QUARANTINE_DIR:
+            continue  # it is where they go
+        for name in names_in(disk, directory) or ():
+            path = f"{directory}/{name}" if directory else name
+            kind = disk.kind(path)
+            pattern = _FIXED.get(directory, _OF_TOPICS)
+            known = pattern.fullmatch(name) or name.startswith(TEMPORARY_PREFIX)
+            if kind in ("", "file") or name in _DIRECTORIES or not known:
+                continue
+            what = "a file that may not be read" if kind == "unreadable" else f"a {kind}"
+            findings.warning(
+                "irregular", f"{path} is {what} where a store has a file", path=path,
+                hint="move it away, or txlog admin repair --apply: it goes to the quarantine",
+            )  # fmt: skip
+            out.add(path)
+    return out
+
+
+def check_fixed(disk: Disk, findings: Findings, irregular: Collection[str] = ()) -> None:
+    """The reserve, the lock files, pins, what recovery cut off."""
+    if RESERVE_PATH not in irregular:
+        _check_reserve(disk, findings)
+    for path in (WRITE_LOCK, MAINTENANCE_PATH, PINS_LOCK):
+        if path in irregular:
+            continue
+        if not disk.exists(path):
+            if path != PINS_LOCK:  # made by the first who pins
+                findings.warning("lock", f"{path} is missing", path=path,
+                                 hint="the next writer makes it")  # fmt: skip
+        elif disk.size(path):
+            findings.warning("lock", f"{path} has bytes, and it is a lock", path=path, offset=0)
+    for path in pins(disk):
+        if path not in irregular and not holder_of(disk, path)[0]:
+            findings.warning("pin", f"{path} is of a process that is gone", path=path,
+                             hint="upkeep removes it")  # fmt: skip
+    for name in disk.listdir(QUARANTINE_DIR):
+        path = f"{QUARANTINE_DIR}/{name}"
+        if path in irregular:
+            continue
+        findings.read(disk.size(path))
+        findings.warning(
+            "quarantine", f"{path} has {disk.size(path)} bytes that recovery cut off", path=path,
+            hint="look at it with txlog inspect, then remove it",
+        )  # fmt: skip
+
+
+def _check_reserve(disk: Disk, findings: Findings) -> None:
+    if not disk.exists(RESERVE_PATH):
+        findings.warning("reserve", f"{RESERVE_PATH} is missing", path=RESERVE_PATH,
+                         hint="the next checkpoint makes it, once there is room")  # fmt: skip
+        return
+    file = disk.open(RESERVE_PATH)
+    try:
+        size, at = file.size(), 0
+        findings.read(size)
+        while at < size:
+            block = file.pread(at, min(_READ_BYTES, size - at))
+            if not block:
+                break
+            if block != bytes(len(block)):
+                findings.warning("reserve", f"{RESERVE_PATH} has bytes that are not zero",
+                                 path=RESERVE_PATH, offset=at)  # fmt: skip
+                break
+            at += len(block)
+    finally:
+        file.close()
+
+
+def check_names(
+    disk: Disk, named: set[str], findings: Findings, is_wanted: IsWanted,
+    irregular: Collection[str] = (),
+) -> None:  # fmt: skip
+    """Files that nobody names, and such as a store does not have."""
+    for directory, pattern in _FIXED.items():
+        for path, name in _names(disk, directory, findings):
+            if path in irregular:
+                continue
+            _check_name(disk, path, name, pattern, named, findings, is_wanted)
+    strays: list[str] = []
+    for directory in every_directory(disk, strays):
+        if f"/{STAGE_DIR}" in directory:
+            continue  # nothing in it is ever named
+        if directory.count("/") == _PARTITION_LEVEL and not _is_partition(directory):
+            strays.append(directory)
+        pattern = _CHANGES if f"/{CURSORS_DIR}/" in directory else _OF_TOPICS
+        for path, name in _names(disk, directory, findings):
+            if path in irregular:
+                continue
+            _check_name(disk, path, name, pattern, named, findings, is_wanted)
+    for path in strays:
+        _foreign(path, findings)
+
+
+def _is_partition(path: str) -> bool:
+    return _PARTITION.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def _names(disk: Disk, directory: str, findings: Findings) -> Iterator[tuple[str, str]]:
+    """(path, name) of what lies in a directory of a store."""
+    names = names_in(disk, directory)
+    if names is None:
+        _foreign(directory, findings)
+    for name in names or ():
+        yield f"{directory}/{name}" if directory else name, name
+
+
+def _foreign(path: str, findings: Findings) -> None:
+    findings.warning("foreign", f"{path} is no file that a store has", path=path,
+                     hint="nobody looks at it: move it away")  # fmt: skip
+
+
+def check_left(
+    disk: Disk, view: View, before: Sequence[int], findings: Findings,
+    irregular: Collection[str] = (),
+) -> None:  # fmt: skip
+    """Manifests that a checkpoint should have removed, locks that a consumer should have.
+
+    before: the generations when the look began; one that is gone since was on its way
+    """
+    now = {*generations(disk)}
+    for generation in before[:-2]:
+        if generation in now:
+            path = manifest_path(generation)
+            findings.warning("unnamed", f"{path} is older than the two that are kept", path=path,
+                             hint="the next checkpoint removes it")  # fmt: skip
+    for path in detached(disk, view):
+        if path in irregular:
+            continue
+        if not holder_of(disk, path)[0] and disk.exists(path):
+            findings.warning("unnamed", f"{path} is of a consumer that has left", path=path,
+                             hint=UNNAMED_HINT)  # fmt: skip
+
+
+def check_stages(disk: Disk, oldest_ms: int, findings: Findings) -> None:
+    """What jobs have staged: that of one at work is as it should be.
+
+    oldest_ms: who began before has ended, or never will
+    """
+    for topic in below_topics(disk, 3):
+        stage = f"{topic}/{STAGE_DIR}"
+        here = names_in(disk, topic) or ()
+        for path, name in _names(disk, stage, findings) if STAGE_DIR in here else ():
+            inside = names_in(disk, path)
+            began = job_time(name)
+            if inside is None or began is None or _JOB.fullmatch(name) is None:
+                _foreign(path, findings)
+                continue
+            for other in inside:
+                if not other.startswith(TEMPORARY_PREFIX) and _STAGED.fullmatch(other) is None:
+                    _foreign(f"{path}/{other}", findings)
+            if began <= oldest_ms:
+                findings.warning(
+                    "staged", f"{path} has {len(inside)} files of a job that never ended",
+                    path=path, hint="the next checkpoint removes it",
+                )  # fmt: skip
+
+
+def _check_name(
+    disk: Disk, path: str, name: str, pattern: re.Pattern[str], named: set[str],
+    findings: Findings, is_wanted: IsWanted,
+) -> None:  # fmt: skip
+    if name.startswith(TEMPORARY_PREFIX):
+        if not holder_of(disk, path)[0]:
+            findings.warning("temporary", f"{path} was left by a process that is gone", path=path,
+                             hint="the next checkpoint removes it")  # fmt: skip
+    elif pattern.fullmatch(name) is None:
+        _foreign(path, findings)
+    elif (
+        path.endswith((".state", ".arrow", ".parquet"))
+        and path not in named
+        and not holder_of(disk, path)[0]
+        and not is_wanted(path)
+        and disk.exists(path)
+    ):
+        findings.warning("unnamed", f"{path} is named by nobody", path=path, hint=UNNAMED_HINT)

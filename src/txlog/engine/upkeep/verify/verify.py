@@ -42,18 +42,20 @@ from txlog.engine.upkeep.delayed.buckets import delayed_partitions
 from txlog.engine.upkeep.space.sweep import paths_of
 from txlog.engine.upkeep.verify.changes import check_changes, compare_changes
 from txlog.engine.upkeep.verify.contradiction import Conflict, first_conflict, valid_frames
-from txlog.engine.upkeep.verify.files import check_history, check_segment, check_state
+from txlog.engine.upkeep.verify.files import (
+    check_fixed,
+    check_history,
+    check_kinds,
+    check_left,
+    check_names,
+    check_segment,
+    check_stages,
+    check_state,
+)
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.folds import check_folds
 from txlog.engine.upkeep.verify.journal import Chain, check_age, check_journals, check_witness
 from txlog.engine.upkeep.verify.replay import check_replay
-from txlog.engine.upkeep.verify.verify_names import (
-    check_fixed,
-    check_kinds,
-    check_left,
-    check_names,
-    check_stages,
-)
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile, TxlogError
 from txlog.ids import TopicName
