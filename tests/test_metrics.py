@@ -13,7 +13,7 @@ from tests.engine_kit import Bench, begin
 from tests.laws.test_laws import random_history
 from tests.tiers import graded
 from txlog import Client
-from txlog.answers.keyfigures import key_families, nearest_rank
+from txlog.answers.keys import key_families, nearest_rank
 from txlog.answers.metric_family import Family, rows
 from txlog.answers.metrics_text import exposition
 from txlog.engine.folds import coordinator

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from txlog.answers.delayfigures import delay_families
-from txlog.answers.keyfigures import key_families, living_keys
+from txlog.answers.keys import key_families, living_keys
 from txlog.answers.metric_family import Family, Sample
 from txlog.answers.partitions import sidecar_bytes
 from txlog.answers.watermarkfigures import watermark_families

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from txlog.answers import topics_and_txns
-from txlog.answers.keyfigures import living_counts
+from txlog.answers.keys import living_counts
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.coordinator import ABORTED, ABORTING, COMMITTING, OPEN, Coordinator, Txn
