@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from txlog.answers import topics_and_txns, watermarks
-from txlog.answers.delaycounts import DelayCounts
+from txlog.answers.delayed import DelayCounts
 from txlog.engine.decide.consuming.lease import active_consumer
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic

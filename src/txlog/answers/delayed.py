@@ -2,6 +2,16 @@
 
 Reading functions over a view. A message is delayed while its time is to come; counts come from the
 index alone, listings read the messages they show. Source: spec/delayed-delivery 9.
+
+How many messages are delayed: of a partition, and on a subscription (msgDelayed).
+
+Reading functions over a view; they read the index and wait for nobody. Of ranges without an index,
+which wait for a consumer or a checkpoint to make it again, they read the times in the log.
+Source: spec/delayed-delivery 9.
+
+The buckets of the index of delayed messages, as rows: the answer of `txlog delay buckets`.
+
+Reading functions over a view; the messages are not looked at. Source: spec/delayed-delivery 9.
 """
 
 from __future__ import annotations
@@ -11,19 +21,30 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from txlog.engine.folds.catalog import Subscription, Topic, number_of
+from txlog.engine.decide.consuming.promotion import HONOURING
+from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of, numbers
+from txlog.engine.folds.cursor import covers
+from txlog.engine.folds.delayed import Delayed
+from txlog.engine.model.ops import Bucket, Id
+from txlog.engine.plan.clock_trust import due_ms
+from txlog.engine.plan.delayed.timetable import Timetable, timetable
+from txlog.engine.plan.delayed.timetable_parts import ROW_BYTES, Loaded
 from txlog.engine.plan.delayed.upcoming import (
     Note,
+    count_later,
     is_behind,
     is_in,
     runs_in_order,
     upcoming,
     upcoming_in_any_order,
 )
+from txlog.engine.plan.policies import delay_policy
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.engine.plan.reading.fetch import fetch
+from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
-from txlog.ids import TopicName
+from txlog.errors import IntegrityError
+from txlog.ids import MessageId, TopicName
 from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
 from txlog.startup import compute as pc
 
@@ -135,3 +156,146 @@ def histogram(now_ms: int, tables: Iterable[pa.Table]) -> list[Answer]:
         {"due_within_ms": within_ms, "messages": count}
         for within_ms, count in zip((*WITHIN, None), counts, strict=True)
     ]
+
+
+class DelayCounts:
+    """Counts at one moment, by the policies of the topics."""
+
+    __slots__ = ("_note", "_now_ms", "_settings", "_view")
+
+    def __init__(self, view: View, store: Store) -> None:
+        self._view = view
+        self._note = store.note
+        self._settings = store.settings
+        self._now_ms = due_ms(view, store.settings, store.clock.now())
+
+    def cutoff(self, topic: Topic) -> int | None:
+        """What has a later time waits; None: nothing of this topic does."""
+        policy = delay_policy(self._view, self._settings, topic)
+        return policy.cutoff(self._now_ms) if policy.active else None
+
+    def of_partition(self, topic: Topic, number: int) -> int:
+        """Messages of a partition whose time is to come."""
+        cutoff = self.cutoff(topic)
+        state = self._view.delayed(number)
+        if cutoff is None or state.is_empty:
+            return 0
+        if state.unindexed or (
+            state.buckets and state.buckets[0].first[0] < self._view.topic(number).ledgers[0].ledger
+        ):
+            # a range is without an index, or a bucket goes on naming what was trimmed of its range
+            ahead = upcoming_in_any_order(self._view, [number], self._note, cutoff)
+            return sum(times.num_rows for times in ahead)
+        return timetable(self._view, number, cutoff).count()
+
+    def of_topic(self, topic: Topic) -> int:
+        """The same of all partitions."""
+        return sum(self.of_partition(topic, number) for number in numbers(topic))
+
+    def of_cursor(self, topic: Topic, held: Subscription, number: int) -> int:
+        """Messages of a partition that a subscription has not acknowledged and must wait for.
+
+        0 on the types that wait for nothing.
+        """
+        cutoff = self.cutoff(topic)
+        if cutoff is None or held.type not in HONOURING or self._view.delayed(number).is_empty:
+            return 0
+        cursor = self._view.cursor(held.number, number)
+        ranges = self._view.delayed(number).unindexed
+        if any(not covers(cursor.mark_delete, last) for _, last in ranges):
+            index = index_of(topic, number)
+            scope = Scope(topic, [index], cutoff, self._note, held)
+            return sum(times.num_rows for times in ahead(self._view, scope, in_order=False))
+        return timetable(self._view, number, cutoff).count_for(cursor)
+
+    def of_subscription(self, topic: Topic, held: Subscription) -> int:
+        """The same of all partitions."""
+        return sum(self.of_cursor(topic, held, number) for number in numbers(topic))
+
+
+PENDING_BYTES = 12
+INDEX_MAX = (1 << 31) - 1
+
+
+def buckets(view: View, scope: Scope) -> list[Answer]:
+    """The buckets of each partition: sealed ones, the mutable one, what waits, what is missing."""
+    return [
+        row for index in scope.indexes
+        for row in _of_partition(view, scope, index, number_of(scope.topic, index))
+    ]  # fmt: skip
+
+
+def in_memory(view: View, number: int) -> Loaded:
+    """What of the index of a partition is in the memory of this process."""
+    mutable = len(view.delayed(number).mutable)
+    parts = [Loaded(0, mutable, ROW_BYTES * mutable)]
+    known: Timetable | None = view.timetables.get(number)
+    if known is not None:
+        copied, sealed = known.loaded()
+        parts += [Loaded(0, 0, copied.bytes), *sealed.values()]
+    return Loaded(
+        sum(part.segments for part in parts), sum(part.ids for part in parts),
+        sum(part.bytes for part in parts),
+    )  # fmt: skip
+
+
+def _of_partition(view: View, scope: Scope, index: int, number: int) -> Iterator[Answer]:
+    state = view.delayed(number)
+    named = {"topic": TopicName.parse(scope.topic.name).short, "partition": index}
+    empty = dict.fromkeys(
+        ("generation", "first", "last", "messages", "not_due", "min_deliver_at", "max_deliver_at",
+         "file")
+    )  # fmt: skip
+    empty |= {"segments": 0, "loaded_segments": 0, "size_bytes": 0}
+    known: Timetable | None = view.timetables.get(number)
+    loaded = {} if known is None else known.loaded()[1]
+    for bucket in state.buckets:
+        made = _sealed(view, scope, number, bucket)
+        segments = loaded.get(bucket.gen, Loaded()).segments
+        yield {**named, **empty, "state": "sealed", **made, "loaded_segments": segments}
+    yield {**named, **empty, "state": "mutable", **_mutable(state, scope.now_ms)}
+    if state.pending:
+        yield {**named, **empty, "state": "pending", **_pending(state, scope.now_ms)}
+    for first, last in state.unindexed:
+        yield {**named, **empty, "state": "unindexed", "first": _id(first), "last": _id(last)}
+
+
+def _sealed(view: View, scope: Scope, number: int, bucket: Bucket) -> Answer:
+    not_due: int | None = None
+    try:
+        not_due = count_later(view, bucket, scope.now_ms)
+    except IntegrityError as error:
+        scope.note(f"a bucket of delayed messages cannot be read: {error}")
+    return {
+        "generation": bucket.gen, "first": _id(bucket.first), "last": _id(bucket.last),
+        "messages": bucket.count, "not_due": not_due, "segments": len(bucket.file.groups),
+        "size_bytes": bucket.file.bytes, "min_deliver_at": bucket.min_at,
+        "max_deliver_at": bucket.max_at, "file": bucket.file.path,
+    }  # fmt: skip
+
+
+def _mutable(state: Delayed, now_ms: int) -> Answer:
+    mutable = state.mutable
+    at = mutable.at
+    return {
+        "first": _id(mutable.place(0)) if mutable else None,
+        "last": _id(mutable.place(-1)) if mutable else None,
+        "messages": len(mutable), "not_due": sum(one > now_ms for one in at),
+        "size_bytes": ROW_BYTES * len(mutable), "min_deliver_at": min(at, default=None),
+        "max_deliver_at": max(at, default=None),
+    }  # fmt: skip
+
+
+def _pending(state: Delayed, now_ms: int) -> Answer:
+    times = [at for one in state.pending.values() for at in one.at]
+    return {
+        "messages": len(times), "not_due": sum(at > now_ms for at in times),
+        "size_bytes": PENDING_BYTES * len(times), "min_deliver_at": min(times, default=None),
+        "max_deliver_at": max(times, default=None),
+    }  # fmt: skip
+
+
+def _id(one: Id) -> MessageId:
+    """An id for people: a range may end inside or behind a marker that is not there."""
+    ledger, entry, index = one
+    return MessageId(ledger, max(0, entry), 0 if index == INDEX_MAX else index)

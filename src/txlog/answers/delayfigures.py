@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txlog.answers.bucketreport import in_memory
-from txlog.answers.delaycounts import DelayCounts
+from txlog.answers.delayed import DelayCounts, in_memory
 from txlog.answers.metric_family import Family, Sample
 from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.store.counters import FAILED, LATENESS_BOUNDS_MS, SUCCEEDED, BucketOps, DelayTally

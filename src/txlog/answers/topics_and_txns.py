@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from txlog.answers import watermarks
-from txlog.answers.delaycounts import DelayCounts
+from txlog.answers.delayed import DelayCounts
 from txlog.engine.decide.topics.policies import own_policies
 from txlog.engine.decide.transactions.end import EndAnswer
 from txlog.engine.decide.transactions.resolve import unrecorded_markers

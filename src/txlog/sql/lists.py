@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from txlog.answers import delayed, keys, topics_and_txns, watermarks
-from txlog.answers.bucketreport import buckets
 from txlog.answers.changes import catalog_log, cursor_log, transaction_key_log
+from txlog.answers.delayed import buckets
 from txlog.answers.lists import ACKS, FRAMES, PENDING_ACKS, acks, frames, pending_acks
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.model.schema import INSTANT

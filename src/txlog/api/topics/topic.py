@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from txlog.answers import delayed as delayreport
-from txlog.answers.bucketreport import buckets
-from txlog.answers.delaycounts import DelayCounts
+from txlog.answers.delayed import DelayCounts, buckets
 from txlog.api.sending.messagerow import as_bytes
 from txlog.api.topics import delayed_index
 from txlog.api.topics.throughput import throughput
