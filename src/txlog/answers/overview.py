@@ -13,10 +13,8 @@ from typing import Any, Final
 from txlog.answers import (
     delayed as delayreport,
 )
-from txlog.answers import (
-    topics_and_txns,
-    watermarkhistory,
-)
+from txlog.answers import topics_and_txns
+from txlog.answers import watermarks as watermarkhistory
 from txlog.answers import (
     watermarks as watermarkreport,
 )

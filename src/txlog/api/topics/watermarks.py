@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from txlog.answers import watermarkhistory, watermarks
+from txlog.answers import watermarks
 from txlog.api.transactions.transaction import Transaction, in_transaction
 from txlog.arguments import checked
 from txlog.clock import Instant
@@ -139,7 +139,7 @@ class TopicWatermarks:
         wanted = None if producer is None else _name(producer)
         return look(
             self._store,
-            lambda view: watermarkhistory.history(
+            lambda view: watermarks.history(
                 view, self._topic(view), self._indexes(view, partition), wanted, since, limit
             ),
         )
