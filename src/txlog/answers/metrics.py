@@ -3,18 +3,56 @@
 One Family a metric, in the order of spec/transactions 16: names and types are Pulsar's where the
 meaning is the same. Counters are fields of folds, so they survive processes and only grow; no
 transaction id is ever a label. txlog.answers.metrics_text makes the Prometheus text.
+
+The metrics of delayed delivery; names are Pulsar's where the meaning is the same.
+
+    pulsar_subscription_delayed                        msgDelayed, as in `sub list`
+    pulsar_delayed_message_index_bucket_total          sealed buckets, and the mutable one
+    pulsar_delayed_message_index_loaded                ids in the memory of this process
+    pulsar_delayed_message_index_size_bytes            the memory they take
+    pulsar_delayed_message_index_bucket_snapshot_size_bytes    the files of sealed buckets
+    pulsar_delayed_message_index_bucket_op_count       steps of upkeep in this process
+    txlog_delayed_bucket_op_seconds                    how long they took
+    txlog_delayed_strays, _rewinds_total, _popped_total, _lateness_seconds
+                                                       what the consumers of this process did
+    txlog_delayed_rows_read_total, _handed_out_total   their quotient is the read amplification
+
+The index belongs to the partition: a topic sums partitions, not subscriptions.
+Source: spec/delayed-delivery 12.
+
+The metrics of watermarks, of partitions where a producer ever asserted anything.
+
+    by topic, partition and subscription
+    txlog_watermark_event_time_ms          emitted: the highest value handed to a consumer, if any
+    txlog_watermark_materialized_ms        that of where everything before is acknowledged, if any
+    txlog_watermark_lag_seconds            from the emitted value until now; none at the end
+    txlog_watermark_status                 0 unknown, 1 active, 2 idle, 3 it cannot be read now
+    txlog_watermark_held                   1 while the materialized value is below the emitted one
+    txlog_watermark_emitted_total          values that were stored as handed out, in all epochs
+    txlog_watermark_late_messages_total    handed out by consumers of this process, too late
+
+    by topic and partition
+    txlog_watermark_active_producers, _pending_transactions   who is waited for, or may be
+    txlog_watermark_regressions_total, _snapshots_total, _snapshot_bytes_total
+    txlog_watermark_rows_folded_total      rows that this process read for values
+    txlog_watermark_ahead_of_open_txn_total   asserted by producers of this process although an open
+                                           transaction of theirs has older messages
+
+Those of this process begin at 0 when it opens the store; the others survive it.
+Source: spec/watermarks 13.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
-from txlog.answers.delayfigures import delay_families
+from txlog.answers.delayed import DelayCounts, in_memory
 from txlog.answers.keys import key_families, living_keys
 from txlog.answers.metric_family import Family, Sample
 from txlog.answers.partitions import sidecar_bytes
-from txlog.answers.watermarkfigures import watermark_families
-from txlog.engine.folds.catalog import Subscription, Topic, numbers
+from txlog.answers.watermarks import Standing, standings
+from txlog.engine.folds.catalog import Subscription, Topic, index_of, numbers
 from txlog.engine.folds.coordinator import (
     ABORTED,
     ABORTING,
@@ -25,11 +63,197 @@ from txlog.engine.folds.coordinator import (
     Coordinator,
 )
 from txlog.engine.folds.cursor import Cursor
+from txlog.engine.folds.watermark import Watermark
 from txlog.engine.plan import clock_trust
+from txlog.engine.store.counters import FAILED, LATENESS_BOUNDS_MS, SUCCEEDED, BucketOps, DelayTally
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.ids import TopicName
-from txlog.settings import SECOND_MS
+from txlog.settings import EVENT_TIME_MAX, SECOND_MS
+
+KINDS = ("seal", "merge", "prune", "delete", "rebuild", "lost")
+_INDEX = "pulsar_delayed_message_index"
+
+
+def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Family]:
+    """The metrics of these topics, in order."""
+    counts = DelayCounts(view, store)
+    yield Family("pulsar_subscription_delayed", "gauge", "messages that are not due yet", [
+        ("", {"topic": _short(topic), "subscription": held.name},
+         counts.of_subscription(topic, held))
+        for topic in topics
+        for held in (view.catalog.subscriptions[number] for number in topic.subscriptions)
+    ])  # fmt: skip
+    places = [
+        ({"topic": _short(topic), "partition": str(index)}, view.delayed(number),
+         in_memory(view, number))
+        for topic in topics
+        for index, number in enumerate(numbers(topic))
+    ]  # fmt: skip
+    yield Family(f"{_INDEX}_bucket_total", "gauge", "sealed buckets, and the mutable one", [
+        ("", labels, len(state.buckets) + 1) for labels, state, _ in places
+    ])  # fmt: skip
+    yield Family(f"{_INDEX}_loaded", "gauge", "delayed ids in the memory of this process", [
+        ("", labels, loaded.ids) for labels, _, loaded in places
+    ])  # fmt: skip
+    yield Family(f"{_INDEX}_size_bytes", "gauge", "memory that they take in this process", [
+        ("", labels, loaded.bytes) for labels, _, loaded in places
+    ])  # fmt: skip
+    yield Family(f"{_INDEX}_bucket_snapshot_size_bytes", "gauge", "files of sealed buckets", [
+        ("", labels, sum(bucket.file.bytes for bucket in state.buckets))
+        for labels, state, _ in places
+    ])  # fmt: skip
+    yield from _bucket_ops(store.bucket_ops)
+    yield from _delivery(store.bucket_ops.delivered)
+    yield Family("txlog_delayed_rows_read_total", "counter", "rows read, of whatever topic", [
+        ("", {}, store.tally.rows_read)
+    ])  # fmt: skip
+    yield Family("txlog_delayed_handed_out_total", "counter", "messages given to callers", [
+        ("", {}, store.tally.handed_out)
+    ])  # fmt: skip
+
+
+def _delivery(known: DelayTally) -> Iterator[Family]:
+    """What the consumers of this process did."""
+    yield Family("txlog_delayed_strays", "gauge", "remembered as not due, not in the index", [
+        ("", {}, known.strays)
+    ])  # fmt: skip
+    yield Family("txlog_delayed_rewinds_total", "counter", "times that a consumer began again", [
+        ("", {}, known.rewinds)
+    ])  # fmt: skip
+    yield Family("txlog_delayed_popped_total", "counter", "handed out after they had waited", [
+        ("", {}, known.popped)
+    ])  # fmt: skip
+    samples: list[Sample] = []
+    so_far = 0
+    for bound_ms, count in zip(LATENESS_BOUNDS_MS, known.lateness, strict=False):
+        so_far += count
+        samples.append(("_bucket", {"le": f"{bound_ms / 1000:g}"}, so_far))
+    so_far += known.lateness[-1]
+    samples += [("_bucket", {"le": "+Inf"}, so_far), ("_count", {}, so_far)]
+    samples.append(("_sum", {}, known.lateness_ms / 1000))
+    yield Family(
+        "txlog_delayed_lateness_seconds", "histogram", "handed out so long after they were due",
+        samples,
+    )  # fmt: skip
+
+
+def _bucket_ops(known: BucketOps) -> Iterator[Family]:
+    """What this process did to buckets since it opened the store."""
+    kinds = sorted({*KINDS, *(kind for kind, _ in known.counts)})
+    yield Family(f"{_INDEX}_bucket_op_count", "gauge", "steps of upkeep in this process", [
+        ("", {"type": kind, "state": state}, known.counts[(kind, state)])
+        for kind in kinds for state in (SUCCEEDED, FAILED)
+    ])  # fmt: skip
+    samples: list[Sample] = []
+    for kind in kinds:
+        samples.append(("_count", {"type": kind}, known.counts[(kind, SUCCEEDED)]))
+        samples.append(("_sum", {"type": kind}, known.seconds.get(kind, 0.0)))
+    yield Family("txlog_delayed_bucket_op_seconds", "summary", "time of these steps", samples)
+
+
+def _short(topic: Topic) -> str:
+    return TopicName.parse(topic.name).short
+
+
+_PREFIX: Final = "txlog_watermark"
+STATUSES: Final = ("unknown", "active", "idle", "unavailable")
+Labels = dict[str, str]
+
+
+def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Family]:
+    """The metrics of these topics, in order.
+
+    cost: a value for each subscription and partition, each of at most the rows of one interval
+          between snapshots
+    """
+    used = {topic.number: _used(view, topic) for topic in topics}
+    places: list[tuple[Labels, Standing, int]] = []
+    for topic in topics:
+        indexes = [index_of(topic, number) for number in used[topic.number]]
+        for subscription in topic.subscriptions if indexes else ():
+            held = view.catalog.subscriptions[subscription]
+            for one in standings(view, topic, indexes, held):
+                clamp = view.watermark(one.number).clamps.get(subscription)
+                labels = {**_partition_labels(topic, one.partition), "subscription": held.name}
+                places.append((labels, one, 0 if clamp is None else clamp.emitted))
+    yield from _of_subscriptions(places, store.clock.now().wall_ms)
+    yield Family(f"{_PREFIX}_late_messages_total", "counter", "handed out late by this process", [
+        ("", {"topic": topic, "partition": str(partition), "subscription": name}, count)
+        for (topic, partition, name), count in sorted(store.tally.late.items())
+    ])  # fmt: skip
+    yield from _of_partitions([
+        (_partition_labels(topic, index_of(topic, number)), view.watermark(number),
+         (store.tally.rows_folded[number], store.tally.ahead[topic.number]))
+        for topic in topics for number in used[topic.number]
+    ])  # fmt: skip
+
+
+def _used(view: View, topic: Topic) -> list[int]:
+    """Partitions, by number, with any watermark; no state is made for others."""
+    return [
+        number for number in numbers(topic)
+        if view.exists(("watermark", number, 0)) and view.watermark(number).is_used
+    ]  # fmt: skip
+
+
+def _partition_labels(topic: Topic, index: int) -> Labels:
+    return {"topic": TopicName.parse(topic.name).short, "partition": str(index)}
+
+
+def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -> Iterator[Family]:
+    emitted = [(labels, one.emitted) for labels, one, _ in places if one.emitted is not None]
+    yield Family(f"{_PREFIX}_event_time_ms", "gauge", "the value handed to consumers", [
+        ("", labels, value) for labels, value in emitted
+    ])  # fmt: skip
+    yield Family(f"{_PREFIX}_materialized_ms", "gauge", "the value of what is acknowledged", [
+        ("", labels, one.value) for labels, one, _ in places if one.value is not None
+    ])  # fmt: skip
+    yield Family(f"{_PREFIX}_lag_seconds", "gauge", "from the value handed out until now", [
+        ("", labels, (now_ms - value) / 1000)
+        for labels, value in emitted if value != EVENT_TIME_MAX
+    ])  # fmt: skip
+    yield Family(
+        f"{_PREFIX}_status", "gauge", "0 unknown, 1 active, 2 idle, 3 it cannot be read now",
+        [("", labels, STATUSES.index(one.status)) for labels, one, _ in places],
+    )  # fmt: skip
+    yield Family(f"{_PREFIX}_held", "gauge", "1 while a producer is below what was handed out", [
+        ("", labels, int(_is_held(one))) for labels, one, _ in places
+    ])  # fmt: skip
+    yield Family(f"{_PREFIX}_emitted_total", "counter", "values that were handed out", [
+        ("", labels, count) for labels, _, count in places
+    ])  # fmt: skip
+
+
+def _is_held(one: Standing) -> bool:
+    return one.value is not None and one.emitted is not None and one.value < one.emitted
+
+
+def _of_partitions(places: list[tuple[Labels, Watermark, tuple[int, int]]]) -> Iterator[Family]:
+    stored: list[tuple[str, str, str, Callable[[Watermark], int]]] = [
+        ("active_producers", "gauge", "producers that are waited for",
+         lambda state: len(state.state.active)),
+        ("pending_transactions", "gauge", "open transactions with watermarks",
+         lambda state: len(state.pending)),
+        ("regressions_total", "counter", "times that fell, and changed nothing",
+         lambda state: state.figures.regressions),
+        ("snapshots_total", "counter", "snapshots in the log",
+         lambda state: state.figures.snapshots),
+        ("snapshot_bytes_total", "counter", "bytes of these",
+         lambda state: state.figures.snapshot_bytes),
+    ]  # fmt: skip
+    for name, kind, text, value in stored:
+        yield Family(f"{_PREFIX}_{name}", kind, text, [
+            ("", labels, value(state)) for labels, state, _ in places
+        ])  # fmt: skip
+    counted = (
+        ("rows_folded_total", "rows that this process read for values"),
+        ("ahead_of_open_txn_total", "ahead of an open transaction of a producer of this process"),
+    )
+    for at, (name, text) in enumerate(counted):
+        samples: list[Sample] = [("", labels, counts[at]) for labels, _, counts in places]
+        yield Family(f"{_PREFIX}_{name}", "counter", text, samples)
+
 
 REASONS = ("user", "admin", "conflict", "timeout", "fenced", "recovery")
 
@@ -211,10 +435,6 @@ def _subscription_families(view: View) -> Iterator[Family]:
         yield Family(name, kind, text, [
             ("", labels, sum(map(value, cursors))) for labels, cursors in places
         ])  # fmt: skip
-
-
-def _short(topic: Topic) -> str:
-    return TopicName.parse(topic.name).short
 
 
 def _topics(view: View) -> list[Topic]:
