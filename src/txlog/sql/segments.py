@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from txlog.answers.filerows import columns_of, groups_of, is_parquet
+from txlog.answers.inspect import columns_of, groups_of, is_parquet
 from txlog.engine.folds.buffer import live_rows
 from txlog.engine.folds.catalog import has_partition, index_of, number_of, numbers, topic_of
 from txlog.engine.model.schema import MESSAGE

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
-from txlog.answers.filerows import is_parquet, rows_of
+from txlog.answers.inspect import is_parquet, rows_of
 from txlog.errors import SqlError, Usage
 from txlog.sql.duck import Rows, Session
 from txlog.sql.messages import name, text

@@ -71,7 +71,7 @@ def show(call: Call, what: str | None, looks: Looks) -> None:
     elif looks.row_groups or (looks.stats and path is not None and _is_parquet(path)):
         if path is None or not _is_parquet(path):
             raise Usage("--row-groups goes with a Parquet file, or a ledger that is sealed")
-        files = importlib.import_module("txlog.answers.filerows")
+        files = importlib.import_module("txlog.answers.inspect")
         rows = files.groups_of(path) if looks.row_groups else files.columns_of(path)
         _print(call, pa.Table.from_pylist([_plain(row) for row in rows]))
     elif looks.statement() is not None:
@@ -167,7 +167,7 @@ def _hexdump(call: Call, answer: Mapping[str, Any], path: str | None, words: str
     count = int(length)
     if answer["kind"] == "frame":
         count = min(count, max(0, int(answer["size_bytes"]) - int(offset)))
-    files = importlib.import_module("txlog.answers.filerows")
+    files = importlib.import_module("txlog.answers.inspect")
     for line in files.hexdump(path, start + int(offset), count):
         call.output.text(line)
 
@@ -198,7 +198,7 @@ def _single(call: Call, answer: dict[str, Any], path: str | None) -> None:
 def _is_parquet(path: str) -> bool:
     if not Path(path).is_file():
         return False
-    found: bool = importlib.import_module("txlog.answers.filerows").is_parquet(path)
+    found: bool = importlib.import_module("txlog.answers.inspect").is_parquet(path)
     return found
 
 
