@@ -2,35 +2,53 @@
 
 A method a command of `txlog admin`. Answers are plain values with the names the commands print;
 instants are milliseconds, ids TxnId and MessageId.
+
+Owns PolicyAdmin: policies of a topic, a namespace, the store, as the API answers them.
+
+The keys of the answers are what the commands print.
+
+Settings of a store, as the API answers them: the keys are what the commands print.
+
+Changing and deleting topics, as the API answers it: the keys are what the commands print.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from txlog.answers import (
-    health,
-    locks,
-    space,
-    transactions,
-)
-from txlog.answers import (
-    keys as keyreport,
-)
-from txlog.answers import (
-    metrics as figures,
-)
-from txlog.answers import (
-    partitions as partitionstats,
-)
+from txlog.answers import health, locks, space, transactions
+from txlog.answers import keys as keyreport
+from txlog.answers import metrics as figures
+from txlog.answers import partitions as partitionstats
 from txlog.answers.metric_family import Family
-from txlog.api import storesettings, topicadmin
-from txlog.api.policyadmin import PolicyAdmin
 from txlog.arguments import checked
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics import availability, create, update
 from txlog.engine.decide.topics.availability import Switched, partition_number
+from txlog.engine.decide.topics.deletion import DeletedTopic, delete_topic
+from txlog.engine.decide.topics.policies import (
+    DELAYED,
+    RETENTION,
+    WATERMARK,
+    Scope,
+    ScopedPolicies,
+    get_policies,
+    remove_policies,
+    scope_of,
+)
+from txlog.engine.decide.topics.policies import Family as PolicyFamily
+from txlog.engine.decide.topics.policies import Value as PolicyValue
+from txlog.engine.decide.topics.policies import set_scoped_policies as set_policies
+from txlog.engine.decide.topics.update import (
+    ChangedSetting,
+    UpdatedTopic,
+    Value,
+    set_setting,
+    update_topic,
+)
 from txlog.engine.decide.transactions import keys
 from txlog.engine.decide.transactions.keys import Deleted
 from txlog.engine.decide.transactions.sweep import Uses
@@ -50,9 +68,238 @@ from txlog.engine.view.view import View
 from txlog.errors import TransactionNotFound
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.ranges import Bound
-from txlog.settings import HOUR_MS
+from txlog.settings import HOUR_MS, Settings
 
 Answer = dict[str, Any]
+
+
+@checked
+class PolicyAdmin:
+    """The operations on policies."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Store) -> None:
+        """For Admin."""
+        self._store = store
+
+    # --- delayed delivery --------------------------------------------------------------------
+
+    def set_delayed_policies(
+        self, topic: str | None = None, namespace: str | None = None, *,
+        active: bool | None = None, tick_time_ms: int | None = None, strict: bool | None = None,
+        max_delivery_delay_ms: int | None = None, fixed_delivery_delay_ms: int | None = None,
+        ttl_from: str | None = None,
+    ) -> Answer:  # fmt: skip
+        """Say how messages wait for their delivery: of a topic, a namespace, else the store.
+
+        active:     False: everybody gets everything at once
+        tick_time_ms, strict: how early a message may come, if not strict
+        max_delivery_delay_ms: a longer delay is refused (InvalidMessage); 0: any
+        fixed_delivery_delay_ms: every message waits so long, whatever it asks for; 0: its own
+        ttl_from:   "publish" or "deliver_at": from when a message's time to live counts
+        None:       as it is; a topic inherits from its namespace, that from the store
+        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
+        raises:     TopicNotFound, InvalidArgument, LimitExceeded
+        """
+        given = {
+            "active": active, "tick_time_ms": tick_time_ms, "strict": strict,
+            "max_delivery_delay_ms": max_delivery_delay_ms,
+            "fixed_delivery_delay_ms": fixed_delivery_delay_ms, "ttl_from": ttl_from,
+        }  # fmt: skip
+        return _change(self._store, DELAYED, topic, namespace, given)
+
+    def get_delayed_policies(
+        self, topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """What holds, and which of topic, namespace and store says so; as set_delayed_policies."""
+        return _get(self._store, DELAYED, topic, namespace)
+
+    def remove_delayed_policies(
+        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """Inherit these policies again, all if none is named; as set_delayed_policies."""
+        return _remove(self._store, DELAYED, topic, namespace, names)
+
+    # --- retention ---------------------------------------------------------------------------
+
+    def set_retention_policies(
+        self, topic: str | None = None, namespace: str | None = None, *,
+        retention_ms: int | None = None, retention_bytes: int | None = None,
+        retention_acked: bool | None = None, ttl_ms: int | None = None,
+        ttl_from: str | None = None,
+    ) -> Answer:  # fmt: skip
+        """Say what is kept, and for how long: of a topic, a namespace, else of the store.
+
+        retention_ms, retention_bytes: ledgers whose newest message is older go, and those beyond
+                    so much; never on their own with what a subscription has not acknowledged
+        retention_acked: ledgers that every subscription has acknowledged go
+        ttl_ms:     older messages are acknowledged; ttl_from: as set_delayed_policies
+        -1:         no bound, whatever the namespace or the store say; the answer has None
+        None:       as it is; a topic inherits from its namespace, that from the store
+        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
+        raises:     TopicNotFound, InvalidArgument, LimitExceeded
+        """
+        given = {
+            "retention_ms": retention_ms, "retention_bytes": retention_bytes,
+            "retention_acked": retention_acked, "ttl_ms": ttl_ms, "ttl_from": ttl_from,
+        }  # fmt: skip
+        return _change(self._store, RETENTION, topic, namespace, given)
+
+    def get_retention_policies(
+        self, topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """What holds, and which of topic, namespace and store says so; as set_…_policies."""
+        return _get(self._store, RETENTION, topic, namespace)
+
+    def remove_retention_policies(
+        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """Inherit these policies again, all if none is named; as set_retention_policies."""
+        return _remove(self._store, RETENTION, topic, namespace, names)
+
+    # --- watermarks --------------------------------------------------------------------------
+
+    def set_watermark_policies(
+        self, topic: str | None = None, namespace: str | None = None, *,
+        snapshot_bytes_max: int | None = None, snapshot_entries_max: int | None = None,
+        snapshot_markers_max: int | None = None, producers_max: int | None = None,
+        producer_idle_timeout_ms: int | None = None, open_transaction_check: str | None = None,
+        emit_interval_ms: int | None = None,
+    ) -> Answer:  # fmt: skip
+        """Say how watermarks are kept and given: of a topic, a namespace, else the store.
+
+        snapshot_…: appended since the last snapshot of a partition: then the next has one before it
+        producers_max: names that a partition waits for, or may; 0: any
+        producer_idle_timeout_ms: a producer silent for so long is declared idle by the next call
+                    that writes; 0: never
+        open_transaction_check: "count", "refuse" or "off": a watermark ahead of a message in an
+                    open transaction of the same producer
+        emit_interval_ms: least time between two events of a consumer
+        None:       as it is; a topic inherits from its namespace, that from the store
+        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
+        raises:     TopicNotFound, InvalidArgument, LimitExceeded
+        """
+        given = {
+            "snapshot_bytes_max": snapshot_bytes_max, "snapshot_entries_max": snapshot_entries_max,
+            "snapshot_markers_max": snapshot_markers_max, "producers_max": producers_max,
+            "producer_idle_timeout_ms": producer_idle_timeout_ms,
+            "open_transaction_check": open_transaction_check, "emit_interval_ms": emit_interval_ms,
+        }  # fmt: skip
+        return _change(self._store, WATERMARK, topic, namespace, given)
+
+    def get_watermark_policies(
+        self, topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """What holds, and which of topic, namespace and store says so; as set_…_policies."""
+        return _get(self._store, WATERMARK, topic, namespace)
+
+    def remove_watermark_policies(
+        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """Inherit these policies again, all if none is named; as set_watermark_policies."""
+        return _remove(self._store, WATERMARK, topic, namespace, names)
+
+
+def _get(store: Store, family: PolicyFamily, topic: str | None, namespace: str | None) -> Answer:
+    """What holds for a topic, a namespace, the store; {topic, namespace, policies, origins}."""
+    scope = scope_of(topic, namespace)
+    return _answer(look(store, lambda view: get_policies(view, store.settings, family, scope)))
+
+
+def _change(
+    store: Store, family: PolicyFamily, topic: str | None, namespace: str | None,
+    values: Mapping[str, PolicyValue | None],
+) -> Answer:  # fmt: skip
+    """Set policies, those that are not None; as get, and changed."""
+    scope = scope_of(topic, namespace)
+    given = {name: value for name, value in values.items() if value is not None}
+    return _changed(
+        store.write(lambda view, now: set_policies(view, store.settings, family, scope, given))
+    )
+
+
+def _remove(
+    store: Store,
+    family: PolicyFamily,
+    topic: str | None,
+    namespace: str | None,
+    names: Collection[str],
+) -> Answer:
+    """Inherit policies again, all if none is named; as change."""
+    scope = scope_of(topic, namespace)
+    return _changed(
+        store.write(lambda view, now: remove_policies(view, store.settings, family, scope, names))
+    )
+
+
+def _changed(answer: object) -> Answer:
+    assert isinstance(answer, ScopedPolicies)
+    return {**_answer(answer), "changed": answer.changed}
+
+
+def _answer(found: ScopedPolicies) -> Answer:
+    scope: Scope = found.scope
+    return {
+        "topic": None if scope.topic is None else scope.topic.short,
+        "namespace": scope.namespace, "policies": found.policies, "origins": found.origins,
+    }  # fmt: skip
+
+
+def listed(store: Store) -> list[Answer]:
+    """Every setting; {name, value, origin}: built in, or store where it is another value."""
+    usual = Settings().to_mapping()
+    return look(
+        store,
+        lambda _: [
+            {"name": name, "value": value,
+             "origin": "built in" if value == usual[name] else "store"}
+            for name, value in store.settings.to_mapping().items()
+        ],
+    )  # fmt: skip
+
+
+def change(store: Store, name: str, value: Value) -> Answer:
+    """Set a setting for all processes; {name, value, before, changed}."""
+    answer = store.write(lambda view, now: set_setting(view, store.settings, now, name, value))
+    assert isinstance(answer, ChangedSetting)
+    return {"name": name, "value": answer.value, "before": answer.before,
+            "changed": answer.value != answer.before}  # fmt: skip
+
+
+def change_topic(
+    store: Store, name: str, partitions: int | None, policies: Mapping[str, int | None]
+) -> Answer:
+    """Change a topic; {topic, partitions, policies, changed}."""
+    wanted = TopicName.parse(name)
+    answer = store.write(
+        lambda view, now: update_topic(
+            view, store.settings, now, find_topic(view, wanted), partitions, policies
+        )
+    )
+    assert isinstance(answer, UpdatedTopic)
+    return {"topic": answer.topic, "partitions": answer.partitions, "policies": answer.policies,
+            "changed": answer.changed}  # fmt: skip
+
+
+def drop_topic(store: Store, name: str, *, force: bool, dry_run: bool) -> Answer:
+    """Delete a topic; {topic, partitions, messages, size_bytes, subscriptions, deleted}."""
+    wanted = TopicName.parse(name)
+
+    def decide(view: View, now: Instant) -> Decision:
+        return delete_topic(view, store.settings, now, find_topic(view, wanted), force=force)
+
+    if dry_run:
+        answer = look(store, lambda view: decide(view, store.clock.now())).answer
+    else:
+        answer = store.write(decide)
+    assert isinstance(answer, DeletedTopic)
+    return {
+        "topic": answer.topic, "partitions": answer.partitions, "messages": answer.messages,
+        "size_bytes": answer.size_bytes, "subscriptions": answer.subscriptions, "deleted": True,
+    }  # fmt: skip
+
+
 Limits = tuple[int | None, int | None]
 HANGING_MS = 900_000
 _REPAIRS = {
@@ -236,14 +483,14 @@ class Admin(PolicyAdmin):
 
     def settings(self) -> list[Answer]:
         """The settings of the store; {name, value, origin (built in|store)}."""
-        return storesettings.listed(self._store)
+        return listed(self._store)
 
     def set_setting(self, name: str, value: int | str | float) -> Answer:
         """Set one for all processes; {name, value, before, changed}.
 
         raises: NotFound (308), InvalidArgument, LimitExceeded; NotAllowed for fewer coordinators
         """
-        return storesettings.change(self._store, name, value)
+        return change(self._store, name, value)
 
     def set_isolation(self, topic: str, subscription: str, isolation: str) -> bool:
         """Give a subscription without a live consumer another isolation; whether it changed.
@@ -275,7 +522,7 @@ class Admin(PolicyAdmin):
         returns: {topic, partitions, policies, changed}
         raises:  TopicNotFound, NotAllowed (fewer partitions), LimitExceeded, InvalidArgument
         """
-        return topicadmin.update(self._store, name, partitions, policies)
+        return change_topic(self._store, name, partitions, policies)
 
     def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> Answer:
         """Delete a topic with its messages; the fields of `txlog topic delete`.
@@ -285,7 +532,7 @@ class Admin(PolicyAdmin):
         dry_run: say what would go
         raises: TopicNotFound, StillInUse
         """
-        return topicadmin.delete(self._store, name, force=force, dry_run=dry_run)
+        return drop_topic(self._store, name, force=force, dry_run=dry_run)
 
     # --- availability ------------------------------------------------------------------------
 
