@@ -28,7 +28,7 @@ from txlog.api.sending import bulk as bulks
 from txlog.api.sending.producer import Producer
 from txlog.api.topics import subscription as subscription_handle
 from txlog.api.topics import topic as topic_handle
-from txlog.api.transactions import end, keyed, transaction
+from txlog.api.transactions import end, transaction
 from txlog.api.transactions import transaction as transaction_handle
 from txlog.arguments import checked
 from txlog.engine.decide.sending import adopt
@@ -106,7 +106,7 @@ class TransactionClient(RelationReader):
         owner:  name or number of another user, for root
         raises: NotAllowed (an old epoch, another's key), InvalidArgument
         """
-        answer = keyed.connect(self._store, key, epoch, owner)
+        answer = end.connect(self._store, key, epoch, owner)
         if owner is None and key == self.transaction_key:
             self.epoch = answer.epoch
         return keys.connected(answer)
@@ -134,7 +134,7 @@ class TransactionClient(RelationReader):
     ) -> Transaction:
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
-            opened = keyed.begin(self._store, timeout_ms, key, epoch, None)
+            opened = end.begin(self._store, timeout_ms, key, epoch, None)
             return transaction_handle.Transaction(self._store, opened.txn_id, self._tend)
         self._store.need_writable()
         return transaction_handle.Transaction(
@@ -156,7 +156,7 @@ class TransactionClient(RelationReader):
             raise InvalidArgument("an owner belongs to a transaction key: name the key")
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
-            opened = keyed.begin(self._store, timeout_ms, key, epoch, owner)
+            opened = end.begin(self._store, timeout_ms, key, epoch, owner)
             return self._tell(opened.txn_id, lambda view: keys.opened(view, opened, self._store))
         txn_id = self._begin(self._new(timeout_ms, coordinator))
         return self._tell(txn_id, lambda view: topics_and_txns.begun(view, txn_id, self._store))

@@ -1,4 +1,7 @@
-"""Ending transactions by id, expiring them, and waiting for one that waits for a partition."""
+"""Ending transactions by id, expiring them, and waiting for one that waits for a partition.
+
+Owns the calls of a client that concern transaction keys: connect, and begin under a key.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import Any
 
 from txlog.answers import topics_and_txns
 from txlog.engine.decide.transactions import end as end_txn
+from txlog.engine.decide.transactions import keys
 from txlog.engine.decide.transactions.end import EndAnswer
+from txlog.engine.decide.transactions.keys import Connected, Opened
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.plan.lookup import transaction as find_transaction
 from txlog.engine.store.store import Store
@@ -60,3 +65,30 @@ def expire(store: Store) -> dict[str, Any]:
         "rolled_back": swept.rolled_back, "forgotten": swept.forgotten,
         "waiting_list": store.read(topics_and_txns.waiting),
     }  # fmt: skip
+
+
+def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> Connected:
+    """Take a key. Raises NotAllowed, InvalidArgument."""
+    caller = store.disk.owner()
+    answer = store.write(
+        lambda view, now: keys.connect(view, store.settings, now, caller, key, epoch, owner)
+    )
+    assert isinstance(answer, Connected)
+    return answer
+
+
+def begin(
+    store: Store, timeout_ms: int | None, key: str, epoch: int | None, owner: str | int | None
+) -> Opened:
+    """Begin under a key, at once: what another holder left open must not wait for a first send.
+
+    raises: ProducerFenced, NotAllowed, InvalidArgument, LimitExceeded
+    """
+    caller = store.disk.owner()
+    answer = store.write(
+        lambda view, now: keys.begin(
+            view, store.settings, now, caller, timeout_ms, key, epoch, owner
+        )
+    )
+    assert isinstance(answer, Opened)
+    return answer
