@@ -1,14 +1,17 @@
-"""Owns Producer: sends messages, one by one or as Arrow batches, plain or in a transaction."""
+"""Owns Producer: sends messages, one by one or as Arrow batches, plain or in a transaction.
+
+Owns the row of a message that is sent by itself, with the columns that were given for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeVar
 
 import pyarrow as pa
 
-from txlog.api.sending import large, message_builder, messagerow
+from txlog.api.sending import large, message_builder
 from txlog.api.sending.receipt import BatchReceipt
 from txlog.api.sending.watermark_builder import Asserting, WatermarkBuilder
 from txlog.api.transactions import transaction
@@ -17,16 +20,18 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import producers
 from txlog.engine.decide.sending import send as produce
+from txlog.engine.decide.sending.deliver_at import AFTER, AT
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.route import Routed, route
+from txlog.engine.plan.route import COLUMNS, Routed, route
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view.view import View
-from txlog.errors import AlreadyClosed, InvalidArgument
+from txlog.errors import AlreadyClosed, InvalidArgument, InvalidMessage
 from txlog.ids import TopicName, TxnId, check_name
+from txlog.settings import PROPERTIES_MAX
 
 if TYPE_CHECKING:
     from txlog.api.sending.large import Value
@@ -37,6 +42,52 @@ if TYPE_CHECKING:
     from txlog.engine.decide.transactions.enter import Use
 
 T = TypeVar("T")
+
+
+def as_bytes(given: T | str) -> T | bytes:
+    """What was given for a value or a key; a text as its UTF-8, wherever bytes are taken."""
+    return given.encode() if isinstance(given, str) else given
+
+
+def one_row(
+    value: Value | None, head: Mapping[str, object], sequence_id: int | None, partition: int | None
+) -> pa.RecordBatch:
+    """A message as rows; head: what stands beside its value. Raises InvalidArgument."""
+    given = {"value": value, **head}
+    for name, item in (("sequence_id", sequence_id), ("partition", partition)):
+        if item is not None:
+            if type(item) is not int and not _is_integer(item):
+                raise InvalidArgument(f"{name} is {item!r}, it must be an integer")
+            given[name] = item
+    try:
+        columns = [pa.array([item], COLUMNS.get(name, pa.int64())) for name, item in given.items()]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
+        raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
+    return pa.RecordBatch.from_arrays(columns, list(given))
+
+
+def _is_integer(value: object) -> bool:
+    """True for integers of other libraries; pyarrow would cut off what a float has more."""
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool)
+
+
+def beside(
+    key: bytes | None, properties: Mapping[str, str] | None, event_time: int | None,
+    deliver_at: int | None, deliver_after: int | None,
+) -> dict[str, object]:  # fmt: skip
+    """What stands beside a value, as far as it is given; raises InvalidMessage, InvalidArgument."""
+    asked = {"key": key, "event_time": event_time, AT: deliver_at, AFTER: deliver_after}
+    given: dict[str, object] = {name: item for name, item in asked.items() if item is not None}
+    for name, when in (("event_time", event_time), (AT, deliver_at), (AFTER, deliver_after)):
+        if when is not None and type(when) is not int and not _is_integer(when):
+            raise InvalidArgument(f"{name} is {when!r}, it must be an integer: milliseconds")
+    if properties:
+        if len(properties) > PROPERTIES_MAX:
+            raise InvalidMessage(
+                f"a message has {len(properties)} properties, the most is {PROPERTIES_MAX}"
+            )
+        given["properties"] = list(properties.items())
+    return given
 
 
 class _Routing:
@@ -178,8 +229,8 @@ class Producer:
     ) -> BatchReceipt | LargeReceipt:  # fmt: skip
         """Send one message, as `send`; answers like a batch of one."""
         self._check_open()
-        value, key = messagerow.as_bytes(value), messagerow.as_bytes(key)
-        head = messagerow.beside(key, properties, event_time, deliver_at, deliver_after)
+        value, key = as_bytes(value), as_bytes(key)
+        head = beside(key, properties, event_time, deliver_at, deliver_after)
         if self.chunking and value is not None:
             body = large.body_of(value, key, properties, self._store.settings)
             if isinstance(body, large.Body):
@@ -195,7 +246,7 @@ class Producer:
                     self._asserting.note(txn, event_time)
                 return receipt
             value = body
-        batch = messagerow.one_row(value, head, sequence_id, partition)
+        batch = one_row(value, head, sequence_id, partition)
         return self._send_batch(batch, txn)
 
     def send_async(
@@ -205,9 +256,9 @@ class Producer:
         sequence_id: int | None = None, partition: int | None = None,
     ) -> Later[SendReceipt]:  # fmt: skip
         """Send one message in a transaction, later: as send_batch_async."""
-        value, key = messagerow.as_bytes(value), messagerow.as_bytes(key)
-        head = messagerow.beside(key, properties, event_time, deliver_at, deliver_after)
-        batch = messagerow.one_row(value, head, sequence_id, partition)
+        value, key = as_bytes(value), as_bytes(key)
+        head = beside(key, properties, event_time, deliver_at, deliver_after)
+        batch = one_row(value, head, sequence_id, partition)
         return self._leave(batch, txn, lambda answer: answer.receipts()[0])
 
     def new_message(self, txn: Transaction | TxnId | None = None) -> MessageBuilder:

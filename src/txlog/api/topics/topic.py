@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from txlog.answers import delayed as delayreport
 from txlog.answers.delayed import DelayCounts, buckets
-from txlog.api.sending.messagerow import as_bytes
+from txlog.api.sending.producer import as_bytes
 from txlog.api.topics import delayed_index
 from txlog.api.topics.throughput import throughput
 from txlog.api.topics.watermarks import TopicWatermarks
