@@ -30,7 +30,7 @@ from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed, TryAgain
 from txlog.ids import TopicName
 from txlog.jobs.engine import Engine, Tell, silent
-from txlog.jobs.exporting import FILE, NULL_NAME, PLACE, rows_after
+from txlog.jobs.export_files import FILE, NULL_NAME, PLACE, rows_after
 from txlog.relation.build import content
 from txlog.relation.relation import Content, Source
 

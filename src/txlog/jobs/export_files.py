@@ -9,6 +9,21 @@ killed loses a piece and doubles none:
     again     files that begin behind the state are of a piece that did not get there: they go
 
 Order is that of the log, one partition behind the other. Source: CLI.md 8.2.
+
+Owns what an exported message looks like: its columns, and the bytes of each form of file.
+
+    parquet, arrow   COLUMNS: key and value are bytes, instants UTC in milliseconds
+    csv              the same as text, instants that no year from 1 to 9999 has as epoch ms; key and
+                     value as their encoding says: utf8, base64, or empty: there is none
+    ndjson           the envelope of FORMAT records (`produce --in envelope` takes it byte for byte)
+
+Text is made by DuckDB, column by column: no message becomes an object of Python.
+
+Owns what an export writes: the columns of its files, and files written by this process.
+
+A row stands as a clean file of a store has it: a plain message has its ledger, a partition column,
+and its entry; a message of a transaction has no ledger but its marker and its index. Its id is
+`coalesce(marker_ledger, ledger):coalesce(marker_entry, entry):txn_index`.
 """
 
 from __future__ import annotations
@@ -16,17 +31,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
+from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 
 from txlog.api.client import Client
 from txlog.api.reading.reader import Reader
 from txlog.engine.folds.cursor import covers
 from txlog.engine.model.ops import Mark
+from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.ranges import Place, is_settled, resolve_range
 from txlog.engine.storage.disk.posix import PosixDisk
@@ -42,19 +61,252 @@ from txlog.errors import (
     TryAgain,
     TxlogError,
 )
-from txlog.ids import TopicName
+from txlog.ids import TopicName, TxnId
 from txlog.jobs.engine import Tell, silent
-from txlog.jobs.exported import (
-    FORMS,
-    PLACES,
-    Writer,
-    by_place,
-    dropping,
-    exported,
-    writer,
-)
-from txlog.ranges import END, Range
+from txlog.ranges import END, INSTANT_MS_MIN, Range
+from txlog.relation.relation import Content
+from txlog.relation.scans import scans_of
+from txlog.settings import INSTANT_MS_MAX
+from txlog.sql.duck import Session, bounded
 from txlog.startup import compute as pc
+
+FORMS: Final = ("parquet", "arrow", "csv", "ndjson")
+COLUMNS: Final = pa.schema(
+    [
+        ("topic", pa.string()), ("partition", pa.int32()), ("message_id", pa.string()),
+        ("key", pa.binary()), ("value", pa.binary()), ("properties", PROPERTY_MAP),
+        ("publish_time", INSTANT), ("event_time", INSTANT), ("deliver_at", INSTANT),
+        ("visible_time", INSTANT), ("txn", pa.string()), ("txn_index", pa.int32()),
+        ("producer", pa.string()), ("sequence_id", pa.int64()),
+    ]
+)  # fmt: skip
+# By what files may be parted; a date is a day in UTC.
+PLACES: Final = ("partition", "key", "producer", "publish_date", "event_date")
+PLACES_MAX: Final = 500  # files that are open at once
+_TIMES: Final = [field.name for field in COLUMNS if field.type == INSTANT]
+_NOWHERE: Final = "__HIVE_DEFAULT_PARTITION__"
+_HIGH: Final = pa.scalar((1 << 48) - 1, pa.int64())
+
+
+def _text(column: str) -> str:
+    """SQL for bytes as text, and how it says them."""
+    said = f"CASE WHEN {column} IS NULL THEN NULL WHEN try(decode({column})) IS NULL"
+    return (
+        f"coalesce(try(decode({column})), to_base64({column})) AS {column}, "
+        f"{said} THEN 'base64' ELSE 'utf8' END AS {column}_encoding"
+    )
+
+
+def _time(column: str) -> str:
+    """SQL for an instant as records print it: what no year has as epoch ms."""
+    year = f"strftime({column}, '%Y-%m-%dT%H:%M:%S.%gZ')"
+    within = f"{column}_ms BETWEEN {INSTANT_MS_MIN} AND {INSTANT_MS_MAX}"
+    return f"CASE WHEN {within} THEN {year} ELSE CAST({column}_ms AS VARCHAR) END AS {column}"
+
+
+_TEXTS: Final = f"{_text('key')}, {_text('value')}"
+_CSV: Final = (
+    f"SELECT topic, partition, message_id, {_TEXTS}, CAST(to_json(properties) AS VARCHAR) AS"
+    f" properties, {', '.join(map(_time, ('publish_time', 'event_time', 'deliver_at')))},"
+    f" {_time('visible_time')}, txn, txn_index, producer, sequence_id FROM rows"
+)
+_MEMBERS: Final = {
+    **{name: name for name in ("key", "key_encoding", "value", "value_encoding")},
+    "properties": "coalesce(to_json(properties), CAST('{}' AS JSON))",
+    **{name: f"{name}_ms" for name in ("event_time", "deliver_at")},
+    **{name: name for name in ("topic", "partition", "message_id")},
+    "publish_time": "publish_time_ms", "producer": "producer", "sequence_id": "sequence_id",
+}  # fmt: skip
+_ENVELOPES: Final = (
+    "SELECT json_object(" + ", ".join(f"'{name}', {sql}" for name, sql in _MEMBERS.items()) + ")"
+    f" || chr(10) AS line FROM (SELECT * EXCLUDE (key, value), {_TEXTS} FROM rows)"
+)
+
+
+class Writer(Protocol):
+    """What takes the messages of one file."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows of COLUMNS."""
+
+    def close(self) -> None:
+        """Write the end of the file; it stays open."""
+
+    def drop(self) -> None:
+        """Write nothing any more, the end included; behind `close` it does nothing."""
+
+
+def exported(received: pa.Table) -> pa.Table:
+    """Rows of RECEIVED as rows of COLUMNS."""
+    made = {
+        "message_id": message_ids(received), "txn": _transactions(received),
+        "txn_index": received.column("index"),
+    }  # fmt: skip
+    columns = [made[n] if n in made else received.column(n) for n in COLUMNS.names]
+    return pa.table(columns, schema=COLUMNS)
+
+
+def message_ids(received: pa.Table) -> pa.ChunkedArray:
+    """The ids of messages as text."""
+    parts = [received.column(name).cast(pa.string()) for name in ("ledger", "entry", "index")]
+    return pc.binary_join_element_wise(*parts, ":", null_handling="skip")
+
+
+def _transactions(received: pa.Table) -> pa.ChunkedArray:
+    most, least = received.column("txn_most"), received.column("txn_least")
+    if most.null_count == len(most):
+        return pa.chunked_array([pa.nulls(len(most), pa.string())])
+    if pc.any(pc.greater(pc.bit_wise_and(most, _HIGH), pa.scalar(0, pa.int64()))).as_py():
+        pairs = zip(most.to_pylist(), least.to_pylist(), strict=True)  # beyond 2**64 of them
+        texts = [None if one is None else str(TxnId.from_halves(one, two)) for one, two in pairs]
+        return pa.chunked_array([pa.array(texts, pa.string())])
+    parts = [_unsigned(pc.shift_right(most.cast(pa.int64()), 48), 0xFFFF), _unsigned(least, None)]
+    return pc.binary_join_element_wise(*parts, ":")
+
+
+def _unsigned(column: pa.ChunkedArray, mask: int | None) -> pa.ChunkedArray:
+    if mask is not None:
+        column = pc.bit_wise_and(column, pa.scalar(mask, pa.int64()))
+    chunks = [chunk.view(pa.uint64()) for chunk in column.chunks]
+    return pa.chunked_array(chunks, pa.uint64()).cast(pa.string())
+
+
+def writer(form: str, sink: BinaryIO, without: Sequence[str] = (), *, seeks: bool = True) -> Writer:
+    """What writes a file of a form.
+
+    without: columns that the names of directories say
+    seeks:   the sink is a file
+    """
+    schema = pa.schema([field for field in COLUMNS if field.name not in without])
+    if form == "parquet":
+        return _Arrow(schema, pq.ParquetWriter(
+            sink, schema, version="2.6", compression="zstd", compression_level=1,
+            use_dictionary=["topic", "key", "producer", "txn"], write_page_index=True,
+            write_page_checksum=True,
+        ))  # fmt: skip
+    if form == "arrow":
+        made = pa.ipc.new_file(sink, schema) if seeks else pa.ipc.new_stream(sink, schema)
+        return _Arrow(schema, made)
+    return _Text(form, sink, without)
+
+
+@contextmanager
+def dropping(made: Writer) -> Iterator[Writer]:
+    """A writer that, closed or not, leaves its sink alone when the block ends."""
+    try:
+        yield made
+    finally:
+        made.drop()
+
+
+class _Arrow:
+    def __init__(self, schema: pa.Schema, sink: Any) -> None:
+        self._names = schema.names
+        self._sink = sink
+
+    def write(self, rows: pa.Table) -> None:
+        self._sink.write_table(rows.select(self._names))
+
+    def close(self) -> None:
+        self._sink.close()
+
+    def drop(self) -> None:
+        # Else a writer of Parquet writes the end when it is collected, and says on stderr that its
+        # sink is closed.
+        if isinstance(self._sink, pq.ParquetWriter):
+            self._sink.is_open = False
+
+
+class _Text:
+    def __init__(self, form: str, sink: BinaryIO, without: Sequence[str]) -> None:
+        self._session = Session()
+        self._is_csv = form == "csv"
+        self._sink = sink
+        self._without = {*without, *(f"{name}_encoding" for name in without)}
+        self._header = True
+        if self._is_csv:
+            self.write(COLUMNS.empty_table())
+
+    def write(self, rows: pa.Table) -> None:
+        for name in _TIMES:
+            rows = rows.append_column(f"{name}_ms", rows.column(name).cast(pa.int64()))
+        self._session.register("rows", rows)
+        if not self._is_csv:
+            for lines in self._session.stream(_ENVELOPES):
+                self._sink.write(_bytes(lines.column(0)))
+            return
+        found = self._session.arrow(_CSV)
+        kept = [name for name in found.column_names if name not in self._without]
+        options = pacsv.WriteOptions(include_header=self._header, quoting_style="needed")
+        self._header = False
+        pacsv.write_csv(found.select(kept), self._sink, options)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def drop(self) -> None:
+        self._session.close()
+
+
+def _bytes(lines: pa.Array) -> memoryview:
+    """The text of an array without nulls, as it lies in memory."""
+    ends = lines.cast(pa.large_string()).cast(pa.large_binary())
+    offsets, data = ends.buffers()[1], ends.buffers()[2]
+    found = memoryview(offsets).cast("q")[ends.offset : ends.offset + len(ends) + 1]
+    return memoryview(data or b"").cast("B")[found[0] : found[-1]]
+
+
+def by_place(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+    """The rows by the directory they belong to, `name=value/…`, in their order.
+
+    names: of PLACES; none: all rows belong to the directory itself
+    """
+    if not names:
+        yield "", rows
+        return
+    codes: pa.Array | None = None
+    words: list[list[str]] = []
+    for name in names:
+        column = _place(rows, name).combine_chunks().dictionary_encode("encode")
+        words.append([f"{name}={_word(value)}" for value in column.dictionary.to_pylist()])
+        indices = column.indices.cast(pa.int64())
+        width = pa.scalar(max(1, len(words[-1])), pa.int64())
+        codes = indices if codes is None else pc.add(pc.multiply(codes, width), indices)
+    assert codes is not None
+    distinct = codes.unique().to_pylist()
+    if len(distinct) > PLACES_MAX:
+        raise InvalidArgument(
+            f"{len(distinct)} files at once by {', '.join(names)}, at most {PLACES_MAX}",
+            hint="part by less",
+        )
+    for code in distinct:
+        parts: list[str] = []
+        rest = code
+        for listed in reversed(words):
+            rest, at = divmod(rest, max(1, len(listed)))
+            parts.append(listed[at])
+        here = rows.filter(pc.equal(codes, pa.scalar(code, pa.int64())))
+        yield "/".join(reversed(parts)), here
+
+
+def _place(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    if name.endswith("_date"):
+        times = rows.column(name.replace("_date", "_time"))
+        ms = times.cast(pa.int64())
+        within = pc.and_(
+            pc.greater_equal(ms, pa.scalar(INSTANT_MS_MIN, pa.int64())),
+            pc.less_equal(ms, pa.scalar(INSTANT_MS_MAX, pa.int64())),
+        )  # what no year has, has no date
+        times = pc.if_else(within, times, pa.scalar(None, times.type))
+        return pc.strftime(times, "%Y-%m-%d")
+    return rows.column(name)
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return _NOWHERE
+    return quote(value if isinstance(value, bytes) else str(value), safe="")
+
 
 Answer = dict[str, Any]
 STATE: Final = "_txlog-export.json"
@@ -365,3 +617,92 @@ def _answer(topic: str, path: str, counts: Counts) -> Answer:
     name = TopicName.parse(topic, allow_partition=True)
     return {"topic": name.short, "path": path, "files": counts.files, "messages": counts.messages,
             "size_bytes": counts.size_bytes}  # fmt: skip
+
+
+_TIME: Final = pa.timestamp("us", "UTC")
+FILE: Final = pa.schema(
+    [
+        ("entry", pa.int64()), ("txn_index", pa.int32()), ("marker_ledger", pa.int64()),
+        ("marker_entry", pa.int64()), ("key", pa.binary()), ("value", pa.binary()),
+        ("properties", PROPERTY_MAP), ("publish_time", _TIME), ("event_time", _TIME),
+        ("deliver_at", _TIME), ("visible_time", _TIME), ("producer", pa.string()),
+        ("sequence_id", pa.int64()), ("lsn", pa.int64()),
+    ]
+)  # fmt: skip
+PLACE: Final = ("partition", "ledger")
+NULL_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
+_READ: Final = [
+    "partition", "ledger", "entry", "txn_index", "key", "value", "properties", "publish_time",
+    "event_time", "deliver_at", "visible_time", "producer", "sequence_id", "lsn",
+]  # fmt: skip
+_WRITERS_MAX: Final = 32
+Key = tuple[int, int | None]
+
+
+def rows_after(client: Client, content: Content, lsn: int, names: list[str]) -> Iterator[pa.Table]:
+    """Committed messages that became visible after an LSN, some at a time."""
+    wanted = {"lsn": (lsn + 1, content.relation.lsn)}
+    for scan in scans_of(content.relation, wanted):
+        for table in client._scanned(scan, names, wanted):
+            found = table.filter(pc.greater(table.column("lsn"), pa.scalar(lsn, pa.int64())))
+            if found.num_rows:
+                yield found
+
+
+def write_files(client: Client, content: Content, lsn: int, folder: Path) -> None:
+    """Write these messages as files of FILE, by partition and ledger, below a new directory."""
+    writers: dict[Key, pq.ParquetWriter] = {}
+    made = 0
+    try:
+        for table in rows_after(client, content, lsn, _READ):
+            for key, rows in _by_place(table):
+                if key not in writers:
+                    if len(writers) == _WRITERS_MAX:
+                        writers.pop(next(iter(writers))).close()
+                    made += 1
+                    writers[key] = _writer(folder, key, made)
+                writers[key].write_table(rows)
+        for writer in writers.values():
+            writer.close()
+    finally:
+        for writer in writers.values():
+            writer.is_open = False  # else one that was given up complains when it is collected
+
+
+def _by_place(table: pa.Table) -> Iterator[tuple[Key, pa.Table]]:
+    """The rows by partition and ledger, as files have them.
+
+    Delta holds microseconds: an instant beyond is the end of those, which DuckDB calls infinity.
+    """
+    table = bounded(table)
+    is_plain = pc.is_null(table.column("txn_index"))
+    none = pa.scalar(None, pa.int64())
+    shaped = {name: table.column(name) for name in table.column_names}
+    for name in ("ledger", "entry"):
+        shaped[f"marker_{name}"] = pc.if_else(is_plain, none, table.column(name))
+        shaped[name] = pc.if_else(is_plain, table.column(name), none)
+    shaped["visible_time"] = pc.if_else(
+        is_plain, pa.scalar(None, table.schema.field("visible_time").type), shaped["visible_time"]
+    )
+    places = pa.table({name: shaped[name] for name in PLACE})
+    for place in places.group_by(list(PLACE)).aggregate([]).to_pylist():
+        partition, ledger = place["partition"], place["ledger"]
+        here = pc.equal(shaped["partition"], pa.scalar(partition, pa.int32()))
+        of_ledger = (
+            pc.is_null(shaped["ledger"])
+            if ledger is None
+            else pc.fill_null(pc.equal(shaped["ledger"], pa.scalar(ledger, pa.int64())), False)
+        )
+        columns = [shaped[name].cast(FILE.field(name).type) for name in FILE.names]
+        rows = pa.table(columns, schema=FILE).filter(pc.and_(here, of_ledger))
+        yield (partition, ledger), rows
+
+
+def _writer(folder: Path, key: Key, number: int) -> pq.ParquetWriter:
+    partition, ledger = key
+    below = folder / f"partition={partition}" / f"ledger={NULL_NAME if ledger is None else ledger}"
+    below.mkdir(parents=True, exist_ok=True)
+    return pq.ParquetWriter(
+        below / f"part-{number:05}.parquet", FILE, compression="zstd", compression_level=1,
+        use_dictionary=["key", "producer"], write_page_checksum=True,
+    )  # fmt: skip

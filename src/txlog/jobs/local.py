@@ -16,7 +16,7 @@ from txlog.engine.upkeep.space.compact import Arrange
 from txlog.errors import BadRecord, TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
-from txlog.jobs.exporting import write_files
+from txlog.jobs.export_files import write_files
 from txlog.jobs.loads import CsvRows, Files, Transform
 from txlog.jobs.refused import telling
 from txlog.jobs.replaying import Replayed
