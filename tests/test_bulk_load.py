@@ -30,8 +30,8 @@ from txlog.errors import (
     TopicNotFound,
 )
 from txlog.jobs.audit import audit
-from txlog.jobs.bulk_load import bulk_load
 from txlog.jobs.export_delta import export_delta
+from txlog.jobs.import_files import bulk_load
 from txlog.jobs.loads import Columns, files_of
 from txlog.jobs.local import Local
 from txlog.jobs.replay import replay
@@ -186,7 +186,7 @@ LOAD = """
 import os, signal, sys
 import txlog
 from txlog.api.sending.bulk import Bulk
-from txlog.jobs.bulk_load import bulk_load
+from txlog.jobs.import_files import bulk_load
 from txlog.jobs.local import Local
 from txlog.jobs.loads import Columns, files_of
 name, at = sys.argv[3], int(sys.argv[4])

@@ -20,8 +20,8 @@ from tests.test_export_delta import WITHOUT_TRIMS, step
 from tests.test_querying import STEPS, History
 from txlog import Client
 from txlog.errors import BadRecord, CommandFailed, InvalidArgument
-from txlog.jobs.bulk_load import bulk_load
 from txlog.jobs.engine import Engine
+from txlog.jobs.import_files import bulk_load
 from txlog.jobs.loads import Columns, files_of
 from txlog.jobs.local import Local
 from txlog.jobs.replay import replay
