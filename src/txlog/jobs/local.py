@@ -19,7 +19,7 @@ from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.export_files import write_files
 from txlog.jobs.loads import CsvRows, Files, Transform
 from txlog.jobs.refused import telling
-from txlog.jobs.replaying import Replayed
+from txlog.jobs.replay import Replayed
 from txlog.jobs.rows import (
     ARROW,
     as_message,
