@@ -26,8 +26,7 @@ from txlog.engine.upkeep.delayed.sources import INDEX_MAX, Search, looked_up
 from txlog.errors import Corruption
 from txlog.jobs.audit import audit
 from txlog.jobs.local import Local
-from txlog.jobs.rebuild_delayed import rebuild_delayed
-from txlog.jobs.upkeep import compact
+from txlog.jobs.upkeep import compact, rebuild_delayed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LATER = 32_503_680_000_000

@@ -16,8 +16,7 @@ from tests.test_querying import STEPS, History
 from txlog.engine.model.schema import MESSAGE
 from txlog.jobs.audit import audit
 from txlog.jobs.local import Local
-from txlog.jobs.rebuild_delayed import rebuild_delayed
-from txlog.jobs.upkeep import compact
+from txlog.jobs.upkeep import compact, rebuild_delayed
 from txlog.spark import Spark
 from txlog.spark.jobs.compact import main as compact_main
 from txlog.spark.jobs.rebuild_delayed import main as rebuild_main

@@ -14,8 +14,7 @@ from tests.test_export_delta import in_topic
 from txlog import Client
 from txlog.jobs.audit import audit
 from txlog.jobs.local import Local
-from txlog.jobs.rebuild_delayed import rebuild_delayed
-from txlog.jobs.upkeep import compact
+from txlog.jobs.upkeep import compact, rebuild_delayed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 LATER = 32_503_680_000_000
@@ -29,7 +28,7 @@ import sys
 import txlog
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.jobs.upkeep import compact
-from txlog.jobs.rebuild_delayed import rebuild_delayed
+from txlog.jobs.upkeep import rebuild_delayed
 from txlog.spark import Spark, engine as computing
 
 store, job, moment = sys.argv[1:]
