@@ -31,8 +31,8 @@ from txlog.relation.positions import Where, bound_of
 from txlog.relation.relation import Content, Relation, Source, adopted_lsns
 from txlog.relation.scans import scans_of
 from txlog.relation.spans import Span, Wanted
-from txlog.spark.opening import opened
 from txlog.spark.remote import remote_frame
+from txlog.spark.session import opened
 from txlog.sql.messages import files_of
 from txlog.startup import compute as pc
 

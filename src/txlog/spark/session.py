@@ -3,6 +3,8 @@
 What the caller sets always holds. The rest is chosen for one machine: instants in UTC, page CRCs
 of Parquet checked, no web interface, no progress bar, the loopback address with a local master; and
 listing files is never a job of its own, since the files of a topic are named one by one.
+
+Owns how Spark's side opens a store: so that it may pin files, if this user may.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from txlog.errors import InvalidArgument
+from txlog.api.client import Client
+from txlog.api.open import open_store
+from txlog.errors import InvalidArgument, NotAllowed, ReadOnlyStore
 from txlog.spark.archive import QUIET, archive_path, option_to_use
 from txlog.spark.datasource import TxlogSource
 from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
@@ -172,3 +176,16 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 def _text(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def opened(store: str) -> Client:
+    """A client that may pin files; of a store that this user should not write, one that may not.
+
+    raises: StoreNotFound, FormatMismatch, Corruption, NoResources
+    """
+    try:
+        client = open_store(store)
+    except (NotAllowed, ReadOnlyStore):
+        return open_store(store, read_only=True)
+    client.checkpoint_automatically = False  # it came to read
+    return client

@@ -47,8 +47,8 @@ from txlog.relation.progress import (
 from txlog.relation.relation import Relation
 from txlog.relation.scans import scans_of
 from txlog.relation.spans import Span, Wanted
-from txlog.spark.opening import opened
 from txlog.spark.options import StreamOptions, stream_options
+from txlog.spark.session import opened
 from txlog.spark.source import Share, check_schema, read_share, shares_of
 
 _TRIES: Final = 5
