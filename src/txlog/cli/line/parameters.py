@@ -13,7 +13,7 @@ from typing import Any
 
 from txlog.cli.line.command import Command
 from txlog.cli.line.declared import GLOBAL_FLAGS, Option, declared, defaults_of, hints_of
-from txlog.cli.line.flagwords import argument_meaning, flag_meaning
+from txlog.cli.line.flags import argument_meaning, flag_meaning
 
 _NEEDED = object()
 

@@ -22,8 +22,7 @@ from txlog.cli.line.declared import (
     defaults_of,
     hints_of,
 )
-from txlog.cli.line.flags import as_told
-from txlog.cli.line.flagwords import flag_meaning
+from txlog.cli.line.flags import as_told, flag_meaning
 from txlog.errors import Usage
 
 Take = Callable[[dict[str, Any]], int]
