@@ -1,7 +1,11 @@
-"""Owns the rule for several targets: go on after a failure, then list it (CLI.md 5)."""
+"""Owns the rule for several targets: go on after a failure, then list it (CLI.md 5).
+
+Owns `-` in place of arguments: ids read from stdin, one a line.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 from txlog.errors import PartlyDone, TxlogError
@@ -34,3 +38,14 @@ def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
             for name, error in failed
         ],
     )
+
+
+def words_or_stdin(words: Sequence[str]) -> list[str]:
+    """Return words, with each `-` replaced by the lines of stdin that are not blank."""
+    out: list[str] = []
+    for word in words:
+        if word != "-":
+            out.append(word)
+        elif sys.stdin is not None:
+            out.extend(line.strip() for line in sys.stdin if line.strip())
+    return out

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from txlog.cli.call.ask import confirm
 from txlog.cli.call.call import Call
-from txlog.cli.call.inputlines import words_or_stdin
+from txlog.cli.call.targets import words_or_stdin
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.call.call import Call
-from txlog.cli.call.inputlines import words_or_stdin
-from txlog.cli.call.targets import each_target
+from txlog.cli.call.targets import each_target, words_or_stdin
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
 from txlog.errors import InvalidArgument, SubscriptionNotFound

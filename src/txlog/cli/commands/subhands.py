@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from txlog.cli.call.call import Call
-from txlog.cli.call.inputlines import words_or_stdin
+from txlog.cli.call.targets import words_or_stdin
 from txlog.cli.commands.submove import Sub, Topic, handle_of
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option

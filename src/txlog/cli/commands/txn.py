@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from txlog.cli.call.call import Call, of_variable, split_key
-from txlog.cli.call.inputlines import words_or_stdin
-from txlog.cli.call.targets import each_target
+from txlog.cli.call.targets import each_target, words_or_stdin
 from txlog.cli.commands.txnrun import run_in_transaction
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
