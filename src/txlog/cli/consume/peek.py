@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from txlog.cli.call.call import Call
 from txlog.cli.consume.request import Target
-from txlog.cli.output import beside
+from txlog.cli.output import records as beside
 from txlog.cli.output.records import Records
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.errors import Corruption, MessageNotFound

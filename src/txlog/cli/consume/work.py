@@ -17,7 +17,7 @@ import pyarrow as pa
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.consume.request import Request, Target
-from txlog.cli.output import beside
+from txlog.cli.output import records
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration, size
@@ -101,7 +101,7 @@ class Job:
         self.out.each = request.unbuffered or is_terminal(1)
         columns = call.output.shown if call.flags.columns is not None else None
         form = call.output.form
-        look_up = beside.beside_of(client, form) if "%" in form else None
+        look_up = records.beside_of(client, form) if "%" in form else None
         self.records = Records(
             form, columns, raw_strings=request.raw_strings, look=call.output.look,
             watermarks=request.watermarks, beside=look_up,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from txlog.cli.input.inputs import Input
-from txlog.cli.output.beside import beside_of
-from txlog.cli.output.records import Beside, Records
+from txlog.cli.output.records import Beside, Records, beside_of
 from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import Look
 from txlog.errors import CommandFailed
