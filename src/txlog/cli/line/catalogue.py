@@ -40,8 +40,8 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.topic", "describe", "one topic, its partitions and subscriptions"
     ),
     "topic stats": Entry("commands.topic", "stats", "what became visible, by time"),
-    "topic update": Entry("commands.topicchange", "update", "more partitions, other policies"),
-    "topic delete": Entry("commands.topicchange", "delete", "delete topics with their messages"),
+    "topic update": Entry("commands.topic", "update", "more partitions, other policies"),
+    "topic delete": Entry("commands.topic", "delete", "delete topics with their messages"),
     "produce": Entry("produce.command", "produce", "write messages from stdin, files or -m"),
     "consume": Entry(
         "consume.command", "consume", "read messages, or take and acknowledge them with -s"
