@@ -54,23 +54,19 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.sub", "list_subscriptions", "list subscriptions with their backlog"
     ),
     "sub describe": Entry(
-        "commands.sublook", "describe", "one subscription, its consumers and partitions"
+        "commands.sub", "describe", "one subscription, its consumers and partitions"
     ),
-    "sub seek": Entry("commands.submove", "seek", "move a subscription forward or back"),
-    "sub skip": Entry("commands.submove", "skip", "acknowledge what comes next"),
-    "sub clear-backlog": Entry("commands.submove", "clear_backlog", "acknowledge everything"),
-    "sub expire": Entry("commands.submove", "expire", "acknowledge what is too old"),
+    "sub seek": Entry("commands.sub", "seek", "move a subscription forward or back"),
+    "sub skip": Entry("commands.sub", "skip", "acknowledge what comes next"),
+    "sub clear-backlog": Entry("commands.sub", "clear_backlog", "acknowledge everything"),
+    "sub expire": Entry("commands.sub", "expire", "acknowledge what is too old"),
     "sub backlog": Entry(
-        "commands.sublook", "backlog", "what is not acknowledged, by key, age or ledger"
+        "commands.sub", "backlog", "what is not acknowledged, by key, age or ledger"
     ),
     "sub ack": Entry("commands.sub", "ack", "acknowledge messages"),
-    "sub nack": Entry(
-        "commands.subhands", "nack", "let messages in hand come again, after a delay"
-    ),
-    "sub redeliver": Entry(
-        "commands.subhands", "redeliver", "let messages in hand come again at once"
-    ),
-    "sub delete": Entry("commands.submove", "delete", "delete subscriptions"),
+    "sub nack": Entry("commands.sub", "nack", "let messages in hand come again, after a delay"),
+    "sub redeliver": Entry("commands.sub", "redeliver", "let messages in hand come again at once"),
+    "sub delete": Entry("commands.sub", "delete", "delete subscriptions"),
     "delay list": Entry(
         "commands.delay", "list_delayed", "messages that are not due yet, by their time"
     ),
