@@ -1,23 +1,101 @@
-"""Owns the commands of transactions: connect, begin, commit, abort, list, show, run."""
+"""Owns the commands of transactions: connect, begin, commit, abort, list, show, run.
+
+Owns the commands that follow one transaction: wait, log.
+
+Owns `txn run`: a foreign command inside a transaction, whose end decides the transaction's.
+
+Owns the commands for transactions that do not end by themselves: find-hanging, expire.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.cli.call.call import Call, of_variable, split_key
 from txlog.cli.call.targets import each_target, words_or_stdin
-from txlog.cli.commands.txnrun import run_in_transaction
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
+from txlog.cli.terminal.signals import Interrupted, shielded
 from txlog.cli.terminal.tables import counted, duration
-from txlog.errors import ConditionNotMet, InvalidArgument, Refused, Usage
+from txlog.errors import CommandFailed, ConditionNotMet, InvalidArgument, Refused, TxlogError, Usage
 from txlog.ids import TopicName, TxnId
 from txlog.ranges import parse_duration, parse_time
 
 if TYPE_CHECKING:
     from txlog.api.client import Client
+
+_GRACE_S = 10
+
+
+def run_in_transaction(
+    call: Call, client: Client, words: list[str], timeout_ms: int | None, key: str | None
+) -> int:
+    """Begin, run words with TXLOG_TXN and TXLOG_STORE set, commit after 0, else abort.
+
+    returns: the exit code of the command, 128 + n when signal n ended it
+    raises:  what the commit raises; CommandFailed (106) when the command cannot be started
+    """
+    owner, key = split_key(key)
+    txn: TxnId = client.begin(timeout_ms, key=key, owner=owner)["txn"]
+    environment = {
+        **os.environ,
+        "TXLOG_TXN": str(txn),
+        "TXLOG_STORE": os.path.abspath(client.path),
+    }
+    child = None
+    try:
+        with shielded():  # a child that nobody knows yet could not be stopped
+            child = subprocess.Popen(words, env=environment)
+        code = child.wait()
+    except (OSError, ValueError) as error:
+        client.abort(txn)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CommandFailed(
+            f"{words[0]}: {reason}; transaction {txn} aborted", command=words[0], txn=txn
+        ) from error
+    except (Interrupted, KeyboardInterrupt):
+        if child is not None:
+            _stop(child)
+        with shielded():
+            client.abort(txn)
+        raise
+    code = 128 - code if code < 0 else code
+    with shielded():
+        if code:
+            _abort(call, client, txn, f"exit code {code}")
+        else:
+            answer = client.commit(txn)
+            call.summary(
+                f"committed {txn}: {counted(answer['messages'], 'message')}, "
+                f"{counted(answer['acks'], 'acknowledgement')}"
+            )
+    return code
+
+
+def _abort(call: Call, client: Client, txn: TxnId, why: str) -> None:
+    try:
+        client.abort(txn)
+    except TxlogError as error:  # it has ended already; the command's exit code goes first
+        call.warn(f"transaction {txn}: {error.message}")
+        return
+    call.summary(f"aborted {txn}: {why}")
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """End the child as we were asked to end; wait for it."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+    try:
+        child.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
 
 STATES = ("open", "committing", "committed", "aborting", "aborted")
 LIST_FIELDS = (
@@ -277,3 +355,87 @@ def _say_end(call: Call, client: Client, answer: Mapping[str, Any]) -> None:
     call.summary(text)
     if answer.get("waiting_list"):
         call.warn(f"waiting for {', '.join(map(str, answer['waiting_list']))}")
+
+
+_WAIT_STEP_S: Final = 0.05
+_UNMET: Final = 8
+_ENDS: Final = {"committed": ("committed",), "aborted": ("aborted",),
+                "ended": ("committed", "aborted")}  # fmt: skip
+
+
+@command(
+    "txn wait",
+    examples=("txlog txn wait 0:42", "txlog txn wait 0:42 --for committed --timeout 30s"),
+    fields="txn state",
+)
+def wait(
+    call: Call,
+    txn: Annotated[str, Argument(metavar="ID", show_default=False)],
+    for_: Annotated[str, Option("--for", metavar="committed|aborted|ended")] = "ended",
+    timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
+) -> None:
+    """Wait until a transaction has ended; 8 when time ran out or it ended the other way."""
+    call.check_choice("--for", for_, tuple(_ENDS))
+    txn_id, limit_ms = TxnId.parse(txn), call.duration(timeout)
+    client = call.client()
+    while True:
+        state = str(client.show_transaction(txn_id)["state"])
+        over = limit_ms is not None and call.elapsed_ms() >= limit_ms
+        if state in _ENDS["ended"] or over:
+            break
+        time.sleep(_WAIT_STEP_S)
+    call.exit = 0 if state in _ENDS[for_] else _UNMET
+    call.output.single({"txn": txn_id, "state": state})
+
+
+@command(
+    "txn log",
+    examples=("txlog txn log 0:42", "txlog txn log 0:42 --json"),
+    fields="lsn time op topic partition subscription count detail",
+)
+def log(
+    call: Call,
+    txn: Annotated[str, Argument(metavar="ID", show_default=False)],
+) -> None:
+    """Show what the coordinator was told of a transaction, in the order of the journal.
+
+    It reaches back as far as ended transactions are remembered, and as the journal.
+    """
+    call.output.rows(call.client().admin.transaction_log(TxnId.parse(txn)))
+
+
+@command(
+    "txn find-hanging",
+    examples=("txlog txn find-hanging", "txlog txn find-hanging --older-than 1m -t orders"),
+    fields="txn state age_ms cause repair | waiting_list",
+)
+def find_hanging(
+    call: Call,
+    topic: Annotated[list[str] | None, Option("--topic", "-t", metavar="T…")] = None,
+    older_than: Annotated[str, Option("--older-than", metavar="DUR")] = "15m",
+) -> None:
+    """List transactions that do not end by themselves, why, and what helps; 6: one is corrupt."""
+    limit_ms = call.duration(older_than)
+    assert limit_ms is not None
+    rows = call.client().admin.find_hanging(limit_ms, topic or ())
+    call.output.rows(rows)
+    if any(row["cause"] == "corrupt" for row in rows):
+        call.exit = 6
+
+
+@command(
+    "txn expire",
+    examples=("txlog txn expire", "txlog txn expire --dry-run --json"),
+    fields="expired rolled_forward rolled_back forgotten waiting_list",
+    changes=True,
+    dry_run=True,
+)
+def expire(call: Call) -> None:
+    """End everything that is overdue, in the whole store, and drive on what is decided."""
+    answer = call.client(write=True).expire()
+    text = f"{counted(answer['expired'], 'transaction')} expired"
+    text += f", {answer['rolled_forward']} rolled forward, {answer['rolled_back']} back"
+    call.summary(f"{text}, {answer['forgotten']} forgotten")
+    for row in answer["waiting_list"]:
+        call.warn(f"{row['txn']} waits for {', '.join(row['waiting_list'])}")
+    call.output.result(answer)

@@ -94,13 +94,13 @@ COMMANDS: Final[dict[str, Entry]] = {
     "txn show": Entry(
         "commands.txn", "show", "one transaction, its partitions and acknowledgements"
     ),
-    "txn wait": Entry("commands.txnlook", "wait", "wait for the end of a transaction"),
-    "txn log": Entry("commands.txnlook", "log", "what happened to a transaction, frame by frame"),
+    "txn wait": Entry("commands.txn", "wait", "wait for the end of a transaction"),
+    "txn log": Entry("commands.txn", "log", "what happened to a transaction, frame by frame"),
     "txn run": Entry("commands.txn", "run", "run a command inside a transaction"),
     "txn find-hanging": Entry(
-        "commands.txnstuck", "find_hanging", "transactions that do not end by themselves, and why"
+        "commands.txn", "find_hanging", "transactions that do not end by themselves, and why"
     ),
-    "txn expire": Entry("commands.txnstuck", "expire", "end what is overdue in the whole store"),
+    "txn expire": Entry("commands.txn", "expire", "end what is overdue in the whole store"),
     "admin checkpoint": Entry(
         "commands.admin", "checkpoint", "write a checkpoint; roll and seal ledgers"
     ),
