@@ -71,13 +71,13 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.delay", "list_delayed", "messages that are not due yet, by their time"
     ),
     "delay next": Entry("commands.delay", "next_delayed", "what is due next"),
-    "delay promote": Entry("commands.delaychange", "promote", "deliver delayed messages now"),
-    "delay cancel": Entry("commands.delaychange", "cancel", "acknowledge them before they are due"),
+    "delay promote": Entry("commands.delay", "promote", "deliver delayed messages now"),
+    "delay cancel": Entry("commands.delay", "cancel", "acknowledge them before they are due"),
     "delay buckets": Entry(
         "commands.delay", "buckets", "the buckets of the index of delayed messages"
     ),
-    "delay merge": Entry("commands.delaykeep", "merge", "merge its buckets"),
-    "delay rebuild": Entry("commands.delaykeep", "rebuild", "make its buckets anew from the log"),
+    "delay merge": Entry("commands.delay", "merge", "merge its buckets"),
+    "delay rebuild": Entry("commands.delay", "rebuild", "make its buckets anew from the log"),
     "watermark set": Entry("commands.watermark", "set_watermark", "nothing of a producer is older"),
     "watermark idle": Entry("commands.watermark", "idle", "wait no longer for a producer"),
     "watermark show": Entry(
