@@ -1,14 +1,22 @@
-"""Owns the commands of administration: checkpoint."""
+"""Owns the commands of administration: checkpoint.
+
+Owns the commands of administration that concern transaction keys and coordinators.
+
+Owns the commands that take a partition away and bring it back: admin offline, admin online.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from txlog.cli.call.call import Call
+from txlog.cli.call.call import Call, split_key
 from txlog.cli.call.progress import Words
 from txlog.cli.line.command import command
-from txlog.cli.line.declared import Option
+from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted, size
+from txlog.errors import Usage
 
 
 @command(
@@ -42,3 +50,165 @@ def checkpoint(
             f"{size(int(answer['freed_bytes']))} freed"
         )
     call.output.result(answer)
+
+
+LIST_FIELDS = (
+    "transaction_key owner epoch txn txn_state coordinator last_used_time "
+    "| owner_uid age_ms connected_time deleted topic_list"
+)
+STATES = ("open", "committing", "aborting")
+KeyArgument = Annotated[str, Argument(metavar="KEY", show_default=False)]
+OwnerOption = Annotated[str | None, Option("--owner", metavar="NAME|UID", help="for root")]
+
+
+@command(
+    "admin list-transaction-keys",
+    examples=(
+        "txlog admin list-transaction-keys",
+        "txlog admin list-transaction-keys --older-than 30d -f names",
+    ),
+    fields=LIST_FIELDS,
+)
+def list_keys(
+    call: Call,
+    owner: Annotated[str | None, Option("--owner", metavar="O")] = None,
+    prefix: Annotated[str, Option("--prefix", metavar="STR")] = "",
+    state: Annotated[list[str] | None, Option("--state", metavar="S…", help="of its txn")] = None,
+    older_than: Annotated[
+        str | None, Option("--older-than", metavar="DUR", help="not used for so long")
+    ] = None,
+    topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
+    deleted: Annotated[bool, Option("--deleted", help="deleted ones too")] = False,
+    limit: Annotated[int | None, Option("--limit", min=0, metavar="N")] = None,
+) -> None:
+    """List transaction keys of all owners, with their epoch and unfinished transaction."""
+    for word in state or []:
+        call.check_choice("--state", word, STATES)
+    age_ms = call.duration(older_than)
+    rows = call.client().admin.transaction_keys(deleted=deleted, owner=owner)
+    kept = [
+        row
+        for row in rows
+        if row["transaction_key"].startswith(prefix)
+        and (not state or row["txn_state"] in state)
+        and (age_ms is None or row["age_ms"] > age_ms)
+        and (topic is None or topic in row["topic_list"])
+    ]
+    if call.output.form == "names":  # CLI.md 2: as the other commands take it
+        for row in kept:
+            if row["owner_uid"] != os.geteuid():
+                row["transaction_key"] = f"{row['owner']}&{row['transaction_key']}"
+    call.output.rows(kept[:limit])
+
+
+@command(
+    "admin get-transaction-key",
+    examples=(
+        "txlog admin get-transaction-key nightly",
+        "txlog admin get-transaction-key nightly --json",
+    ),
+    fields=f"{LIST_FIELDS} txn_list",
+)
+def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
+    """Show one transaction key and the transactions that are remembered of it."""
+    whose, key = _whose(key, owner)
+    call.output.single(call.client().admin.transaction_key(key, whose))
+
+
+@command(
+    "admin delete-transaction-key",
+    examples=(
+        "txlog admin delete-transaction-key nightly",
+        "txlog admin delete-transaction-key nightly --dry-run",
+    ),
+    fields="transaction_key owner owner_uid epoch deleted aborted_list",
+    changes=True,
+    dry_run=True,
+)
+def delete_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
+    """Delete a transaction key: its open transaction is aborted, its last epoch is kept."""
+    whose, key = _whose(key, owner)
+    answer = call.client(write=True).admin.delete_transaction_key(key, whose)
+    aborted = ", ".join(str(txn) for txn in answer["aborted_list"])
+    call.summary(
+        f"deleted transaction key {answer['transaction_key']}, epoch {answer['epoch']}"
+        + (f"; aborted {aborted}" if aborted else "")
+    )
+    call.output.result(answer)
+
+
+@command(
+    "admin scale-transaction-coordinators",
+    examples=(
+        "txlog admin scale-transaction-coordinators 64",
+        "txlog admin scale-transaction-coordinators 32 --dry-run",
+    ),
+    fields="before after",
+    changes=True,
+    dry_run=True,
+)
+def scale_coordinators(
+    call: Call,
+    count: Annotated[int, Argument(metavar="N", show_default=False)],
+) -> None:
+    """Have N transaction coordinators; their number may only grow."""
+    answer = call.client(write=True).admin.scale_coordinators(count)
+    call.summary(f"coordinators: {answer['before']} before, now {answer['after']}")
+    call.output.result(answer)
+
+
+def _whose(key: str, owner: str | None) -> tuple[str | None, str]:
+    """Return owner and key of OWNER&KEY, or of KEY and --owner."""
+    named, bare = split_key(key)
+    if named is not None and owner is not None:
+        raise Usage("--owner and OWNER&KEY exclude each other")
+    return named or owner, bare or ""
+
+
+_FIELDS = "topic partition online changed finished_list"
+
+
+@command(
+    "admin offline",
+    examples=("txlog admin offline orders/2", "txlog admin offline orders/2 --dry-run --json"),
+    fields=_FIELDS,
+    changes=True,
+    dry_run=True,
+)
+def offline(
+    call: Call,
+    target: Annotated[str, Argument(metavar="TOPIC/P", show_default=False)],
+) -> None:
+    """Take a partition away: calls that need it end with 5, ends of transactions wait for it."""
+    client = call.client(write=True)
+    answer = client.admin.set_offline(target)
+    _say(call, answer)
+    if answer["changed"] and not call.dry_run:
+        call.summary(f"undo: txlog admin online {answer['topic']}/{answer['partition']}")
+    call.output.result(answer)
+
+
+@command(
+    "admin online",
+    examples=("txlog admin online orders/2", "txlog admin online orders/2 --json"),
+    fields=_FIELDS,
+    changes=True,
+    dry_run=True,
+)
+def online(
+    call: Call,
+    target: Annotated[str, Argument(metavar="TOPIC/P", show_default=False)],
+) -> None:
+    """Check the files of a partition and bring it back, with all that waited for it."""
+    answer = call.client(write=True).admin.set_online(target)
+    _say(call, answer)
+    call.output.result(answer)
+
+
+def _say(call: Call, answer: Mapping[str, Any]) -> None:
+    state = "online" if answer["online"] else "offline"
+    how = "" if answer["changed"] else " already"
+    text = f"{answer['topic']}/{answer['partition']} is {state}{how}"
+    if answer["finished_list"]:
+        text += f"; {counted(len(answer['finished_list']), 'transaction')} finished"
+    call.summary(text)

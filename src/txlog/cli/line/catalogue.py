@@ -104,17 +104,13 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin checkpoint": Entry(
         "commands.admin", "checkpoint", "write a checkpoint; roll and seal ledgers"
     ),
-    "admin list-transaction-keys": Entry(
-        "commands.adminkeys", "list_keys", "list transaction keys"
-    ),
-    "admin get-transaction-key": Entry(
-        "commands.adminkeys", "get_key", "one key and its transactions"
-    ),
+    "admin list-transaction-keys": Entry("commands.admin", "list_keys", "list transaction keys"),
+    "admin get-transaction-key": Entry("commands.admin", "get_key", "one key and its transactions"),
     "admin delete-transaction-key": Entry(
-        "commands.adminkeys", "delete_key", "delete a key, abort its open transaction"
+        "commands.admin", "delete_key", "delete a key, abort its open transaction"
     ),
     "admin scale-transaction-coordinators": Entry(
-        "commands.adminkeys", "scale_coordinators", "have more transaction coordinators"
+        "commands.admin", "scale_coordinators", "have more transaction coordinators"
     ),
     "admin coordinators": Entry("commands.admin_stats", "coordinators", "list the coordinators"),
     "admin coordinator-stats": Entry(
@@ -148,8 +144,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "wait": Entry("commands.wait", "wait", "until there are messages, a watermark, no backlog"),
     "check": Entry("commands.check", "check", "whether it is well, for a monitor"),
     "metrics": Entry("commands.metrics", "metrics", "figures for Prometheus"),
-    "admin offline": Entry("commands.adminpartitions", "offline", "take a partition away"),
-    "admin online": Entry("commands.adminpartitions", "online", "bring a partition back"),
+    "admin offline": Entry("commands.admin", "offline", "take a partition away"),
+    "admin online": Entry("commands.admin", "online", "bring a partition back"),
     "admin compact": Entry(
         "commands.admin_space", "compact", "rewrite a sidecar without aborted messages"
     ),
