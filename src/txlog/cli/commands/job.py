@@ -1,15 +1,96 @@
-"""Owns the commands of jobs that only look: audit, lateness; and how a job's engine is chosen."""
+"""Owns the commands of jobs that only look: audit, lateness; and how a job's engine is chosen.
+
+Owns the commands of jobs that write: bulk-load, replay, export-delta.
+
+Owns the commands of jobs that do upkeep: compact, rebuild-delayed.
+
+Owns what the commands of jobs share: the engine that flags ask for, listed answers.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, Final
 
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
-from txlog.cli.commands.jobbing import Conf, Master, engine_of, job_of, print_listed
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
-from txlog.cli.terminal.tables import counted, duration
+from txlog.cli.terminal.tables import counted, duration, size
+from txlog.errors import MissingExtra, Usage
+from txlog.ranges import Range, parse_range
+
+Master = Annotated[
+    str | None, Option("--master", metavar="URL", help="of Spark; left out local[*]")
+]
+Conf = Annotated[
+    list[str] | None, Option("--conf", metavar="K=V", help="a property of Spark; may be repeated")
+]
+
+
+@contextmanager
+def engine_of(call: Call, word: str, master: str | None, conf: list[str] | None) -> Iterator[Any]:
+    """The engine that flags name; it ends with the context.
+
+    raises: Usage (201); MissingExtra (107) without pyspark or Java
+    """
+    call.check_choice("--engine", word, ("duckdb", "spark"))
+    given = _pairs(conf or [])
+    if word == "duckdb":
+        if master is not None or given:
+            raise Usage("--master and --conf go with --engine spark")
+        yield importlib.import_module("txlog.jobs.local").Local()
+        return
+    engine = importlib.import_module("txlog.spark").Spark(master, given)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+_HOMES: Final = {"compact": "upkeep"}
+
+
+def job_of(name: str) -> Callable[..., dict[str, Any]]:
+    """The function of a job, loaded only when it runs."""
+    found: Callable[..., dict[str, Any]] = getattr(
+        importlib.import_module(f"txlog.jobs.{_HOMES.get(name, name)}"), name
+    )
+    return found
+
+
+def print_result(call: Call, answer: Mapping[str, Any], engine: str, done: str) -> None:
+    """Say what a job did; with --json print the answer."""
+    took = call.elapsed_ms()
+    call.summary(f"{done} ({engine}, {duration(took)})")
+    name = call.command.path.removeprefix("job ")
+    call.output.result({**answer, "job": name, "engine": engine, "elapsed_ms": took})
+
+
+def print_listed(
+    call: Call, answer: Mapping[str, Any], name: str, columns: str, engine: str
+) -> None:
+    """Print an answer as one object; without --json only its list, as a table."""
+    command = call.command.path.removeprefix("job ")
+    if call.output.as_json or call.flags.columns is not None:
+        more = {"job": command, "engine": engine, "elapsed_ms": call.elapsed_ms()}
+        call.output.single({**answer, **more})
+        return
+    call.output.shown = call.output.fields = columns.split()
+    call.output.rows(answer[name])
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise Usage(f'--conf is K=V, not "{word[:40]}"')
+        found[name] = value
+    return found
+
 
 Looking = Annotated[str, Option("--engine", metavar="duckdb|spark", help="what computes")]
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
@@ -79,3 +160,233 @@ def lateness(
         f"{counted(answer['messages'], 'message')} with an event time; late by the delay of a "
         f"watermark: {late or 'none'} ({engine}, {duration(call.elapsed_ms())})"
     )
+
+
+Changing = Annotated[str, Option("--engine", metavar="duckdb|spark", help="what computes")]
+Key = Annotated[
+    str, Option("--transaction-key", "--key", metavar="KEY", help="whose batch it is: needed")
+]
+
+
+@command(
+    "job export-delta",
+    examples=(
+        "txlog job export-delta orders /data/orders.delta",
+        "txlog job export-delta orders /data/orders.delta --engine duckdb --dry-run",
+    ),
+    fields="job engine topic path messages files linked version lsn already elapsed_ms",
+    changes=True,
+    dry_run=True,
+)
+def export_delta(
+    call: Call,
+    topic: Topic,
+    dest: Annotated[str, Argument(metavar="DEST", show_default=False)],
+    app_id: Annotated[
+        str, Option("--app-id", metavar="ID", help="whose progress the table keeps")
+    ] = "txlog",
+    engine: Changing = "spark",
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Add what became visible since the last export to a Delta table in a local directory.
+
+    The table itself keeps the LSN that it has, in the same commit as the messages; so none is
+    missing or twice, wherever an export is killed. Sealed files that hold committed messages only
+    are linked, not copied. It needs the package deltalake.
+    """
+    client = call.client()
+    work = _loaded("export_delta")
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
+        answer = work(client, topic, dest, chosen, app_id=app_id, dry_run=call.dry_run, tell=told)
+    if answer["already"]:
+        done = f"{answer['path']} has everything up to LSN {answer['lsn']}"
+    else:
+        done = (
+            f"exported {counted(answer['messages'], 'message')} up to LSN {answer['lsn']} to "
+            f"{answer['path']}, {counted(answer['linked'], 'file')} linked"
+        )
+    print_result(call, answer, engine, done)
+
+
+@command(
+    "job bulk-load",
+    examples=(
+        "txlog job bulk-load orders.csv orders --transaction-key import --key-column id",
+        "txlog job bulk-load data/ orders --transaction-key import --engine duckdb --dry-run",
+    ),
+    fields="job engine topic files messages size_bytes ledgers txn already elapsed_ms",
+    changes=True,
+    dry_run=True,
+)
+def bulk_load(
+    call: Call,
+    source: Annotated[str, Argument(metavar="SRC", show_default=False)],
+    topic: Topic,
+    key: Key,
+    form: Annotated[
+        str | None, Option("--in", metavar="parquet|csv|ndjson", help="else by the suffixes")
+    ] = None,
+    key_column: Annotated[
+        str | None, Option("--key-column", metavar="C", help="else the column key")
+    ] = None,
+    value_column: Annotated[
+        str | None, Option("--value-column", metavar="C", help="else value, or the row as JSON")
+    ] = None,
+    event_time_column: Annotated[
+        str | None, Option("--event-time-column", metavar="C", help="else event_time")
+    ] = None,
+    engine: Changing = "spark",
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Store the rows of a file, or of all files below a directory, as messages: all or none.
+
+    The same key with the same bytes again changes nothing, and answers as the first time. Of
+    ndjson the value of a message is the line. An integer is an event time in milliseconds.
+    """
+    reading = importlib.import_module("txlog.jobs.loads")
+    columns = reading.Columns(key_column, value_column, event_time_column)
+    files = reading.files_of([source], form, columns)
+    client = call.client(write=True)
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
+        answer = job_of("bulk_load")(
+            client, files, topic, key, chosen, dry_run=call.dry_run, tell=told
+        )
+    if answer["already"]:
+        done = f"{source} is in {topic} already"
+    else:
+        done = f"loaded {counted(answer['messages'], 'message')} into {topic}"
+    print_result(call, answer, engine, done)
+
+
+@command(
+    "job replay",
+    examples=(
+        "txlog job replay orders again -o @-1h.. --transaction-key fix-42",
+        "txlog job replay orders again --transaction-key fix-42 --transform fix.py:repair "
+        "--engine duckdb",
+    ),
+    fields="job engine topic dest read written txn already elapsed_ms",
+    changes=True,
+    dry_run=True,
+)
+def replay(
+    call: Call,
+    topic: Topic,
+    dest: Annotated[str, Argument(metavar="DEST", show_default=False)],
+    key: Key,
+    range_: Annotated[
+        str | None, Option("--offset", "-o", metavar="RANGE", help="else all of it")
+    ] = None,
+    transform: Annotated[
+        str | None,
+        Option("--transform", metavar="MODULE:FUNCTION", help="what changes the messages"),
+    ] = None,
+    engine: Changing = "spark",
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Store the committed messages of a range in another topic: all or none, once.
+
+    The same key, range and function again change nothing. The function takes and gives columns
+    key, value, properties, event_time, deliver_at: a pyarrow.Table with duckdb, a DataFrame with
+    spark. Each message says where it came from, in the property replay_of.
+    """
+    text = range_ or ""
+    wanted = Range() if range_ is None else parse_range(range_, call.now_ms())
+    if wanted.kind != "range":
+        raise Usage("-o of a replay is a stretch: unacked and txn are none")
+    function = None
+    if transform is not None:
+        function = (transform, importlib.import_module("txlog.functions").load(transform))
+    client = call.client(write=True)
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
+        answer = job_of("replay")(
+            client, topic, dest, (text, wanted), key, chosen, function=function,
+            dry_run=call.dry_run, tell=told,
+        )  # fmt: skip
+    if answer["already"]:
+        done = f"{dest} has this already"
+    elif call.dry_run:
+        done = f"would replay {counted(answer['read'], 'message')} of {topic} into {dest}"
+    else:
+        done = (
+            f"replayed {counted(answer['read'], 'message')} of {topic}, "
+            f"{answer['written']:,} written to {dest}"
+        )
+    print_result(call, answer, engine, done)
+
+
+def _loaded(name: str) -> Callable[..., dict[str, Any]]:
+    """The function of a job that needs an extra; raises MissingExtra."""
+    try:
+        return job_of(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "deltalake":
+            raise
+        raise MissingExtra(
+            "deltalake is not installed", hint="pip install 'txlog[spark]'"
+        ) from error
+
+
+Upkeep = Annotated[
+    str, Option("--engine", metavar="duckdb|spark", help="who reads; duckdb: this process")
+]
+
+
+@command(
+    "job compact",
+    examples=("txlog job compact orders", "txlog job compact orders --engine duckdb --dry-run"),
+    fields=(
+        "job engine topic transactions messages aborted_dropped size_before_bytes "
+        "size_after_bytes ledgers_before ledgers_after elapsed_ms"
+    ),
+    changes=True,
+    dry_run=True,
+)
+def compact(
+    call: Call, topic: Topic, engine: Upkeep = "spark", master: Master = None, conf: Conf = None
+) -> None:
+    """Rewrite the sidecars of a topic in commit order, without dead rows; Spark reads and sorts.
+
+    Every row is compared with what the sidecar goes by before the new file takes its place.
+    """
+    client = call.client(write=not call.dry_run)
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
+        answer = job_of("compact")(client, topic, chosen, dry_run=call.dry_run, tell=told)
+    before, after = int(answer["size_before_bytes"]), int(answer["size_after_bytes"])
+    done = (
+        f"{answer['topic']}: {counted(answer['messages'], 'message')} of "
+        f"{counted(answer['transactions'], 'transaction')} kept, "
+        f"{answer['aborted_dropped']:,} dropped, {size(before)} before, {size(after)} after"
+    )
+    print_result(call, answer, engine, done)
+
+
+@command(
+    "job rebuild-delayed",
+    examples=(
+        "txlog job rebuild-delayed orders",
+        "txlog job rebuild-delayed orders --engine duckdb --dry-run",
+    ),
+    fields=("job engine topic partitions messages_read indexed missing surplus buckets elapsed_ms"),
+    changes=True,
+    dry_run=True,
+)
+def rebuild_delayed(
+    call: Call, topic: Topic, engine: Upkeep = "spark", master: Master = None, conf: Conf = None
+) -> None:
+    """Make the sealed buckets of the delayed index anew; Spark finds the messages with a time."""
+    client = call.client(write=True)
+    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
+        answer = job_of("rebuild_delayed")(client, topic, chosen, dry_run=call.dry_run, tell=told)
+    differed = answer["missing"] + answer["surplus"]
+    found = f"{answer['missing']:,} missing, {answer['surplus']:,} surplus" if differed else (
+        "nothing differed"
+    )  # fmt: skip
+    done = (
+        f"{answer['topic']}: {answer['indexed']:,} in {counted(answer['buckets'], 'bucket')}, "
+        f"{found}"
+    )
+    print_result(call, answer, engine, done)

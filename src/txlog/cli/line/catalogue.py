@@ -183,18 +183,14 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.policymarks", "remove_watermark", "inherit policies again"
     ),
     "job audit": Entry("commands.job", "audit", "whether what is stored is what the store goes by"),
-    "job bulk-load": Entry("commands.jobchange", "bulk_load", "files as messages of a topic, once"),
-    "job replay": Entry(
-        "commands.jobchange", "replay", "messages of a range into another topic, once"
-    ),
+    "job bulk-load": Entry("commands.job", "bulk_load", "files as messages of a topic, once"),
+    "job replay": Entry("commands.job", "replay", "messages of a range into another topic, once"),
     "job export-delta": Entry(
-        "commands.jobchange", "export_delta", "a topic as a Delta table, step by step"
+        "commands.job", "export_delta", "a topic as a Delta table, step by step"
     ),
-    "job compact": Entry(
-        "commands.jobupkeep", "compact", "the sidecars of a topic in commit order"
-    ),
+    "job compact": Entry("commands.job", "compact", "the sidecars of a topic in commit order"),
     "job rebuild-delayed": Entry(
-        "commands.jobupkeep", "rebuild_delayed", "the delayed index from the log"
+        "commands.job", "rebuild_delayed", "the delayed index from the log"
     ),
     "job lateness": Entry(
         "commands.job", "lateness", "how late messages come, and what waiting saves"
