@@ -20,7 +20,7 @@ import pytest
 import txlog
 from txlog.cli.consume import work
 from txlog.cli.main import main
-from txlog.cli.produce import chunking
+from txlog.cli.produce import columns
 from txlog.errors import DiskFailed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -372,7 +372,7 @@ def test_an_interrupted_produce_says_how_far_it_was(
     tool.ok("txn", "begin")
     words = ["produce", "orders", "--batch", "1", "--json", *flags]
     words += [word for text in "abcd" for word in ("-m", text)]
-    _signal_after(monkeypatch, chunking, "send", calls)
+    _signal_after(monkeypatch, columns, "send", calls)
     code, out, err = tool(*words)
     assert (code, out) == (130, "")
     fields = json.loads(err)["interrupted"]
@@ -397,7 +397,7 @@ def test_an_interrupt_in_the_commit_counts_what_it_committed(
         raise DiskFailed("the disk is gone")
 
     monkeypatch.setattr(txlog.Client, "abort", refused)
-    _signal_after(monkeypatch, chunking, "send", 1)
+    _signal_after(monkeypatch, columns, "send", 1)
     _, _, err = tool("produce", "orders", "--txn", "-m", "d")
     assert "transaction 1:0 could not be aborted (the disk is gone) and ends by its time-out" in err
     assert err.endswith("; 1 record discarded\n")

@@ -19,9 +19,8 @@ from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal, split_key
 from txlog.cli.input import blocks
 from txlog.cli.input.inputs import Input, messages_table
-from txlog.cli.produce import chunking
-from txlog.cli.produce.columns import filled
-from txlog.cli.produce.letters import Letters
+from txlog.cli.produce import columns
+from txlog.cli.produce.columns import Letters, filled
 from txlog.cli.produce.request import Request
 from txlog.cli.produce.totals import Aborted, Acks, Totals
 from txlog.cli.produce.watermarks import Marks
@@ -175,12 +174,12 @@ class Job:
             data = filled(self.request, empty, self.totals.sent).drop_columns("value")
             txn = self._within()
             with shielded():
-                receipt = chunking.send(self.producer, data, txn, self._pieces(path))
+                receipt = columns.send(self.producer, data, txn, self._pieces(path))
                 self._count(receipt, data, txn)
             self._sent(receipt, data, txn)
 
     def _pieces(self, path: str | None) -> Iterator[bytes]:
-        for piece in chunking.pieces(path):
+        for piece in columns.pieces(path):
             self.bar.count(len(piece))
             yield piece
 
@@ -294,10 +293,10 @@ class Job:
         whole = filled(self.request, table, self.totals.sent)
         txn = self._within()
         most, at = self.client.settings.max_message_bytes, 0
-        for data in chunking.runs(whole, most) if self.request.chunking else [whole]:
+        for data in columns.runs(whole, most) if self.request.chunking else [whole]:
             try:
                 with shielded():
-                    receipt = chunking.send(self.producer, data, txn)
+                    receipt = columns.send(self.producer, data, txn)
                     self._count(receipt, data, txn)
             except InvalidMessage as error:
                 if self.request.messages is not None:
