@@ -301,9 +301,9 @@ def shrink(set_: Callable[[str, int], None]) -> None:
         ("delayed.due.LOOK_ROWS", 2),
         ("consuming.key_shared.SCAN_ROWS_MAX", 3),
         ("consuming.key_shared.SCAN_ROWS_MIN", 2),
-        ("delayed.timerows.FEW_ROWS_MAX", 0),
-        ("delayed.timerows.SET_ROWS_MAX", 0),
-        ("delayed.timerows.AT_ONCE", 2),
+        ("delayed.timetable_parts.FEW_ROWS_MAX", 0),
+        ("delayed.timetable_parts.SET_ROWS_MAX", 0),
+        ("delayed.timetable_parts.AT_ONCE", 2),
         ("delayed.timetable_parts.KEPT_SEGMENTS_MAX", 1),
     ):
         set_(f"{plan}.{name}", value)

@@ -50,7 +50,11 @@ def engine_of(call: Call, word: str, master: str | None, conf: list[str] | None)
         engine.close()
 
 
-_HOMES: Final = {"compact": "upkeep"}
+_HOMES: Final = {
+    "bulk_load": "import_files",
+    "compact": "upkeep",
+    "rebuild_delayed": "upkeep",
+}
 
 
 def job_of(name: str) -> Callable[..., dict[str, Any]]:
